@@ -42,7 +42,70 @@ class ScoreLimits:
     max_tokens_per_query: int = 0
     max_tokens_per_doc: int = 0
     truncation: Truncation | None = None
-    """How many tokens a pair keeps: its document loses the end; None: it must fit the model."""
+    """How many tokens a pair keeps: its document is cut; None: it must fit the model."""
+
+
+@dataclass(frozen=True, slots=True)
+class PairForm:
+    """A text in which a query and a document have places."""
+
+    text: str
+    adds_special_tokens: bool
+
+    @classmethod
+    def own(cls, model: ModelConfig, instruction: str | None = None) -> PairForm | None:
+        """The form that a model has without a chat template; None: it has none. `instruction`:
+        what makes a document fit; None: the form's own."""
+        match None if model.pooling is None else model.pooling.score_form:
+            case "joined":
+                return cls(_QUERY + _DOCUMENT, adds_special_tokens=True)
+            case "qwen3":
+                asked = instruction or _INSTRUCTION
+                text = _TEMPLATE.format(instruction=asked, query=_QUERY, document=_DOCUMENT)
+                return cls(text, adds_special_tokens=False)
+        return None
+
+    @classmethod
+    def rendered(cls, text: str, *, is_own: bool) -> PairForm:
+        """What a chat template has made of `pair_chat`. `is_own`: it is the checkpoint's, which
+        writes the special tokens. Raises RequestError unless it shows both texts."""
+        for role, mark in (("query", _QUERY), ("document", _DOCUMENT)):
+            if mark not in text:
+                raise RequestError(
+                    f"the chat template must show the message of the role {role}: a reranker's "
+                    "template is given with chat_template"
+                )
+        return cls(text, adds_special_tokens=not is_own)
+
+    def filled(self, query: str, document: str) -> str:
+        """The text of a pair."""
+        texts = {_QUERY: query, _DOCUMENT: document}
+        return re.sub("|".join(texts), lambda found: texts[found[0]], self.text)
+
+
+def pair_chat(
+    pooling: PoolingConfig,
+    *,
+    instruction: str | None = None,
+    prompt_name: str | None = None,
+    chat_template: str | None = None,
+    variables: Mapping[str, Any] | None = None,
+) -> ChatInput:
+    """The conversation that a chat template turns into a `PairForm`. The instruction, or else the
+    model's prompt, is the message of the system, as in sentence-transformers; the instruction is a
+    variable too, as in vLLM."""
+    settings, own = dict(pooling.template_settings), dict[str, Any]()
+    asked = prompt_of(PoolingParams(prompt_name=prompt_name), pooling)
+    if instruction is not None:
+        asked, own = instruction, {"instruction": instruction}
+    system = [{"role": "system", "content": asked}] if asked else []
+    pair = (("query", _QUERY), ("document", _DOCUMENT))
+    return ChatInput(
+        [*system, *({"role": role, "content": mark} for role, mark in pair)],
+        add_generation_prompt=settings.pop("add_generation_prompt", False) is True,
+        chat_template=chat_template,
+        chat_template_kwargs={**settings, **own, **(variables or {})},
+    )
 
 
 @dataclass
@@ -71,6 +134,8 @@ class PairTokens:
                 raise text_fills_model(count, self.model.max_model_len)
             return found
         limit = limits.truncation.num_tokens
+        side = limits.truncation.side or tokenizer.truncation_side
+        kept = tokenizer.ending if side == "left" else tokenizer.beginning
         room = 0 if count <= limit else len(tokenizer.encode(document, add_special_tokens=False))
         while count > limit:
             # The document's tokens in the pair may be more than those that it has alone.
@@ -81,7 +146,7 @@ class PairTokens:
                     f"of {limit} tokens",
                     parameter="truncate_prompt_tokens",
                 )
-            found = self._encoded(tokenizer, query, tokenizer.beginning(document, room))
+            found = self._encoded(tokenizer, query, kept(document, room))
             count = len(found["prompt_token_ids"])
         return found
 

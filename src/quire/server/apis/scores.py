@@ -181,6 +181,10 @@ async def _tei_rerank(http: Request, request: RerankRequest) -> list[TeiRank] | 
     job = PoolingJob.of(http, request, "rerank")
     if request.raw_scores:
         request.use_activation = False
+    if request.truncation_direction is not None:
+        request.truncation_side = (
+            "left" if request.truncation_direction.lower() == "left" else "right"
+        )
     texts = request.texts or []
     found = await _scores(
         job, request, [request.query], texts, second_name="texts", truncates=bool(request.truncate)

@@ -81,7 +81,8 @@ class PoolingFields(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     truncate_prompt_tokens: TruncateTokens | None = None
     """Keep so many tokens of a text; -1: as many as the model takes."""
     truncation_side: Literal["left", "right"] | None = None
-    """The end that is cut off; the right one by default."""
+    """The end that is cut off; by default the one that the tokenizer's files name, or the right
+    one. Of a pair, the document is cut."""
     request_id: RequestIdText | None = None
     priority: Int64 | None = None
     cache_salt: CacheSalt | None = None
