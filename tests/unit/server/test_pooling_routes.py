@@ -149,6 +149,31 @@ def test_what_the_other_apis_answer(embedder: Client) -> None:
     ]
 
 
+def test_settings_of_cohere_hold(tmp_path: Path, embedder: Client) -> None:
+    """A text with more than max_tokens is refused if it must not be cut, and so is a type that is
+    no prompt of a model which has prompts."""
+    fields = {"texts": ["a red sky"], "max_tokens": 4}
+    assert "has 5 tokens" in embedder.refused("/v2/embed", truncate="NONE", **fields)
+    assert embedder.post("/v2/embed", **fields)["meta"]["billed_units"] == {"input_tokens": 4}
+    assert embedder.refused("/v2/embed", texts=["a"], max_tokens=0)
+    any_type = embedder.post("/v2/embed", texts=["a"], input_type="search_query")["embeddings"]
+    directory = write_encoder(tmp_path)
+    (directory / "modules.json").write_text(
+        '[{"type": "Transformer", "path": ""}, {"type": "Pooling", "path": "1_Pooling"}]'
+    )
+    (directory / "1_Pooling").mkdir()
+    (directory / "1_Pooling" / "config.json").write_text('{"pooling_mode": "cls"}')
+    (directory / "config_sentence_transformers.json").write_text('{"prompts": {"find": "red "}}')
+    client = Client(directory)
+    for kind, count in ((None, 4), ("find", 5)):
+        reply = client.post("/v2/embed", texts=["a sky"], input_type=kind)
+        assert reply["meta"]["billed_units"] == {"input_tokens": count}
+    message = client.refused("/v2/embed", texts=["a"], input_type="search_query")
+    assert message == "input_type must be one of the model's prompts: find; got 'search_query'"
+    client.close()
+    assert any_type
+
+
 def test_a_conversation_becomes_the_text_of_its_template(tmp_path: Path) -> None:
     """By default without the special tokens that texts have around them."""
     directory = write_encoder(tmp_path)
