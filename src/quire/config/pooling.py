@@ -6,7 +6,7 @@ ends and the server. Names and values are vLLM's.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal, get_args
 
@@ -52,6 +52,8 @@ class PoolingConfig:
     """The longest texts that the model was trained for; None: as long as its positions allow."""
     is_sparse: bool = False
     """Whether the one number of each token is its weight in a sparse vector (BGE-M3)."""
+    outer_tokens: tuple[int | None, int | None] = (None, None)
+    """The first and the last token of a text, which have no results; None: it has one."""
     step_tag_id: int | None = None
     """If set, the results of a text are those of tokens with this id alone: the ends of steps."""
     returned_columns: tuple[int, ...] = ()
@@ -63,6 +65,12 @@ class PoolingConfig:
     logit_mean: float = 0.0
     logit_sigma: float = 1.0
     """Scores are moved and scaled before the activation: (x - mean) / sigma."""
+
+    def inner(self, token_ids: Sequence[int]) -> slice:
+        """The tokens of a text that have results."""
+        first, last = self.outer_tokens
+        count = len(token_ids)
+        return slice(int(token_ids[0] == first), count - int(token_ids[-1] == last))
 
     @property
     def is_by_token(self) -> bool:

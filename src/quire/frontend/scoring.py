@@ -226,6 +226,8 @@ def similarity(query: Floats, document: Floats) -> float:
     token's best product (Khattab and Zaharia 2020, ColBERT)."""
     a, b = query.astype(np.float64), document.astype(np.float64)
     if a.ndim == 2:
+        if not len(b):
+            return 0.0
         return float((a @ b.T).max(axis=1).sum())
     length = np.sqrt(np.square(a).sum()) * np.sqrt(np.square(b).sum())
     return float((a * b).sum() / max(float(length), 1e-12))

@@ -230,7 +230,7 @@ def test_classes_and_similarities_in_teis_form(embedder: Client, reranker: Clien
 
 def test_sparse_vectors(tmp_path: Path, embedder: Client) -> None:
     """The largest weight of each token, without those around the text."""
-    directory = write_encoder(tmp_path)
+    directory = write_encoder(tmp_path, bos_token_id=2, eos_token_id=3)
     random = np.random.default_rng(1)
     program = build_program(marked(read_config(directory), PoolingHead("all")))
     parts = [part for param in program.params() for part in param.parts]
@@ -244,7 +244,7 @@ def test_sparse_vectors(tmp_path: Path, embedder: Client) -> None:
     ids = [2, 9, 7, 9, 4, 3]  # [CLS] the sky the red [SEP]
     weights = client.post("/pooling", input="the sky the red")["data"][0]["data"]
     wanted: dict[int, float] = {}
-    for token, (weight,) in list(zip(ids, weights, strict=True))[1:-1]:
+    for token, weight in zip(ids[1:-1], weights, strict=True):
         if weight > 0:
             wanted[token] = max(weight, wanted.get(token, 0.0))
     assert wanted, weights

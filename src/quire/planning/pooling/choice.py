@@ -138,6 +138,7 @@ def _settings(
         is_difference=len(head.token_rows) == 2,
         max_tokens=sentence.max_tokens,
         is_sparse=is_sparse,
+        outer_tokens=_outer_tokens(hf_config, task, head),
         step_tag_id=config.step_tag_id,
         returned_columns=_returned(config, task, width),
         is_chunked=_is_chunked(config, task),
@@ -176,6 +177,17 @@ def _activation(
     if is_classes:
         return score_activation(hf_config, width)
     return "identity" if is_sparse else "normalize"
+
+
+def _outer_tokens(
+    hf_config: Mapping[str, Any], task: PoolingTask, head: PoolingHead
+) -> tuple[int | None, int | None]:
+    """The tokens around a text for which BGE-M3 has no vectors, or no weights. The defaults are
+    those of XLM-R."""
+    if not task.startswith("token_") or not head.dense:
+        return (None, None)
+    first, last = hf_config.get("bos_token_id", 0), hf_config.get("eos_token_id", 2)
+    return (first, last if task == "token_classify" else None)
 
 
 def _check_dimensions(config: PoolerConfig, pooling: PoolingConfig, model: str) -> None:

@@ -10,7 +10,7 @@ from msgspec import Meta
 from starlette.requests import Request
 from starlette.responses import Response
 
-from quire.config.pooling import PoolingTask
+from quire.config.pooling import PoolingConfig, PoolingTask
 from quire.errors import RequestError
 from quire.frontend.inputs.model_checks import cannot_pool, wrong_task
 from quire.frontend.scoring import PairTokens, ScoreLimits
@@ -150,7 +150,7 @@ async def embed_sparse(http: Request, request: TeiRequest) -> Response | None:
     special = special_ids(job.model.tokenizer())
     return await job.model.pool.run(
         size_of([one.prompt_token_ids for one in results]),
-        lambda: json_response([_sparse(one, special) for one in results]),
+        lambda: json_response([_sparse(one, special, pooling) for one in results]),
     )
 
 
@@ -296,9 +296,10 @@ def special_ids(tokenizer: Tokenizer | None) -> frozenset[int]:
     return frozenset() if frame is None else frozenset([*frame.before, *frame.after])
 
 
-def _sparse(result: Result, special: frozenset[int]) -> list[SparseValue]:
+def _sparse(result: Result, special: frozenset[int], pooling: PoolingConfig) -> list[SparseValue]:
     weights: dict[int, float] = {}
-    for token, (weight,) in zip(result.prompt_token_ids, result.outputs.data.tolist(), strict=True):
+    inner = result.prompt_token_ids[pooling.inner(result.prompt_token_ids)]
+    for token, weight in zip(inner, result.outputs.data.tolist(), strict=True):
         if weight > 0 and token not in special:
             weights[token] = max(weight, weights.get(token, 0.0))
     return [SparseValue(index=token, value=weights[token]) for token in sorted(weights)]
