@@ -16,7 +16,12 @@ PoolingTask = Literal["embed", "classify", "token_embed", "token_classify"]
 POOLING_TASKS: tuple[PoolingTask, ...] = get_args(PoolingTask)
 PoolingType = Literal["cls", "last", "mean", "all", "late"]
 """Which states of a text become its result: that of the first or the last token, the mean of all,
-or each token's own."""
+or each token's own. `late`: the classes of each token are computed, and their mean is the result.
+"""
+ScoreForm = Literal["pair", "joined", "qwen3", "template", "messages"]
+"""How a cross-encoder reads a query and a document: as a pair of texts, as one text after the
+other, in Qwen3-Reranker's form, or as messages with these two roles, by the chat template that the
+user gave (`template`) or by the checkpoint's (`messages`)."""
 PoolingActivation = Literal["normalize", "softmax", "sigmoid", "identity"]
 """What is done to a result, unless a request has `use_activation=False`. `normalize`: a vector is
 divided by its length."""
@@ -44,8 +49,9 @@ class PoolingConfig:
     """Texts that are put before an input, by name: what sentence-transformers calls prompts."""
     default_prompt: str | None = None
     """The name of the prompt for inputs whose request names none."""
-    score_template: bool = False
-    """Whether queries and documents are scored in Qwen3-Reranker's form."""
+    score_form: ScoreForm = "pair"
+    template_settings: Mapping[str, Any] = field(default_factory=dict)
+    """Variables of the checkpoint's chat template."""
     is_difference: bool = False
     """Whether the score is the second of two numbers less the first: those of two tokens."""
     max_tokens: int | None = None

@@ -7,24 +7,32 @@ these are compared afterwards.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+import secrets
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from quire.chat.job import ChatInput
+from quire.config.pooling import PoolingConfig
 from quire.config.records import ModelConfig
 from quire.errors import ConfigError, RequestError, quoted
 from quire.frontend.inputs.model_checks import text_fills_model, works, wrong_task
 from quire.frontend.inputs.tokenization import Truncation
 from quire.inputs import PromptType, TokensPrompt
 from quire.outputs import PoolingOutput, PoolingRequestOutput, ScoringOutput, ScoringRequestOutput
+from quire.protocol.pooling_params import PoolingParams, prompt_of
 from quire.tokenizer import Tokenizer
 
 Floats = NDArray[np.float32]
 Result = PoolingRequestOutput[PoolingOutput]
 
+_QUERY, _DOCUMENT = (f"quire-{name}-{secrets.token_hex(12)}" for name in ("query", "document"))
+"""What stands for the two texts while a form is made."""
 _INSTRUCTION = "Given a web search query, retrieve relevant passages that answer the query"
 _TEMPLATE = (
     "<|im_start|>system\nJudge whether the Document meets the requirements based on the Query and "
@@ -115,8 +123,10 @@ class PairTokens:
     model: ModelConfig
     tokenizer: Tokenizer | None
     limits: ScoreLimits = ScoreLimits()
-    instruction: str | None = None
-    """For a model that is asked with a template; None: the template's own."""
+    form: PairForm | None = None
+    """None: the tokenizer joins the two texts."""
+    prompt_name: str | None = None
+    """Which of the model's prompts is put before a query without a form; None: the default."""
 
     def prompt(self, query: str, document: str) -> TokensPrompt:
         """Raises ConfigError without a tokenizer, and RequestError for texts that are too long."""
@@ -151,14 +161,18 @@ class PairTokens:
         return found
 
     def _encoded(self, tokenizer: Tokenizer, query: str, document: str) -> TokensPrompt:
-        if self.model.pooling is not None and self.model.pooling.score_template:
-            text = _TEMPLATE.format(
-                instruction=self.instruction or _INSTRUCTION, query=query, document=document
-            )
-            return {"prompt_token_ids": tokenizer.encode(text, add_special_tokens=False)}
-        pair = tokenizer.encode_pair(query, document)
+        if self.form is not None:
+            text = self.form.filled(query, document)
+            special = self.form.adds_special_tokens
+            return {"prompt_token_ids": tokenizer.encode(text, add_special_tokens=special)}
+        pair = tokenizer.encode_pair(self._beginning + query, document)
         types = pair.type_ids if any(pair.type_ids) and self._has_types else []
         return {"prompt_token_ids": pair.ids, "token_type_ids": types}
+
+    @cached_property
+    def _beginning(self) -> str:
+        pooling, params = self.model.pooling, PoolingParams(prompt_name=self.prompt_name)
+        return "" if pooling is None else prompt_of(params, pooling)
 
     @cached_property
     def _has_types(self) -> bool:
@@ -176,7 +190,8 @@ class Scoring:
     queries: Sequence[str]
     documents: Sequence[str]
     limits: ScoreLimits = ScoreLimits()
-    instruction: str | None = None
+    form: PairForm | None = None
+    prompt_name: str | None = None
     prompts: list[PromptType] = field(init=False)
     """For a cross-encoder a prompt for each pair; otherwise those of the queries, then of the
     documents."""
@@ -194,7 +209,7 @@ class Scoring:
         if num_queries not in (1, num_documents):
             raise RequestError("Input lengths must be either 1:1, 1:N or N:N", parameter="data_1")
         if self.is_cross_encoder:
-            pairs = PairTokens(self.model, self.tokenizer, self.limits, self.instruction)
+            pairs = PairTokens(self.model, self.tokenizer, self.limits, self.form, self.prompt_name)
             queries = [*self.queries] * (num_documents if num_queries == 1 else 1)
             texts = zip(queries, self.documents, strict=True)
             self.prompts = [pairs.prompt(*pair) for pair in texts]

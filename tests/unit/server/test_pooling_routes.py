@@ -23,6 +23,7 @@ from quire.config.engine_args import EngineArgs
 from quire.models import build_program
 from quire.models.pooling.head import PoolingHead, marked
 from quire.server.args import ServerArgs
+from quire.server.generation.pooling import numbers
 
 
 class Client:
@@ -254,6 +255,38 @@ def test_sparse_vectors(tmp_path: Path, embedder: Client) -> None:
     assert "POST /embed_sparse" in client.refused("/embed", inputs="blue")
     client.close()
     assert "does not support the sparse embed task" in embedder.refused("/embed_sparse", inputs="a")
+
+
+def test_vectors_of_8_bits(embedder: Client) -> None:
+    """The bytes are those of torch's conversion."""
+    exact = torch.tensor(vector(embedder, "the sky"))
+    for name, dtype in (("fp8_e4m3", torch.float8_e4m3fn), ("fp8_e5m2", torch.float8_e5m2)):
+        coded = vector(embedder, "the sky", encoding_format="base64", embed_dtype=name,
+                       endianness="big")  # fmt: skip
+        wanted = exact.to(dtype).view(torch.uint8).numpy().tobytes()
+        assert base64.b64decode(str(coded)) == wanted
+        halves = np.arange(1 << 16, dtype=np.uint16).view(np.float16).astype(np.float32)
+        halves = halves[np.isfinite(halves)]
+        found = np.frombuffer(numbers(halves, name, "native"), np.uint8)  # type: ignore[arg-type]
+        truth = torch.from_numpy(halves).to(dtype).view(torch.uint8).numpy()
+        assert (found == truth).all()
+
+
+def test_a_chat_template_makes_one_text_of_a_pair(tmp_path: Path) -> None:
+    """The template that the operator gives, with the instruction of a request."""
+    directory = write_encoder(tmp_path, "BertForSequenceClassification", num_labels=1)
+    template = (
+        "{% for one in messages if one.role != 'system' %}{{ one.content }} {{ instruction }} "
+        "{% endfor %}{{ word }}"
+    )
+    client = Client(directory, chat_template=template)
+    fields = {"instruction": "red", "chat_template_kwargs": {"word": "blue"}}
+    [one] = client.post("/score", text_1="the", text_2="sky", **fields)["data"]
+    [item] = client.post("/classify", input="the red sky red blue")["data"]
+    assert one["score"] == item["probs"][0]
+    ranked = client.post("/rerank", query="the", documents=["sky"], **fields)
+    assert ranked["results"][0]["relevance_score"] == one["score"]
+    client.close()
 
 
 def test_invocations(embedder: Client, reranker: Client) -> None:

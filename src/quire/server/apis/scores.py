@@ -19,6 +19,7 @@ from quire.server.generation.pooling import (
     PoolingFields,
     PoolingJob,
     PoolingUsage,
+    pair_form,
     size_of,
     usage_of,
 )
@@ -38,6 +39,8 @@ class PairFields(PoolingFields, kw_only=True):
     max_tokens_per_doc: Limit | None = 0
     instruction: str | None = None
     """What makes a document fit, for models whose form has a place for it."""
+    chat_template_kwargs: dict[str, Any] | None = None
+    """Variables of the chat template that makes one text of a pair."""
 
 
 class ScoreRequest(PairFields, kw_only=True):
@@ -214,6 +217,7 @@ async def _scores(
         request.truncate_prompt_tokens = -1
     tokenization = request.tokenization(job.model)
     limits = _limits(job, request, tokenization.truncation)
+    form = await pair_form(job.model, request.instruction, request.chat_template_kwargs)
     scoring = await job.model.pool.run(
         size_of([*queries, *documents]),
         Scoring,
@@ -222,7 +226,7 @@ async def _scores(
         queries,
         documents,
         limits,
-        request.instruction,
+        form,
     )
     if scoring.is_cross_encoder:
         tokenization = Tokenization()

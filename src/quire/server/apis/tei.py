@@ -17,7 +17,14 @@ from quire.frontend.scoring import PairTokens, ScoreLimits
 from quire.protocol.pooling_params import PoolingParams
 from quire.server.apis.endpoint import Routes
 from quire.server.bodies.json_http import context_of, json_response, read_body
-from quire.server.generation.pooling import PoolingFields, PoolingJob, Result, as_inputs, size_of
+from quire.server.generation.pooling import (
+    PoolingFields,
+    PoolingJob,
+    Result,
+    as_inputs,
+    pair_form,
+    size_of,
+)
 from quire.server.generation.request_fields import Count, Int64
 from quire.tokenizer import Tokenizer
 from quire.version import __version__
@@ -186,6 +193,7 @@ async def predict(
         job.model.config.model,
         job.model.tokenizer(),
         ScoreLimits(truncation=tokenization.truncation),
+        await pair_form(job.model),
     )
     results = await job.run(
         "inputs",

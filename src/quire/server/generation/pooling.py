@@ -21,6 +21,7 @@ from quire.errors import RequestError
 from quire.frontend.arguments import located
 from quire.frontend.inputs.model_checks import cannot_pool, wrong_task
 from quire.frontend.inputs.tokenization import Tokenization, Truncation
+from quire.frontend.scoring import PairForm, pair_chat
 from quire.inputs import PromptType
 from quire.outputs import PoolingOutput, PoolingRequestOutput
 from quire.protocol.pooling_params import PoolingParams
@@ -271,6 +272,20 @@ class PoolingJob:
                 inputs.append(made)
             check_wanted()
         return inputs
+
+
+async def pair_form(
+    model: ServedModel,
+    instruction: str | None = None,
+    variables: dict[str, Any] | None = None,
+) -> PairForm | None:
+    """How the model reads a query and a document; None: as a pair. Raises RequestError."""
+    pooling = model.config.model.pooling
+    if pooling is None or pooling.score_form not in ("template", "messages"):
+        return PairForm.own(model.config.model, instruction)
+    chat = pair_chat(pooling, instruction=instruction, variables=variables)
+    text = await model.chat_renderer().render(chat)
+    return PairForm.rendered(text, is_own=pooling.score_form == "messages")
 
 
 def usage_of(results: Sequence[Any]) -> PoolingUsage:
