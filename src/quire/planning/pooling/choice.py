@@ -88,7 +88,7 @@ def with_pooling(args: EngineArgs, hf_config: dict[str, Any], path: Path) -> Poo
     sentence = sentence or SentenceModel(normalizes=True)
     own_task = "classify" if sentence.logit_rows else default_task(name)
     task = config.task or _CONVERTED.get(convert) or own_task
-    rows = ()
+    rows: tuple[int, ...] = ()
     if task == "classify":
         rows = token_rows(hf_config, path) or sentence.logit_rows
     reader = ConfigReader(text)

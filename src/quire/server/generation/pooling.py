@@ -78,15 +78,15 @@ def _fp8(data: NDArray[np.float32], fraction_bits: int, bias: int) -> NDArray[np
     """The codes of the nearest numbers of 8 bits, ties to even, as torch rounds; a number that is
     too large becomes the largest one, or infinity if there is one."""
     last = 0x7E if fraction_bits == 3 else 0x7C
-    codes = np.arange(last + 1)
-    exponents, fractions = codes >> fraction_bits, codes % (1 << fraction_bits)
+    exponents, fractions = np.divmod(np.arange(last + 1), 1 << fraction_bits)
     fractions = fractions + ((exponents > 0) << fraction_bits)
     values = np.ldexp(fractions.astype(np.float64), np.maximum(exponents, 1) - bias - fraction_bits)
     borders, sizes = (values[1:] + values[:-1]) / 2, np.abs(data.astype(np.float64))
     found = np.searchsorted(borders, sizes)
     is_tie = (found < last) & (sizes == borders[np.minimum(found, last - 1)])
     found = found + (is_tie & (found % 2 == 1))
-    return (found | (np.signbit(data) << 7)).astype(np.uint8)
+    codes = found | (np.signbit(data) << 7)
+    return np.asarray(codes, np.uint8)
 
 
 TruncateTokens = Annotated[int, Meta(ge=-1, le=2**31 - 1)]
