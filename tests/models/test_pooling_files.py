@@ -150,6 +150,13 @@ def test_other_modules_are_refused(
         ("3_Normalize/config.json", {"module_input_name": "token_embeddings"}, "module_input"),
         ("sentence_bert_config.json", {"transformer_task": "fill-mask"}, "transformer_task"),
         ("sentence_bert_config.json", {"modality_config": {"message": {}}}, "modality_config"),
+        ("sentence_bert_config.json", {"config_args": {"is_causal": 1}}, "config_args has is_caus"),
+        ("sentence_bert_config.json", {"tokenizer_args": {"add_eos_token": True}}, "tokenizer_arg"),
+        (
+            "sentence_bert_config.json",
+            {"processing_kwargs": {"text": {"padding": True, "add_special_tokens": False}}},
+            "processing_kwargs.text has add_special_tokens False",
+        ),
     ],
 )
 def test_other_settings_of_modules_are_refused(

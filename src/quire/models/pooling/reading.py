@@ -44,6 +44,13 @@ _TASKS = {
     "text-generation": ("causal_logits", "logits"),
 }
 """What the module Transformer gives, and its name in transformers, by `transformer_task`."""
+_WITHOUT_EFFECT = frozenset([
+    "attn_implementation", "cache_dir", "clean_up_tokenization_spaces", "device_map", "dtype",
+    "fix_mistral_regex", "local_files_only", "pad_to_multiple_of", "padding", "padding_side",
+    "return_tensors", "revision", "token", "torch_dtype", "trust_remote_code", "truncation",
+    "use_cache", "use_fast",
+])  # fmt: skip
+"""Arguments of transformers that change no vector."""
 _OF_TEXTS = dict.fromkeys(("module_input_name", "module_output_name"), "sentence_embedding")
 _SCORE_ACTIVATIONS: Mapping[str, PoolingActivation] = {
     "Sigmoid": "sigmoid", "Identity": "identity", "Softmax": "softmax",
@@ -195,16 +202,40 @@ def _transformer(folder: Path, has_logits: bool) -> tuple[Any, Mapping[str, Any]
             "text; supported is an embedder with text alone"
         )
     tokenizer = read_optional_json_object(folder / "tokenizer_config.json")
+    config = read_optional_json_object(folder / "config.json")
+    for name in ("tokenizer_args", "processor_kwargs"):
+        _check_arguments(file, name, settings.get(name), tokenizer)
+    for name in ("config_args", "config_kwargs"):
+        _check_arguments(file, name, settings.get(name), config)
+    for kind in ("common", "text"):
+        given = _object(file, "processing_kwargs", settings.get("processing_kwargs")).get(kind)
+        _check_arguments(file, f"processing_kwargs.{kind}", given, {})
     return settings.get("max_seq_length") or tokenizer.get("model_max_length"), template
 
 
 def _template_settings(file: Path, settings: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The variables of the chat template. Raises CheckpointError for what is no object."""
-    given = settings.get("processing_kwargs") or {}
-    found = given.get("chat_template") or {} if isinstance(given, dict) else None
-    if not isinstance(found, dict):
-        raise CheckpointError(f"{file}: processing_kwargs must be an object of objects")
+    """The variables of the chat template."""
+    given = _object(file, "processing_kwargs", settings.get("processing_kwargs"))
+    found = _object(file, "processing_kwargs.chat_template", given.get("chat_template"))
     return {key: value for key, value in found.items() if key != "restore_suffix"}
+
+
+def _object(file: Path, name: str, value: Any) -> dict[str, Any]:
+    """The value of a key, or an empty object. Raises CheckpointError for what is none."""
+    if not isinstance(value, dict | None):
+        raise CheckpointError(f"{file}: {name} must be an object, not {quoted(value)}")
+    return value or {}
+
+
+def _check_arguments(file: Path, name: str, given: Any, own: Mapping[str, Any]) -> None:
+    """Raises UnsupportedModelError for an argument of transformers that would change tokens or the
+    model, unless the file that it is for has it too."""
+    for key, value in _object(file, name, given).items():
+        if key not in _WITHOUT_EFFECT and own.get(key) != value:
+            raise UnsupportedModelError(
+                f"{file}: {name} has {key} {quoted(value)}, which is not supported here; it must "
+                "be a key of config.json or tokenizer_config.json"
+            )
 
 
 def _logit_rows(file: Path) -> tuple[int, ...]:
