@@ -489,6 +489,18 @@ def test_steps_of_a_process_reward_model(tmp_path: Path) -> None:
         LLM(str(tmp_path), pooler_config=pooler, **options)  # type: ignore[arg-type]
 
 
+def test_a_reward_model_gives_one_number(tmp_path: Path) -> None:
+    """Qwen2.5-Math-RM's config.json does not say how many."""
+    config = {
+        "architectures": ["Qwen2ForRewardModel"], "vocab_size": 40, "hidden_size": 32,
+        "num_hidden_layers": 1, "num_attention_heads": 4, "num_key_value_heads": 2,
+        "intermediate_size": 40, "max_position_embeddings": 64,
+    }  # fmt: skip
+    write(tmp_path / "config.json", config)
+    with LLM(str(tmp_path), load_format="dummy", skip_tokenizer_init=True) as llm:
+        assert llm.classify([[5, 6]], use_tqdm=False)[0].outputs.num_classes == 1
+
+
 def test_the_heads_of_bge_m3(tmp_path: Path) -> None:
     """A vector for each token but the first, and a weight for each but the two around the text, by
     files of torch."""

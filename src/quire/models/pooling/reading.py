@@ -317,10 +317,11 @@ def default_task(architecture: str) -> PoolingTask:
     return "classify" if CLASSIFIES.search(architecture) else "embed"
 
 
-def num_labels(hf_config: Mapping[str, Any]) -> int:
-    """The classes of a classifier; transformers' default is 2."""
+def num_labels(hf_config: Mapping[str, Any], architecture: str) -> int:
+    """The classes of a classifier; transformers' default is 2. A reward model gives one number."""
     labels = hf_config.get("id2label")
-    given = hf_config.get("num_labels", len(labels) if isinstance(labels, dict) else 2)
+    default = 1 if architecture.endswith("ForRewardModel") else 2
+    given = hf_config.get("num_labels", len(labels) if isinstance(labels, dict) else default)
     if isinstance(given, bool) or not isinstance(given, int) or not 1 <= given <= _MAX_LABELS:
         raise CheckpointError(f"config.json: num_labels is {quoted(given)}; it must be 1 or more")
     return given

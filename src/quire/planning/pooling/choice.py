@@ -98,7 +98,7 @@ def with_pooling(args: EngineArgs, hf_config: dict[str, Any], path: Path) -> Poo
     head = PoolingHead(
         _pooling_type(config, sentence, task) or default_pooling(family, task, reader),
         dense,
-        0 if rows or dense or task.endswith("embed") else num_labels(hf_config),
+        0 if rows or dense or task.endswith("embed") else num_labels(hf_config, name),
         has_inner_layer=name in _WITH_INNER_LAYER,
         has_bias=name.endswith("ForTokenClassification"),
         by_token=task == "token_classify",
