@@ -31,6 +31,7 @@ from quire.tokenizer import Tokenizer
 Floats = NDArray[np.float32]
 Result = PoolingRequestOutput[PoolingOutput]
 
+_NEEDS_TOKENIZER = "pairs of texts need a tokenizer: leave out skip_tokenizer_init"
 _QUERY, _DOCUMENT = (f"quire-{name}-{secrets.token_hex(12)}" for name in ("query", "document"))
 """What stands for the two texts while a form is made."""
 _INSTRUCTION = "Given a web search query, retrieve relevant passages that answer the query"
@@ -132,11 +133,7 @@ class PairTokens:
         """Raises ConfigError without a tokenizer, and RequestError for texts that are too long."""
         tokenizer, limits = self.tokenizer, self.limits
         if tokenizer is None:
-            raise ConfigError("pairs of texts need a tokenizer: leave out skip_tokenizer_init")
-        if limits.max_tokens_per_query:
-            query = tokenizer.beginning(query, limits.max_tokens_per_query)
-        if limits.max_tokens_per_doc:
-            document = tokenizer.beginning(document, limits.max_tokens_per_doc)
+            raise ConfigError(_NEEDS_TOKENIZER)
         found = self._encoded(tokenizer, query, document)
         count = len(found["prompt_token_ids"])
         if limits.truncation is None:
@@ -208,13 +205,22 @@ class Scoring:
             raise RequestError("At least one text element must be given", parameter=name)
         if num_queries not in (1, num_documents):
             raise RequestError("Input lengths must be either 1:1, 1:N or N:N", parameter="data_1")
+        queries = self._beginnings(self.queries, self.limits.max_tokens_per_query)
+        documents = self._beginnings(self.documents, self.limits.max_tokens_per_doc)
         if self.is_cross_encoder:
             pairs = PairTokens(self.model, self.tokenizer, self.limits, self.form, self.prompt_name)
-            queries = [*self.queries] * (num_documents if num_queries == 1 else 1)
-            texts = zip(queries, self.documents, strict=True)
-            self.prompts = [pairs.prompt(*pair) for pair in texts]
+            queries *= num_documents if num_queries == 1 else 1
+            self.prompts = [pairs.prompt(*pair) for pair in zip(queries, documents, strict=True)]
         else:
-            self.prompts = [*self.queries, *self.documents]
+            self.prompts = [*queries, *documents]
+
+    def _beginnings(self, texts: Sequence[str], num_tokens: int) -> list[str]:
+        """The texts with so many tokens at most; 0: as they are."""
+        if not num_tokens:
+            return [*texts]
+        if self.tokenizer is None:
+            raise ConfigError(_NEEDS_TOKENIZER)
+        return [self.tokenizer.beginning(text, num_tokens) for text in texts]
 
     @property
     def is_cross_encoder(self) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from random import Random
@@ -287,6 +288,12 @@ def test_a_chat_template_makes_one_text_of_a_pair(tmp_path: Path) -> None:
     ranked = client.post("/rerank", query="the", documents=["sky"], **fields)
     assert ranked["results"][0]["relevance_score"] == one["score"]
     client.close()
+    client = Client(directory, chat_template="{{ messages[0].content }}")
+    assert "must show the message of the role document" in client.refused(
+        "/predict", inputs=["the", "sky"]
+    )
+    assert client.post("/predict", inputs="the")
+    client.close()
 
 
 def test_invocations(embedder: Client, reranker: Client) -> None:
@@ -371,6 +378,24 @@ def test_pairs(reranker: Client) -> None:
     assert "give two lists of texts" in reranker.refused("/score", queries="a")
 
 
+def test_texts_of_pairs_are_cut_and_bounded(embedder: Client, reranker: Client) -> None:
+    """Texts lose their ends in any kind of model. Too many and too long ones are refused before
+    they are turned into tokens."""
+    fields = {"text_1": "the sky is red", "text_2": "a red sky", "max_tokens_per_query": 2,
+              "max_tokens_per_doc": 1}  # fmt: skip
+    short = {"text_1": "the sky", "text_2": "a"}
+    for client in (embedder, reranker):
+        assert client.post("/score", **fields)["data"] == client.post("/score", **short)["data"]
+        many, long = ["a"] * 3000, "sky " * 1_000_000
+        for text in (many, long):
+            began = time.monotonic()
+            message = client.refused("/score", text_1="the", text_2=text)
+            assert "max_prompts" in message or "max_tokenize_bytes" in message
+            assert time.monotonic() - began < 2
+    for text in ([["a", "b"]] * 3000, ["a", long]):
+        assert "max_" in reranker.refused("/predict", inputs=text)
+
+
 _ODD: list[Any] = [
     None, True, -1, 2**70, 0.5, "", " ", "\0", "\ud800", "sky " * 400, "\u202e\U0001f600" * 9, [],
     [[]], [None], ["sky", ["sky"]], [[0, 3]], [[-1]], [[2**40]], ["sky", ""], [["sky"]], {},
@@ -381,9 +406,16 @@ _FIELDS = {
     "/v1/embeddings": ("input", "messages", "dimensions", "encoding_format", "prompt_name"),
     "/pooling": ("input", "messages", "task"),
     "/classify": ("input", "messages"),
-    "/score": ("text_1", "text_2", "queries", "documents"),
-    "/rerank": ("query", "documents", "texts", "top_n"),
-    "/v2/embed": ("texts", "embedding_types", "output_dimension", "truncate"),
+    "/score": ("text_1", "text_2", "queries", "documents", "chat_template_kwargs"),
+    "/rerank": ("query", "documents", "texts", "top_n", "truncation_direction"),
+    "/v2/embed": (
+        "texts",
+        "embedding_types",
+        "output_dimension",
+        "truncate",
+        "max_tokens",
+        "input_type",
+    ),
     "/embed": ("inputs", "truncate", "dimensions", "truncation_direction"),
     "/embed_all": ("inputs",),
     "/embed_sparse": ("inputs",),

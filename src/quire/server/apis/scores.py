@@ -215,6 +215,10 @@ async def _scores(
 ) -> list[ScoringRequestOutput] | None:
     if truncates and request.truncate_prompt_tokens is None:
         request.truncate_prompt_tokens = -1
+    bounds = job.model.limits
+    bounds.check_prompts(len(documents), 1, second_name)
+    for text in (*queries, *documents):
+        bounds.check_text(second_name, len(text.encode(errors="replace")))
     tokenization = request.tokenization(job.model)
     limits = _limits(job, request, tokenization.truncation)
     form = await pair_form(job.model, request.instruction, request.chat_template_kwargs)

@@ -186,6 +186,9 @@ async def predict(
     job = PoolingJob.of(http, fields, "classify")
     job.require("classify")
     sequences = _sequences(request.inputs)
+    job.model.limits.check_prompts(len(sequences), 1, "inputs")
+    for text in (text for one in sequences for text in one):
+        job.model.limits.check_text("inputs", len(text.encode(errors="replace")))
     is_one = isinstance(request.inputs, str) or isinstance(request.inputs[0], str)
     _truncate(job, request.truncate, request.truncation_direction)
     tokenization = job.request.tokenization(job.model)
@@ -193,7 +196,7 @@ async def predict(
         job.model.config.model,
         job.model.tokenizer(),
         ScoreLimits(truncation=tokenization.truncation),
-        await pair_form(job.model),
+        await pair_form(job.model) if any(len(one) == 2 for one in sequences) else None,
     )
     results = await job.run(
         "inputs",
