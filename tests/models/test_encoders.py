@@ -64,6 +64,7 @@ CASES = [
     ),
     Case("modernbert", "ModernBertModel", {**_ENCODER, "local_attention": 20, "cls_token_id": 0}),
     Case("nomic", "NomicBertModel", {**_ENCODER, **_ROTARY}),
+    Case("nomic-wide-heads", "NomicBertModel", {**_ENCODER, **_ROTARY, "head_dim": 16}),
     Case("gte", "GteModel", {**_ENCODER, **_ROTARY, "type_vocab_size": 2}),
     Case("jina-v3", "JinaEmbeddingsV3Model", {**_ENCODER, **_ROTARY}),
     Case("eurobert", "EuroBertModel", {**_DECODER, "mask_token_id": 3}),
@@ -96,9 +97,22 @@ CASES = [
         labels=3,
     ),
     Case("qwen3-tokens", "Qwen3ForTokenClassification", {**_DECODER, "head_dim": 12}, labels=4),
+    Case("gemma3-classes", "Gemma3TextForSequenceClassification", {**_DECODER, "head_dim": 12},
+         labels=3),
+    Case("gpt2-classes", "GPT2ForSequenceClassification", {
+        "vocab_size": 131, "n_embd": 60, "n_layer": 3, "n_head": 5, "n_positions": 150,
+        "initializer_range": 0.2, "pad_token_id": 1,
+    }, labels=3),
+    *(
+        Case(f"eurobert-{pooling}", "EuroBertForSequenceClassification",
+             {**_DECODER, "mask_token_id": 3, "classifier_pooling": pooling}, labels=3)
+        for pooling in ("late", "bos", "mean")
+    ),
+    Case("eurobert-tokens", "EuroBertForTokenClassification", {**_DECODER, "mask_token_id": 3},
+         labels=4),
     Case("bert-tokens", "BertForTokenClassification", labels=4),
     Case("roberta-tokens", "RobertaForTokenClassification", labels=4),
-]
+]  # fmt: skip
 
 LENGTHS = (3, 40, 75, 1, 17)
 

@@ -16,7 +16,7 @@ import transformers
 from jina_bert import EPS, HEADS, HIDDEN, INNER, LAYERS, VOCAB, write_jina_bert
 from numpy.typing import NDArray
 from safetensors.numpy import load_file
-from test_encoders import CASES, made, results, texts
+from test_encoders import CASES, distance, made, results, texts, wanted
 from tokenizers import models, normalizers, pre_tokenizers
 
 from quire import LLM
@@ -131,6 +131,11 @@ def write_gguf(
     if kind == "modern-bert":
         writer.add_sliding_window(named["local_attention"])
         writer.add_sliding_window_pattern(3)
+    if kind == "gemma-embedding":
+        writer.add_sliding_window(config["sliding_window"])
+        writer.add_key_length(named["head_dim"])
+        writer.add_value_length(named["head_dim"])
+        writer.add_rope_freq_base(1e6)
     writer.add_causal_attention(False)
     writer.add_pooling_type(gguf.PoolingType(pooling))
     if pooling == gguf.PoolingType.RANK:
@@ -140,6 +145,8 @@ def write_gguf(
     arch = next(one for one, name in gguf.MODEL_ARCH_NAMES.items() if name == kind)
     names = gguf.get_tensor_name_map(arch, config.get("num_hidden_layers", 3))
     for name, array in tensors_of(checkpoint, named):
+        if kind == "gemma-embedding" and name.endswith("norm.weight"):
+            array = array + 1
         found = names.get_name(name, try_suffixes=(".weight", ".bias"))
         assert found is not None, name
         writer.add_tensor(found, np.ascontiguousarray(array, np.float32))
@@ -169,6 +176,33 @@ def test_vectors_are_those_of_the_checkpoint(name: str, tmp_path: Path) -> None:
     assert [one.tobytes() for one in found] == [one.tobytes() for one in wanted]
     if name not in ("xlm-roberta", "distilbert", "roberta-classes"):  # they have BERT's names there
         check_tensors(resolve_model(str(file)), tmp_path / "checkpoint")
+
+
+@pytest.mark.parametrize("has_dense", [False, True])
+def test_embedding_gemma(has_dense: bool, tmp_path: Path) -> None:
+    """Tokens see both ways, windows too; the mean, and two layers after it if the file has them."""
+    case = BY_NAME["embedding-gemma"]
+    settings = {**case.settings, "query_pre_attn_scalar": 12, "tie_word_embeddings": True}
+    model = made(type(case)(case.name, case.model, settings), tmp_path / "checkpoint")
+    own = tmp_path / "checkpoint" / "config.json"
+    config = json.loads(own.read_text())
+    config["sliding_window"] = case.settings["sliding_window"]  # transformers halves it
+    own.write_text(json.dumps(config))
+    random = np.random.default_rng(4)
+    dense = {
+        f"dense_{2 + index}.weight": random.normal(size=size).astype(np.float32)
+        for index, size in enumerate([(90, 60), (60, 90)])
+    }
+    file = write_gguf(tmp_path / "checkpoint", tmp_path / "m.gguf", "gemma-embedding", "bert", 1,
+                      **(dense if has_dense else {}))  # fmt: skip
+    with LLM(str(file), dtype="float32") as llm:
+        assert llm.supported_tasks == ("embed",)
+        found = results(llm, texts())
+    for text, vector in zip(texts(), found, strict=True):
+        truth = wanted(case, model, text, "mean")
+        for matrix in dense.values() if has_dense else ():
+            truth = matrix @ truth
+        assert distance(vector, truth) <= 1e-5
 
 
 @pytest.mark.parametrize("form", ["new", "old"])

@@ -150,6 +150,13 @@ def test_other_modules_are_refused(
         ("3_Normalize/config.json", {"module_input_name": "token_embeddings"}, "module_input"),
         ("sentence_bert_config.json", {"transformer_task": "fill-mask"}, "transformer_task"),
         ("sentence_bert_config.json", {"modality_config": {"message": {}}}, "modality_config"),
+        ("sentence_bert_config.json", {"config_args": {"is_causal": 1}}, "config_args has is_caus"),
+        ("sentence_bert_config.json", {"tokenizer_args": {"add_eos_token": True}}, "tokenizer_arg"),
+        (
+            "sentence_bert_config.json",
+            {"processing_kwargs": {"text": {"padding": True, "add_special_tokens": False}}},
+            "processing_kwargs.text has add_special_tokens False",
+        ),
     ],
 )
 def test_other_settings_of_modules_are_refused(
@@ -309,6 +316,148 @@ def test_logits_of_two_tokens_are_a_score(tmp_path: Path) -> None:
     assert found.outputs.score == pytest.approx(float(wanted), abs=1e-6)
 
 
+_CHAT = (
+    "{% for one in messages %}{{ {'system': 'what', 'query': 'query :'}.get(one.role, '.') }} "
+    "{{ one.content }} {% endfor %}{{ 'yes' if add_generation_prompt }}"
+)
+_LIKE_VLLM = (
+    "{{ (messages | selectattr('role', 'eq', 'document') | first).content }} . {{ instruction }} "
+    "{{ (messages | selectattr('role', 'eq', 'query') | first).content }}"
+)
+
+
+def _reranker(directory: Path, **files: Any) -> torch.nn.Module:
+    """A language model as a reranker of sentence-transformers. `files`: more of its settings."""
+    torch.manual_seed(5)
+    config = transformers.Qwen3Config(
+        vocab_size=len(WORDS), hidden_size=32, num_hidden_layers=2, num_attention_heads=4,
+        num_key_value_heads=2, head_dim=8, intermediate_size=40, max_position_embeddings=64,
+        initializer_range=0.4, tie_word_embeddings=False, bos_token_id=None, eos_token_id=None,
+    )  # fmt: skip
+    model = transformers.Qwen3ForCausalLM(config).eval()
+    model.save_pretrained(directory)
+    (directory / "vocab.txt").write_text("\n".join(WORDS) + "\n")
+    modules(directory, "LogitScore")
+    ids = {"true_token_id": WORDS.index("yes"), "false_token_id": WORDS.index("no")}
+    write(directory / "1_LogitScore" / "config.json", {**ids, "module_input_name": "causal_logits"})
+    forward = {"method": "forward", "method_output_name": "logits"}
+    settings = {
+        "transformer_task": "text-generation", "module_output_name": "causal_logits",
+        "modality_config": {"text": forward, "message": {**forward, "format": "flat"}},
+        "processing_kwargs": {"chat_template": {"add_generation_prompt": True}}, **files,
+    }  # fmt: skip
+    write(directory / "sentence_bert_config.json", settings)
+    write(directory / "tokenizer_config.json",
+          {"tokenizer_class": "BertTokenizer", "chat_template": _CHAT})  # fmt: skip
+    write(directory / "config_sentence_transformers.json",
+          {"prompts": {"find": "the sea"}, "default_prompt_name": "find"})  # fmt: skip
+    return model
+
+
+def _yes_rather_than_no(model: torch.nn.Module, ids: list[int]) -> float:
+    with torch.no_grad():
+        logits = model(input_ids=torch.tensor([ids])).logits[0, -1]
+    return float(torch.sigmoid(logits[WORDS.index("yes")] - logits[WORDS.index("no")]))
+
+
+def test_a_language_model_with_modules_is_a_reranker(tmp_path: Path) -> None:
+    """As sentence-transformers 5 saves it: the chat template has a query and a document, and the
+    prompt is the system's message. A user's template comes first."""
+    model = _reranker(tmp_path)
+    text = "what the sea query : the sky . red yes"
+    with LLM(str(tmp_path), dtype="float32") as llm:
+        [found] = llm.score("the sky", "red", use_tqdm=False)
+        assert found.prompt_token_ids == [WORDS.index(word) for word in text.split()]
+        wanted = _yes_rather_than_no(model, found.prompt_token_ids)
+        assert found.outputs.score == pytest.approx(wanted, abs=1e-6)
+        [given] = llm.score("the sky", "red", chat_template=_LIKE_VLLM, use_tqdm=False)
+        with pytest.raises(RequestError, match="must show the message of the role document"):
+            llm.score("a", "a", chat_template="{{ messages[1].content }}", use_tqdm=False)
+    with LLM(str(tmp_path), dtype="float32", chat_template=_LIKE_VLLM) as llm:
+        [found] = llm.score("the sky", "red", use_tqdm=False)
+    text = "[CLS] red . the sky [SEP]"
+    assert found.prompt_token_ids == [WORDS.index(word) for word in text.split()]
+    assert given.prompt_token_ids == found.prompt_token_ids
+    assert given.outputs == found.outputs
+
+
+def test_what_a_reranker_with_modules_may_not_have(tmp_path: Path) -> None:
+    _reranker(tmp_path, transformer_task="feature-extraction")
+    with pytest.raises(UnsupportedModelError, match="transformer_task is 'feature-extraction'"):
+        LLM(str(tmp_path))
+    _reranker(tmp_path)
+    modules(tmp_path, "LogitScore", "Normalize")
+    with pytest.raises(UnsupportedModelError, match="Transformer, LogitScore, Normalize are not"):
+        LLM(str(tmp_path))
+    _reranker(tmp_path)
+    write(tmp_path / "1_LogitScore" / "config.json", {"true_token_id": None})
+    with pytest.raises(CheckpointError, match="true_token_id must be the id of a token"):
+        LLM(str(tmp_path))
+
+
+def test_an_embedder_of_messages_is_refused(tmp_path: Path) -> None:
+    """sentence-transformers would apply the chat template to each text."""
+    bert(tmp_path)
+    modules(tmp_path, "Pooling")
+    write(tmp_path / "1_Pooling" / "config.json", {"pooling_mode": "mean"})
+    forward = {"method": "forward", "method_output_name": "last_hidden_state"}
+    settings = {"modality_config": {"text": forward, "message": {**forward, "format": "flat"}}}
+    write(tmp_path / "sentence_bert_config.json", settings)
+    with pytest.raises(UnsupportedModelError, match="so that the chat template is applied to each"):
+        LLM(str(tmp_path))
+
+
+def test_the_prompt_of_a_cross_encoder_is_before_the_query(tmp_path: Path) -> None:
+    bert(tmp_path, "BertForSequenceClassification", num_labels=1)
+    modules(tmp_path)
+    write(tmp_path / "sentence_bert_config.json", {"transformer_task": "sequence-classification"})
+    prompts = {"prompts": {"find": "what is ", "other": "a "}, "default_prompt_name": "find"}
+    write(tmp_path / "config_sentence_transformers.json", prompts)
+    tokenizer = transformers.BertTokenizer(str(tmp_path / "vocab.txt"))
+    with LLM(str(tmp_path), dtype="float32") as llm:
+        for name, beginning in ((None, "what is "), ("other", "a "), ("", "")):
+            params = PoolingParams(prompt_name=name)
+            [found] = llm.score("the sky", "red", pooling_params=params, use_tqdm=False)
+            assert found.prompt_token_ids == tokenizer(f"{beginning}the sky", "red").input_ids
+            [alone] = llm.classify("the sky", pooling_params=params, use_tqdm=False)
+            assert alone.prompt_token_ids == tokenizer(f"{beginning}the sky").input_ids
+
+
+@pytest.mark.parametrize("given", ["asked", "files"])
+def test_the_end_that_is_cut_off(given: str, tmp_path: Path) -> None:
+    """A request names it, or else tokenizer_config.json; a pair's document is cut."""
+    bert(tmp_path, "BertForSequenceClassification", num_labels=1)
+    settings = {"tokenizer_class": "BertTokenizer", "truncation_side": "left"}
+    options: dict[str, Any] = {"truncate_prompt_tokens": 6}
+    if given == "asked":
+        options["truncation_side"], settings["truncation_side"] = "left", "right"
+    write(tmp_path / "tokenizer_config.json", settings)
+    tokenizer = transformers.BertTokenizer(str(tmp_path / "vocab.txt"))
+    with LLM(str(tmp_path)) as llm:
+        [pair] = llm.score("the", "sky sea red", tokenization_kwargs=options, use_tqdm=False)
+        [text] = llm.classify("a the sky sea red", tokenization_kwargs=options, use_tqdm=False)
+    assert pair.prompt_token_ids == tokenizer("the", "sea red").input_ids
+    assert text.prompt_token_ids == tokenizer("the sky sea red").input_ids
+
+
+def test_logits_of_tokens_may_be_classes(tmp_path: Path) -> None:
+    """As vLLM's `method` says; and a query and a document are one text unless they have a token
+    between them."""
+    _reranker(tmp_path)
+    (tmp_path / "modules.json").unlink()
+    names = {"architectures": ["Qwen3ForSequenceClassification"],
+             "classifier_from_token": ["no", "yes"]}  # fmt: skip
+    for more, ids in (({}, "[CLS] the sea [SEP]"),
+                      ({"use_sep_token": True}, "[CLS] the [SEP] sea [SEP]")):  # fmt: skip
+        with LLM(str(tmp_path), hf_overrides={**names, **more}) as llm:
+            [found] = llm.score("the ", "sea", use_tqdm=False)
+            assert found.prompt_token_ids == [WORDS.index(word) for word in ids.split()]
+    with LLM(str(tmp_path), hf_overrides={**names, "method": "no_post_processing"}) as llm:
+        assert llm.classify("sea", use_tqdm=False)[0].outputs.num_classes == 2
+    with pytest.raises(UnsupportedModelError, match="method 'other' is not supported"):
+        LLM(str(tmp_path), hf_overrides={**names, "method": "other"})
+
+
 def test_steps_of_a_process_reward_model(tmp_path: Path) -> None:
     """The results are those of tokens that end a step, after a layer with ReLU."""
     torch.manual_seed(7)
@@ -340,8 +489,21 @@ def test_steps_of_a_process_reward_model(tmp_path: Path) -> None:
         LLM(str(tmp_path), pooler_config=pooler, **options)  # type: ignore[arg-type]
 
 
+def test_a_reward_model_gives_one_number(tmp_path: Path) -> None:
+    """Qwen2.5-Math-RM's config.json does not say how many."""
+    config = {
+        "architectures": ["Qwen2ForRewardModel"], "vocab_size": 40, "hidden_size": 32,
+        "num_hidden_layers": 1, "num_attention_heads": 4, "num_key_value_heads": 2,
+        "intermediate_size": 40, "max_position_embeddings": 64,
+    }  # fmt: skip
+    write(tmp_path / "config.json", config)
+    with LLM(str(tmp_path), load_format="dummy", skip_tokenizer_init=True) as llm:
+        assert llm.classify([[5, 6]], use_tqdm=False)[0].outputs.num_classes == 1
+
+
 def test_the_heads_of_bge_m3(tmp_path: Path) -> None:
-    """A vector for each token, and a weight for each token, by files of torch."""
+    """A vector for each token but the first, and a weight for each but the two around the text, by
+    files of torch."""
     torch.manual_seed(9)
     config = transformers.XLMRobertaConfig(
         vocab_size=40, hidden_size=32, num_hidden_layers=2, num_attention_heads=4,
@@ -356,11 +518,13 @@ def test_the_heads_of_bge_m3(tmp_path: Path) -> None:
     with torch.no_grad():
         hidden = model(input_ids=torch.tensor([ids])).last_hidden_state[0]
         vectors = torch.nn.functional.normalize(heads["colbert_linear"](hidden), dim=-1).numpy()
-        weights = torch.relu(heads["sparse_linear"](hidden)).numpy()
+        weights = torch.relu(heads["sparse_linear"](hidden))[:, 0].numpy()
     options = {"dtype": "float32", "skip_tokenizer_init": True}
     for task, wanted in (("token_embed", vectors), ("token_classify", weights)):
         with LLM(str(tmp_path), pooler_config={"task": task}, **options) as llm:  # type: ignore[arg-type]
             [found] = llm.encode([ids], pooling_task=task, use_tqdm=False)  # type: ignore[arg-type]
+            assert not len(llm.encode([[0]], pooling_task=task, use_tqdm=False)[0].outputs.data)  # type: ignore[arg-type]
+        wanted = wanted[1:] if task == "token_embed" else wanted[1:-1]
         assert np.allclose(found.outputs.data, wanted, atol=1e-5)
         assert found.outputs.data.shape == wanted.shape
     with LLM(str(tmp_path), **options) as llm:  # type: ignore[arg-type]

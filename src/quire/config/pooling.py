@@ -6,7 +6,7 @@ ends and the server. Names and values are vLLM's.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal, get_args
 
@@ -14,9 +14,14 @@ from quire.errors import ConfigError, quoted
 
 PoolingTask = Literal["embed", "classify", "token_embed", "token_classify"]
 POOLING_TASKS: tuple[PoolingTask, ...] = get_args(PoolingTask)
-PoolingType = Literal["cls", "last", "mean", "all"]
+PoolingType = Literal["cls", "last", "mean", "all", "late"]
 """Which states of a text become its result: that of the first or the last token, the mean of all,
-or each token's own."""
+or each token's own. `late`: the classes of each token are computed, and their mean is the result.
+"""
+ScoreForm = Literal["pair", "joined", "qwen3", "template", "messages"]
+"""How a cross-encoder reads a query and a document: as a pair of texts, as one text after the
+other, in Qwen3-Reranker's form, or as messages with these two roles, by the chat template that the
+user gave (`template`) or by the checkpoint's (`messages`)."""
 PoolingActivation = Literal["normalize", "softmax", "sigmoid", "identity"]
 """What is done to a result, unless a request has `use_activation=False`. `normalize`: a vector is
 divided by its length."""
@@ -44,14 +49,17 @@ class PoolingConfig:
     """Texts that are put before an input, by name: what sentence-transformers calls prompts."""
     default_prompt: str | None = None
     """The name of the prompt for inputs whose request names none."""
-    score_template: bool = False
-    """Whether queries and documents are scored in Qwen3-Reranker's form."""
+    score_form: ScoreForm = "pair"
+    template_settings: Mapping[str, Any] = field(default_factory=dict)
+    """Variables of the checkpoint's chat template."""
     is_difference: bool = False
     """Whether the score is the second of two numbers less the first: those of two tokens."""
     max_tokens: int | None = None
     """The longest texts that the model was trained for; None: as long as its positions allow."""
     is_sparse: bool = False
     """Whether the one number of each token is its weight in a sparse vector (BGE-M3)."""
+    outer_tokens: tuple[int | None, int | None] = (None, None)
+    """The first and the last token of a text, which have no results; None: it has one."""
     step_tag_id: int | None = None
     """If set, the results of a text are those of tokens with this id alone: the ends of steps."""
     returned_columns: tuple[int, ...] = ()
@@ -63,6 +71,12 @@ class PoolingConfig:
     logit_mean: float = 0.0
     logit_sigma: float = 1.0
     """Scores are moved and scaled before the activation: (x - mean) / sigma."""
+
+    def inner(self, token_ids: Sequence[int]) -> slice:
+        """The tokens of a text that have results."""
+        first, last = self.outer_tokens
+        count = len(token_ids)
+        return slice(int(token_ids[0] == first), count - int(token_ids[-1] == last))
 
     @property
     def is_by_token(self) -> bool:

@@ -11,6 +11,7 @@ from typing import Any
 
 from quire.errors import CheckpointError, UnsupportedModelError
 from quire.gguf.architectures import Architecture, Config, architecture_of
+from quire.gguf.architectures.dense import DENSE_FOLDERS
 from quire.gguf.architectures.expert_tensors import num_layers
 from quire.gguf.architectures.facts import head_dim as read_head_dim
 from quire.gguf.block_types import BY_NAME
@@ -138,15 +139,27 @@ def sentence_files(keys: Keys) -> dict[str, str]:
     mode = _POOLINGS.get(keys.whole("{arch}.pooling_type", 0))
     if mode is None:
         return {}
-    kinds = {"": "Transformer", "1_Pooling": "Pooling", "2_Normalize": "Normalize"}
+    kinds = {"": "Transformer", "1_Pooling": "Pooling"}
+    files = {"1_Pooling/config.json": json.dumps({"pooling_mode": mode})}
+    for name, folder in DENSE_FOLDERS.items():
+        tensor = keys.tensor(f"{name}.weight")
+        if tensor is not None:
+            if len(tensor.shape) != 2:
+                raise CheckpointError(f"{keys.path}: {name}.weight must be a matrix")
+            kinds[folder] = "Dense"
+            settings = {
+                "in_features": tensor.shape[1],
+                "out_features": tensor.shape[0],
+                "bias": False,
+                "activation_function": "torch.nn.modules.linear.Identity",
+            }
+            files[f"{folder}/config.json"] = json.dumps(settings)
+    kinds["4_Normalize"] = "Normalize"
     modules = [
         {"path": path, "type": f"sentence_transformers.models.{kind}"}
         for path, kind in kinds.items()
     ]
-    return {
-        "modules.json": json.dumps(modules, indent=2),
-        "1_Pooling/config.json": json.dumps({"pooling_mode": mode}),
-    }
+    return {"modules.json": json.dumps(modules, indent=2), **files}
 
 
 _SAMPLING = {

@@ -95,8 +95,8 @@ _POOLING_CLASSES = re.compile(
 )
 """Endings of classes that are a base model, perhaps with a head that is not a language model's."""
 
-_OTHER_NAMES = {"Gemma3TextModel": "Gemma3ForCausalLM"}
-"""Base models whose language models have names of another form."""
+_OTHER_STEMS = {"Gemma3Text": "Gemma3"}
+"""Beginnings of names of base models and classifiers, with those of their language models."""
 
 _TEXT_MODELS = {
     "deepseek_v2": "DeepseekV2ForCausalLM",
@@ -158,8 +158,8 @@ class _ModelRegistry:
         """Return the architecture's name in the table, where a base model, with a language model's
         head or another, has one name: `LlamaForCausalLM`, `BertModel`. None: it is unknown."""
         stem = _POOLING_CLASSES.sub("", architecture)
-        other = _OTHER_NAMES.get(architecture, "")
-        names = (architecture, other, f"{stem}ForCausalLM", f"{stem}Model")
+        stem = _OTHER_STEMS.get(stem, stem)
+        names = (architecture, f"{stem}ForCausalLM", f"{stem}LMHeadModel", f"{stem}Model")
         return next((name for name in names if name in self._rows), None)
 
     def resolve(self, architectures: Sequence[str]) -> ModelFamily:

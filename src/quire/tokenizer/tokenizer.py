@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from quire.config.checkpoint.model_files import read_optional_json_object
 from quire.errors import CheckpointError, RequestError
@@ -131,6 +131,17 @@ class Tokenizer:
         with library_errors(_no_ids):
             offsets = self.backend.encode(text, add_special_tokens=False).offsets
         return text if len(offsets) <= num_tokens else text[: offsets[num_tokens - 1][1]]
+
+    def ending(self, text: str, num_tokens: int) -> str:
+        """The text of its last `num_tokens` tokens, without special ones."""
+        with library_errors(_no_ids):
+            offsets = self.backend.encode(text, add_special_tokens=False).offsets
+        return text if len(offsets) <= num_tokens else text[offsets[-num_tokens][0] :]
+
+    @property
+    def truncation_side(self) -> Literal["left", "right"]:
+        """The end of a text that is cut off, as the checkpoint says."""
+        return "left" if self.config.get("truncation_side") == "left" else "right"
 
     def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
         """The text of these ids: invalid UTF-8 becomes U+FFFD, unknown ids are left out.

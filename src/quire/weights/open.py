@@ -98,10 +98,13 @@ def open_encoder(path: Path) -> WeightStore:
 
 def open_with_folders(path: Path, folders: Iterable[str]) -> WeightStore:
     """Open the weights in a model directory and those in folders of it, or in files `FOLDER.pt`.
-    The names of the latter begin with `FOLDER.linear.`. Raises CheckpointError as `open_checkpoint`
-    does."""
+    The names of the latter begin with `FOLDER.linear.`; a GGUF file has them itself. Raises
+    CheckpointError as `open_checkpoint` does."""
     files = {"": open_checkpoint(path)}
+    own = set(files[""].names())
     for folder in folders:
+        if f"{folder}.linear.weight" in own:
+            continue
         file = path / f"{folder}.pt"
         files[folder] = TorchFile(file) if has_file(file) else open_checkpoint(path / folder)
     return files[""] if len(files) == 1 else folder_store(files)

@@ -65,21 +65,26 @@ class PoolingRunner:
             found = [finish(row, params, self.pooling) for row in rows]
             data = b"".join(row.astype("<f4").tobytes() for row in found)
             width = len(found[0]) if found else rows.shape[1]
-            pooled[request_id] = PooledRows(data, width, self.pooling.is_by_token)
+            if self.pooling.is_sparse:
+                pooled[request_id] = PooledRows(data, len(found))
+            else:
+                pooled[request_id] = PooledRows(data, width, self.pooling.is_by_token)
         result = StepResult(sampled_token_ids=[[] for _ in plan.request_ids], pooled=pooled)
         if failed:
             result.failures = self._failures(plan, step, failed)
         return result
 
     def _steps(self, rows: Floats, place: int) -> Floats:
-        """The rows and columns of a text's results that are returned. Source: vLLM, `StepPool`."""
-        pooling = self.pooling
+        """The rows and columns of a text's results that are returned. Source: vLLM, `StepPool` and
+        `BOSEOSFilter`."""
+        pooling, tokens = self.pooling, self.batch.known_tokens(place)[: len(rows)]
+        if pooling.outer_tokens != (None, None):
+            inner = pooling.inner(tokens.tolist())
+            rows, tokens = rows[inner], tokens[inner]
         if pooling.returned_columns:
             rows = rows[:, pooling.returned_columns]
         if pooling.step_tag_id is not None:
-            rows = rows[
-                np.array(self.batch.known_tokens(place)[: len(rows)]) == pooling.step_tag_id
-            ]
+            rows = rows[tokens == pooling.step_tag_id]
         return rows
 
     def _counts(self, batch: StepBatch, done: NDArray[np.intp]) -> NDArray[np.int32]:

@@ -40,6 +40,18 @@ def test_an_encoder_keeps_nothing_and_cannot_generate() -> None:
 
 
 @pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"is_decoder": True}, "is_decoder is true; supported is false"),
+        ({"architectures": ["XLMRobertaModel"], "is_decoder": True}, "is_decoder is true"),
+    ],
+)
+def test_settings_that_would_change_the_vectors(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(UnsupportedModelError, match=message):
+        ModelDescription(marked({**BERT, **settings}, PoolingHead("cls"))).program  # noqa: B018
+
+
+@pytest.mark.parametrize(
     ("architecture", "row"),
     [
         ("BertForSequenceClassification", "BertModel"),
@@ -48,6 +60,8 @@ def test_an_encoder_keeps_nothing_and_cannot_generate() -> None:
         ("MistralModel", "MistralForCausalLM"),
         ("Qwen2ForProcessRewardModel", "Qwen2ForCausalLM"),
         ("Gemma3TextModel", "Gemma3ForCausalLM"),
+        ("Gemma3TextForSequenceClassification", "Gemma3ForCausalLM"),
+        ("GPT2ForSequenceClassification", "GPT2LMHeadModel"),
         ("ChatGLMModel", "ChatGLMModel"),
         ("T5EncoderModel", None),
     ],

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from random import Random
@@ -23,6 +24,7 @@ from quire.config.engine_args import EngineArgs
 from quire.models import build_program
 from quire.models.pooling.head import PoolingHead, marked
 from quire.server.args import ServerArgs
+from quire.server.generation.pooling import numbers
 
 
 class Client:
@@ -149,6 +151,31 @@ def test_what_the_other_apis_answer(embedder: Client) -> None:
     ]
 
 
+def test_settings_of_cohere_hold(tmp_path: Path, embedder: Client) -> None:
+    """A text with more than max_tokens is refused if it must not be cut, and so is a type that is
+    no prompt of a model which has prompts."""
+    fields = {"texts": ["a red sky"], "max_tokens": 4}
+    assert "has 5 tokens" in embedder.refused("/v2/embed", truncate="NONE", **fields)
+    assert embedder.post("/v2/embed", **fields)["meta"]["billed_units"] == {"input_tokens": 4}
+    assert embedder.refused("/v2/embed", texts=["a"], max_tokens=0)
+    any_type = embedder.post("/v2/embed", texts=["a"], input_type="search_query")["embeddings"]
+    directory = write_encoder(tmp_path)
+    (directory / "modules.json").write_text(
+        '[{"type": "Transformer", "path": ""}, {"type": "Pooling", "path": "1_Pooling"}]'
+    )
+    (directory / "1_Pooling").mkdir()
+    (directory / "1_Pooling" / "config.json").write_text('{"pooling_mode": "cls"}')
+    (directory / "config_sentence_transformers.json").write_text('{"prompts": {"find": "red "}}')
+    client = Client(directory)
+    for kind, count in ((None, 4), ("find", 5)):
+        reply = client.post("/v2/embed", texts=["a sky"], input_type=kind)
+        assert reply["meta"]["billed_units"] == {"input_tokens": count}
+    message = client.refused("/v2/embed", texts=["a"], input_type="search_query")
+    assert message == "input_type must be one of the model's prompts: find; got 'search_query'"
+    client.close()
+    assert any_type
+
+
 def test_a_conversation_becomes_the_text_of_its_template(tmp_path: Path) -> None:
     """By default without the special tokens that texts have around them."""
     directory = write_encoder(tmp_path)
@@ -205,7 +232,7 @@ def test_classes_and_similarities_in_teis_form(embedder: Client, reranker: Clien
 
 def test_sparse_vectors(tmp_path: Path, embedder: Client) -> None:
     """The largest weight of each token, without those around the text."""
-    directory = write_encoder(tmp_path)
+    directory = write_encoder(tmp_path, bos_token_id=2, eos_token_id=3)
     random = np.random.default_rng(1)
     program = build_program(marked(read_config(directory), PoolingHead("all")))
     parts = [part for param in program.params() for part in param.parts]
@@ -219,7 +246,7 @@ def test_sparse_vectors(tmp_path: Path, embedder: Client) -> None:
     ids = [2, 9, 7, 9, 4, 3]  # [CLS] the sky the red [SEP]
     weights = client.post("/pooling", input="the sky the red")["data"][0]["data"]
     wanted: dict[int, float] = {}
-    for token, (weight,) in list(zip(ids, weights, strict=True))[1:-1]:
+    for token, weight in zip(ids[1:-1], weights, strict=True):
         if weight > 0:
             wanted[token] = max(weight, wanted.get(token, 0.0))
     assert wanted, weights
@@ -229,6 +256,44 @@ def test_sparse_vectors(tmp_path: Path, embedder: Client) -> None:
     assert "POST /embed_sparse" in client.refused("/embed", inputs="blue")
     client.close()
     assert "does not support the sparse embed task" in embedder.refused("/embed_sparse", inputs="a")
+
+
+def test_vectors_of_8_bits(embedder: Client) -> None:
+    """The bytes are those of torch's conversion."""
+    exact = torch.tensor(vector(embedder, "the sky"))
+    for name, dtype in (("fp8_e4m3", torch.float8_e4m3fn), ("fp8_e5m2", torch.float8_e5m2)):
+        coded = vector(embedder, "the sky", encoding_format="base64", embed_dtype=name,
+                       endianness="big")  # fmt: skip
+        wanted = exact.to(dtype).view(torch.uint8).numpy().tobytes()
+        assert base64.b64decode(str(coded)) == wanted
+        halves = np.arange(1 << 16, dtype=np.uint16).view(np.float16).astype(np.float32)
+        halves = halves[np.isfinite(halves)]
+        found = np.frombuffer(numbers(halves, name, "native"), np.uint8)  # type: ignore[arg-type]
+        truth = torch.from_numpy(halves).to(dtype).view(torch.uint8).numpy()
+        assert (found == truth).all()
+
+
+def test_a_chat_template_makes_one_text_of_a_pair(tmp_path: Path) -> None:
+    """The template that the operator gives, with the instruction of a request."""
+    directory = write_encoder(tmp_path, "BertForSequenceClassification", num_labels=1)
+    template = (
+        "{% for one in messages if one.role != 'system' %}{{ one.content }} {{ instruction }} "
+        "{% endfor %}{{ word }}"
+    )
+    client = Client(directory, chat_template=template)
+    fields = {"instruction": "red", "chat_template_kwargs": {"word": "blue"}}
+    [one] = client.post("/score", text_1="the", text_2="sky", **fields)["data"]
+    [item] = client.post("/classify", input="the red sky red blue")["data"]
+    assert one["score"] == item["probs"][0]
+    ranked = client.post("/rerank", query="the", documents=["sky"], **fields)
+    assert ranked["results"][0]["relevance_score"] == one["score"]
+    client.close()
+    client = Client(directory, chat_template="{{ messages[0].content }}")
+    assert "must show the message of the role document" in client.refused(
+        "/predict", inputs=["the", "sky"]
+    )
+    assert client.post("/predict", inputs="the")
+    client.close()
 
 
 def test_invocations(embedder: Client, reranker: Client) -> None:
@@ -313,6 +378,24 @@ def test_pairs(reranker: Client) -> None:
     assert "give two lists of texts" in reranker.refused("/score", queries="a")
 
 
+def test_texts_of_pairs_are_cut_and_bounded(embedder: Client, reranker: Client) -> None:
+    """Texts lose their ends in any kind of model. Too many and too long ones are refused before
+    they are turned into tokens."""
+    fields = {"text_1": "the sky is red", "text_2": "a red sky", "max_tokens_per_query": 2,
+              "max_tokens_per_doc": 1}  # fmt: skip
+    short = {"text_1": "the sky", "text_2": "a"}
+    for client in (embedder, reranker):
+        assert client.post("/score", **fields)["data"] == client.post("/score", **short)["data"]
+        many, long = ["a"] * 3000, "sky " * 1_000_000
+        for text in (many, long):
+            began = time.monotonic()
+            message = client.refused("/score", text_1="the", text_2=text)
+            assert "max_prompts" in message or "max_tokenize_bytes" in message
+            assert time.monotonic() - began < 2
+    for text in ([["a", "b"]] * 3000, ["a", long]):
+        assert "max_" in reranker.refused("/predict", inputs=text)
+
+
 _ODD: list[Any] = [
     None, True, -1, 2**70, 0.5, "", " ", "\0", "\ud800", "sky " * 400, "\u202e\U0001f600" * 9, [],
     [[]], [None], ["sky", ["sky"]], [[0, 3]], [[-1]], [[2**40]], ["sky", ""], [["sky"]], {},
@@ -323,9 +406,16 @@ _FIELDS = {
     "/v1/embeddings": ("input", "messages", "dimensions", "encoding_format", "prompt_name"),
     "/pooling": ("input", "messages", "task"),
     "/classify": ("input", "messages"),
-    "/score": ("text_1", "text_2", "queries", "documents"),
-    "/rerank": ("query", "documents", "texts", "top_n"),
-    "/v2/embed": ("texts", "embedding_types", "output_dimension", "truncate"),
+    "/score": ("text_1", "text_2", "queries", "documents", "chat_template_kwargs"),
+    "/rerank": ("query", "documents", "texts", "top_n", "truncation_direction"),
+    "/v2/embed": (
+        "texts",
+        "embedding_types",
+        "output_dimension",
+        "truncate",
+        "max_tokens",
+        "input_type",
+    ),
     "/embed": ("inputs", "truncate", "dimensions", "truncation_direction"),
     "/embed_all": ("inputs",),
     "/embed_sparse": ("inputs",),

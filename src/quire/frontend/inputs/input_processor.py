@@ -224,9 +224,7 @@ class InputProcessor:
             raise RequestError(cannot_pool(model))
         _check_priority(given.priority)
         params.verify(model.pooling, model.served_model_name[0], self._num_token_types)
-        prompt = given.prompt
-        if model.pooling.task.endswith("embed"):
-            prompt = _with_prompt(prompt, prompt_of(params, model.pooling))
+        prompt = _with_prompt(given.prompt, prompt_of(params, model.pooling))
         parsed = self._prompts.parse(prompt, given.tokenization)
         resolved = params.clone()
         resolved.token_type_ids = params.token_type_ids or parsed.token_type_ids

@@ -221,7 +221,8 @@ class PromptParser:
         ids = self._tokenizer.encode(text, add_special_tokens=wants_special)
         if truncation is None:
             return ids
-        return truncation.kept(ids, self._tokenizer.special_frame if wants_special else None)
+        frame = self._tokenizer.special_frame if wants_special else None
+        return truncation.kept(ids, frame, self._tokenizer.truncation_side)
 
     def _check_tokens(self, token_ids: list[int]) -> None:
         count, limit = len(token_ids), self._model_config.max_model_len

@@ -25,7 +25,7 @@ class Truncation:
     side: Literal["left", "right"] | None
     """The end that is cut off. None: the left end, keeping the special tokens around a text."""
     keeps_frame: bool = False
-    """Whether special tokens are kept whichever end is cut; the right one is by default."""
+    """Whether special tokens are kept whichever end is cut; by default the tokenizer says which."""
 
     @classmethod
     def of(
@@ -58,8 +58,14 @@ class Truncation:
         most = max_model_len if pools else max_model_len - 1
         return cls(most if count == -1 else count, side, keeps_frame=pools)
 
-    def kept(self, token_ids: list[int], frame: SpecialFrame | None = None) -> list[int]:
-        """The kept part of a prompt. `frame`: the special tokens at its beginning and end."""
+    def kept(
+        self,
+        token_ids: list[int],
+        frame: SpecialFrame | None = None,
+        own_side: Literal["left", "right"] = "right",
+    ) -> list[int]:
+        """The kept part of a prompt. `frame`: the special tokens at its beginning and end.
+        `own_side`: the end that a text which pools loses if the request does not say."""
         if len(token_ids) <= self.num_tokens:
             return token_ids
         before = after = 0
@@ -67,8 +73,8 @@ class Truncation:
             before, after = len(frame.before), len(frame.after)
         room = max(0, self.num_tokens - before - after)
         inner = token_ids[before : len(token_ids) - after]
-        cuts_right = self.side == "right" or (self.side is None and self.keeps_frame)
-        inner = inner[:room] if cuts_right else inner[len(inner) - room :]
+        side = self.side or (own_side if self.keeps_frame else "left")
+        inner = inner[:room] if side == "right" else inner[len(inner) - room :]
         kept = [*token_ids[:before], *inner, *token_ids[len(token_ids) - after :]]
         return kept[: self.num_tokens]
 

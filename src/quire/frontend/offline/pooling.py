@@ -10,7 +10,7 @@ from quire.adapters import LoRARequest
 from quire.config.pooling import PoolingTask
 from quire.config.records import ModelConfig
 from quire.errors import EngineGenerateError, RequestError, quoted
-from quire.frontend.arguments import located, refuse_arguments
+from quire.frontend.arguments import located
 from quire.frontend.inputs.model_checks import cannot_pool, wrong_task
 from quire.frontend.inputs.tokenization import Tokenization
 from quire.frontend.offline.llm_arguments import (
@@ -22,7 +22,7 @@ from quire.frontend.offline.llm_arguments import (
 )
 from quire.frontend.offline.progress_bar import Progress, ProgressBar
 from quire.frontend.offline.shared_loop import SharedLoop, Ticket
-from quire.frontend.scoring import ScoreLimits, Scoring
+from quire.frontend.scoring import PairForm, ScoreLimits, Scoring, pair_chat
 from quire.inputs import PromptType
 from quire.outputs import (
     ClassificationRequestOutput,
@@ -121,22 +121,43 @@ class PoolingMethods:
         pooling_params: PoolingParams | None = None,
         lora_request: Loras = None,
         tokenization_kwargs: Mapping[str, Any] | None = None,
-        chat_template: None = None,
+        chat_template: str | None = None,
     ) -> list[ScoringRequestOutput]:
         """How well the texts of each pair fit: one with one, one with each of many, or many with as
-        many."""
-        refuse_arguments(chat_template=chat_template)
+        many. `chat_template`: makes one text of a pair, given as messages of the roles query and
+        document."""
         queries, documents = _texts("data_1", data_1), _texts("data_2", data_2)
         model = self.model_config
         tokenization = Tokenization.of(tokenization_kwargs, model.max_model_len, pools=True)
         limits = ScoreLimits(truncation=tokenization.truncation)
-        scoring = Scoring(model, self.llm_engine.tokenizer, queries, documents, limits)
+        prompt_name = None if pooling_params is None else pooling_params.prompt_name
+        form = self._form(chat_template, prompt_name)
+        scoring = Scoring(
+            model, self.llm_engine.tokenizer, queries, documents, limits, form, prompt_name
+        )
         if lora_request is not None and not isinstance(lora_request, LoRARequest):
             raise TypeError("lora_request of LLM.score must be a LoRARequest for all texts")
         found = self._pool(
             scoring.prompts, pooling_params, None, use_tqdm, tokenization_kwargs, lora_request
         )
         return scoring.scores(found)
+
+    def _form(self, chat_template: str | None, prompt_name: str | None) -> PairForm | None:
+        """How a cross-encoder reads pairs. Raises RequestError."""
+        pooling = self.model_config.pooling
+        if chat_template is not None and not isinstance(chat_template, str):
+            raise RequestError(
+                f"chat_template must be a string, got {quoted(chat_template)}",
+                parameter="chat_template",
+            )
+        if pooling is None or pooling.scoring != "cross-encoder":
+            return None
+        if chat_template is None and pooling.score_form not in ("template", "messages"):
+            return PairForm.own(self.model_config)
+        chat = pair_chat(pooling, prompt_name=prompt_name, chat_template=chat_template)
+        text = self.llm_engine.get_tokenizer().renderer().render(chat)
+        is_own = chat_template is None and pooling.score_form == "messages"
+        return PairForm.rendered(text, is_own=is_own)
 
     def _pool(
         self,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from quire.errors import UnsupportedModelError
 from quire.gguf.architectures.facts import biases, has_part, head_dim
-from quire.gguf.architectures.row import Architecture, Config
+from quire.gguf.architectures.row import TOP_PARTS, Architecture, Config
 from quire.gguf.keys import Keys
 
 LLAMA_PARTS = {
@@ -29,6 +29,8 @@ BLOOM_PARTS = {
     "ffn_down": "mlp.dense_4h_to_h",
 }
 """ChatGLM has the same names, GPT-NeoX and Falcon most of them."""
+DENSE_FOLDERS = {"dense_2": "2_Dense", "dense_3": "3_Dense"}
+"""The layers after the mean of an embedder, and their modules in sentence-transformers."""
 GEMMA2_PARTS = {
     **LLAMA_PARTS,
     "post_attention_norm": "post_attention_layernorm",
@@ -81,6 +83,11 @@ def _gemma3(keys: Keys) -> Config:
     }
 
 
+def _gemma_embedding(keys: Keys) -> Config:
+    """Windows reach as far in each direction as transformers makes of the same number."""
+    return {**_gemma3(keys), "use_bidirectional_attention": True}
+
+
 def _query_scale(keys: Keys, layers_of_27b: int) -> Config:
     """The file does not say it: llama.cpp knows the models of 27B by their layers."""
     heads, hidden = keys.whole("{arch}.attention.head_count"), keys.whole("{arch}.embedding_length")
@@ -112,5 +119,13 @@ DENSE: dict[str, Architecture] = {
     ),
     "gemma3": Architecture(
         "Gemma3ForCausalLM", "gemma3_text", GEMMA2_PARTS, norm_offset=1.0, config=_gemma3
+    ),
+    "gemma-embedding": Architecture(
+        "Gemma3TextModel",
+        "gemma3_text",
+        GEMMA2_PARTS,
+        top={**TOP_PARTS, **{name: f"{folder}.linear" for name, folder in DENSE_FOLDERS.items()}},
+        norm_offset=1.0,
+        config=_gemma_embedding,
     ),
 }

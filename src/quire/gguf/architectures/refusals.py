@@ -18,7 +18,7 @@ REASONS: dict[str, frozenset[str]] = {
     "attention that chooses its positions (an indexer) is not supported; the nearest is "
     "deepseek2": frozenset(["deepseek32", "glm-dsa"]),
     "encoders of this kind are not supported": frozenset([
-        "gemma-embedding", "jina-bert-v3", "llama-embed", "neo-bert", "nomic-bert-moe",
+        "jina-bert-v3", "llama-embed", "neo-bert", "nomic-bert-moe",
         "t5", "t5encoder", "wavtokenizer-dec",
     ]),
     "the file holds an image encoder; give the file of the language model, and this one with "

@@ -14,7 +14,7 @@ from quire.program import Builder, Program, Tensor, Value
 _HEADS = (
     "lm_head.", "score.", "classifier.", "pre_classifier.", "head.", "cls.", "predictions.",
     "decoder.", "vocab_transform.", "vocab_layer_norm.", "vocab_projector.", "qa_outputs.",
-    "pooler.", "linear.", "sparse_linear.", "colbert_linear.", "lm_head_bias",
+    "pooler.", "linear.", "dense.", "sparse_linear.", "colbert_linear.", "lm_head_bias",
 )  # fmt: skip
 """Beginnings of names of tensors that follow the hidden states, in any checkpoint."""
 
@@ -29,7 +29,10 @@ def pooled_program(family: ModelFamily, reader: ConfigReader, head: PoolingHead)
     builder = Builder(family.name)
     x = family.hidden(builder, reader)
     with builder.scope("pooler"):
-        x = builder.mean_rows(x) if head.pooling_type == "mean" else builder.take_rows(x)
+        if head.pooling_type == "mean":
+            x = builder.mean_rows(x)
+        elif head.pooling_type != "late":
+            x = builder.take_rows(x)
         for layer in head.dense:
             x = _dense(builder, x, layer)
         if head.token_rows:
@@ -43,6 +46,8 @@ def pooled_program(family: ModelFamily, reader: ConfigReader, head: PoolingHead)
         elif head.num_labels:
             bias = head.has_bias
             x = builder.linear(x, "score", head.num_labels, bias=bias, hint="score", exact=True)
+        if head.pooling_type == "late":
+            x = builder.mean_rows(x)
     builder.vectors(x)
     return builder.program()
 

@@ -37,9 +37,21 @@ _OLD_MODES = {
 _DENSE_ACTIVATIONS: Mapping[str, Activation | None] = {
     "Identity": None, "Tanh": "tanh", "GELU": "gelu", "ReLU": "relu", "SiLU": "silu",
 }  # fmt: skip
-_ORDER = ("Transformer", "Pooling", "Dense", "Normalize")
+_ORDER = ("Transformer", "Pooling", "Dense", "Normalize", "LogitScore")
+_TASKS = {
+    "feature-extraction": ("token_embeddings", "last_hidden_state"),
+    "sequence-classification": ("scores", "logits"),
+    "text-generation": ("causal_logits", "logits"),
+}
+"""What the module Transformer gives, and its name in transformers, by `transformer_task`."""
+_WITHOUT_EFFECT = frozenset([
+    "attn_implementation", "cache_dir", "clean_up_tokenization_spaces", "device_map", "dtype",
+    "fix_mistral_regex", "local_files_only", "pad_to_multiple_of", "padding", "padding_side",
+    "return_tensors", "revision", "token", "torch_dtype", "trust_remote_code", "truncation",
+    "use_cache", "use_fast",
+])  # fmt: skip
+"""Arguments of transformers that change no vector."""
 _OF_TEXTS = dict.fromkeys(("module_input_name", "module_output_name"), "sentence_embedding")
-_STATES = "last_hidden_state"
 _SCORE_ACTIVATIONS: Mapping[str, PoolingActivation] = {
     "Sigmoid": "sigmoid", "Identity": "identity", "Softmax": "softmax",
 }  # fmt: skip
@@ -63,6 +75,10 @@ class SentenceModel:
     """The length to which vectors are shortened."""
     score_activation: PoolingActivation | None = None
     """How a classifier's numbers become probabilities; None: as config.json says."""
+    logit_rows: tuple[int, ...] = ()
+    """The tokens whose logits are a score: one, or two whose difference is."""
+    template_settings: Mapping[str, Any] | None = None
+    """Variables of the chat template that makes one text of a pair; None: the pair is read."""
 
 
 def read_sentence_model(path: Path) -> SentenceModel | None:
@@ -74,8 +90,11 @@ def read_sentence_model(path: Path) -> SentenceModel | None:
     dense: list[DenseLayer] = []
     normalizes = False
     longest: Any = None
+    logit_rows: tuple[int, ...] = ()
+    template: Mapping[str, Any] | None = None
     modules = _modules(path)
-    _check_order(path / "modules.json", [kind for kind, _ in modules])
+    kinds = [kind for kind, _ in modules]
+    _check_order(path / "modules.json", kinds)
     settings = read_optional_json_object(path / "config_sentence_transformers.json")
     prompts, default = settings.get("prompts") or {}, settings.get("default_prompt_name")
     if not isinstance(prompts, dict) or not all(
@@ -92,13 +111,15 @@ def read_sentence_model(path: Path) -> SentenceModel | None:
         file = path / folder / "config.json"
         match kind:
             case "Transformer":
-                longest = _longest(path / folder)
+                longest, template = _transformer(path / folder, "LogitScore" in kinds)
             case "Pooling":
                 pooling = _pooling(file)
                 if pooling != "last" and any(prompts.values()):
                     _check_settings(file, {"include_prompt": True})
             case "Dense":
                 dense.append(_dense(path, folder))
+            case "LogitScore":
+                logit_rows = _logit_rows(file)
             case _:
                 normalizes = True
                 _check_settings(file, _OF_TEXTS)
@@ -111,6 +132,8 @@ def read_sentence_model(path: Path) -> SentenceModel | None:
         default,
         ConfigReader(settings, str(path)).count("truncate_dim", MAX_HIDDEN, default=0) or None,
         None if (name := settings.get("activation_fn")) is None else _score_activation(name),
+        logit_rows,
+        template,
     )
 
 
@@ -140,30 +163,91 @@ def _check_order(file: Path, kinds: Sequence[str]) -> None:
             )
     is_sorted = list(kinds) == sorted(kinds, key=_ORDER.index)
     counts = [kinds.count(kind) for kind in ("Transformer", "Pooling")]
+    if "LogitScore" in kinds:
+        is_sorted = kinds == ["Transformer", "LogitScore"]
     if not is_sorted or max(counts) > 1 or ("Dense" in kinds and "Pooling" not in kinds):
         raise UnsupportedModelError(
             f"{file}: the modules {', '.join(kinds)} are not supported in this order; supported "
-            "are Transformer, Pooling, any number of Dense, Normalize"
+            "are Transformer, Pooling, any number of Dense, Normalize; or Transformer, LogitScore"
         )
 
 
-def _longest(folder: Path) -> Any:
-    """The value of `max_seq_length`; without one, the tokenizer says how long texts are."""
+def _transformer(folder: Path, has_logits: bool) -> tuple[Any, Mapping[str, Any] | None]:
+    """The value of `max_seq_length`, without which the tokenizer says how long texts are; and the
+    variables of the chat template, if texts become messages."""
     file = transformer_file(folder)
     settings = read_optional_json_object(file)
-    is_classifier = settings.get("transformer_task") == "sequence-classification"
-    made, output = ("scores", "logits") if is_classifier else ("token_embeddings", _STATES)
-    task = "sequence-classification" if is_classifier else "feature-extraction"
+    task = settings.get("transformer_task")
+    if has_logits:
+        task = "text-generation"
+    elif task != "sequence-classification":
+        task = "feature-extraction"
+    made, output = _TASKS[task]
     _check_settings(file, {"transformer_task": task, "module_output_name": made})
     wanted = {"method": "forward", "method_output_name": output}
     modes = settings.get("modality_config")
-    text = modes.get("text") if isinstance(modes, dict) else None
-    if modes is not None and text != wanted:
+    modes = {"text": wanted} if modes is None else modes
+    for name in ("text", "message"):
+        one = modes.get(name) if isinstance(modes, dict) else None
+        if isinstance(one, dict):
+            one = {key: value for key, value in one.items() if key != "format"}
+        if one != wanted and (name == "text" or one is not None):
+            raise UnsupportedModelError(
+                f"{file}: modality_config has {quoted(one)} for {name}; supported is {wanted}"
+            )
+    template = _template_settings(file, settings) if "message" in modes else None
+    if template is not None and task == "feature-extraction":
         raise UnsupportedModelError(
-            f"{file}: modality_config has {quoted(text)} for text; supported is {wanted}"
+            f"{file}: modality_config has messages, so that the chat template is applied to each "
+            "text; supported is an embedder with text alone"
         )
     tokenizer = read_optional_json_object(folder / "tokenizer_config.json")
-    return settings.get("max_seq_length") or tokenizer.get("model_max_length")
+    config = read_optional_json_object(folder / "config.json")
+    for name in ("tokenizer_args", "processor_kwargs"):
+        _check_arguments(file, name, settings.get(name), tokenizer)
+    for name in ("config_args", "config_kwargs"):
+        _check_arguments(file, name, settings.get(name), config)
+    for kind in ("common", "text"):
+        given = _object(file, "processing_kwargs", settings.get("processing_kwargs")).get(kind)
+        _check_arguments(file, f"processing_kwargs.{kind}", given, {})
+    return settings.get("max_seq_length") or tokenizer.get("model_max_length"), template
+
+
+def _template_settings(file: Path, settings: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The variables of the chat template."""
+    given = _object(file, "processing_kwargs", settings.get("processing_kwargs"))
+    found = _object(file, "processing_kwargs.chat_template", given.get("chat_template"))
+    return {key: value for key, value in found.items() if key != "restore_suffix"}
+
+
+def _object(file: Path, name: str, value: Any) -> dict[str, Any]:
+    """The value of a key, or an empty object. Raises CheckpointError for what is none."""
+    if not isinstance(value, dict | None):
+        raise CheckpointError(f"{file}: {name} must be an object, not {quoted(value)}")
+    return value or {}
+
+
+def _check_arguments(file: Path, name: str, given: Any, own: Mapping[str, Any]) -> None:
+    """Raises UnsupportedModelError for an argument of transformers that would change tokens or the
+    model, unless the file that it is for has it too."""
+    for key, value in _object(file, name, given).items():
+        if key not in _WITHOUT_EFFECT and own.get(key) != value:
+            raise UnsupportedModelError(
+                f"{file}: {name} has {key} {quoted(value)}, which is not supported here; it must "
+                "be a key of config.json or tokenizer_config.json"
+            )
+
+
+def _logit_rows(file: Path) -> tuple[int, ...]:
+    """The tokens of a `LogitScore`: that which says no, if there is one, and that for yes."""
+    settings = _check_settings(file, {"module_input_name": "causal_logits"})
+    found = [settings.get("false_token_id"), settings.get("true_token_id")]
+    rows = tuple(one for one in found if one is not None)
+    if found[1] is None or not all(type(one) is int and one >= 0 for one in rows):
+        raise CheckpointError(
+            f"{file}: true_token_id must be the id of a token, and false_token_id one or null"
+        )
+    return rows
 
 
 def _check_settings(file: Path, wanted: Mapping[str, Any]) -> dict[str, Any]:
@@ -233,10 +317,11 @@ def default_task(architecture: str) -> PoolingTask:
     return "classify" if CLASSIFIES.search(architecture) else "embed"
 
 
-def num_labels(hf_config: Mapping[str, Any]) -> int:
-    """The classes of a classifier; transformers' default is 2."""
+def num_labels(hf_config: Mapping[str, Any], architecture: str) -> int:
+    """The classes of a classifier; transformers' default is 2. A reward model gives one number."""
     labels = hf_config.get("id2label")
-    given = hf_config.get("num_labels", len(labels) if isinstance(labels, dict) else 2)
+    default = 1 if architecture.endswith("ForRewardModel") else 2
+    given = hf_config.get("num_labels", len(labels) if isinstance(labels, dict) else default)
     if isinstance(given, bool) or not isinstance(given, int) or not 1 <= given <= _MAX_LABELS:
         raise CheckpointError(f"config.json: num_labels is {quoted(given)}; it must be 1 or more")
     return given

@@ -17,6 +17,7 @@ from quire.config.pooling import (
     PoolingConfig,
     PoolingTask,
     PoolingType,
+    ScoreForm,
 )
 from quire.errors import (
     CheckpointError,
@@ -84,9 +85,12 @@ def with_pooling(args: EngineArgs, hf_config: dict[str, Any], path: Path) -> Poo
             )
         return Pooled(hf_config, None)
     config = PoolerConfig.of(args.pooler_config)
-    task = config.task or _CONVERTED.get(convert) or default_task(name)
     sentence = sentence or SentenceModel(normalizes=True)
-    rows = token_rows(hf_config, path) if task == "classify" else ()
+    own_task = "classify" if sentence.logit_rows else default_task(name)
+    task = config.task or _CONVERTED.get(convert) or own_task
+    rows: tuple[int, ...] = ()
+    if task == "classify":
+        rows = token_rows(hf_config, path) or sentence.logit_rows
     reader = ConfigReader(text)
     dense = sentence.dense if task == "embed" else ()
     if task.startswith("token_") and not CLASSIFIES.search(name):
@@ -94,7 +98,7 @@ def with_pooling(args: EngineArgs, hf_config: dict[str, Any], path: Path) -> Poo
     head = PoolingHead(
         _pooling_type(config, sentence, task) or default_pooling(family, task, reader),
         dense,
-        0 if rows or dense or task.endswith("embed") else num_labels(hf_config),
+        0 if rows or dense or task.endswith("embed") else num_labels(hf_config, name),
         has_inner_layer=name in _WITH_INNER_LAYER,
         has_bias=name.endswith("ForTokenClassification"),
         by_token=task == "token_classify",
@@ -104,8 +108,8 @@ def with_pooling(args: EngineArgs, hf_config: dict[str, Any], path: Path) -> Poo
         raise ConfigError(_no_classes(name))
     pooling = _settings(config, hf_config, sentence, task, head)
     width = pooling.width or family.facts(reader).hidden_size
-    is_template = _TEMPLATED in str(args.model).lower()
-    pooling = replace(pooling, width=width, score_template=pooling.score_template or is_template)
+    form = _score_form(args, hf_config, sentence, has_rows=bool(rows))
+    pooling = replace(pooling, width=width, score_form=form)
     _check_dimensions(config, pooling, str(args.model))
     return Pooled(marked(hf_config, head), pooling)
 
@@ -121,7 +125,8 @@ def _settings(
     is_sparse = task == "token_classify" and bool(head.dense)
     is_classes = task.endswith("classify") and not is_sparse
     width = head.dense[-1].out_features if head.dense else head.num_labels
-    width = 1 if head.token_rows else width
+    if head.token_rows:
+        width = len(head.token_rows) if is_apart(hf_config) else 1
     return PoolingConfig(
         task=task,
         pooling_type=head.pooling_type,
@@ -134,10 +139,11 @@ def _settings(
         own_dimensions=config.dimensions or sentence.dimensions,
         prompts=sentence.prompts,
         default_prompt=sentence.default_prompt,
-        score_template=hf_config.get("is_original_qwen3_reranker") is True,
-        is_difference=len(head.token_rows) == 2,
+        template_settings=sentence.template_settings or {},
+        is_difference=len(head.token_rows) == 2 and not is_apart(hf_config),
         max_tokens=sentence.max_tokens,
         is_sparse=is_sparse,
+        outer_tokens=_outer_tokens(hf_config, task, head),
         step_tag_id=config.step_tag_id,
         returned_columns=_returned(config, task, width),
         is_chunked=_is_chunked(config, task),
@@ -145,6 +151,21 @@ def _settings(
         logit_mean=config.logit_mean or 0.0,
         logit_sigma=1.0 if config.logit_sigma is None else config.logit_sigma,
     )
+
+
+def _score_form(
+    args: EngineArgs, hf_config: Mapping[str, Any], sentence: SentenceModel, *, has_rows: bool
+) -> ScoreForm:
+    """How a query and a document are read, as vLLM and sentence-transformers decide it."""
+    if args.chat_template is not None:
+        return "template"
+    if sentence.template_settings is not None:
+        return "messages"
+    is_qwen3 = hf_config.get("is_original_qwen3_reranker") is True
+    if is_qwen3 or _TEMPLATED in str(args.model).lower():
+        return "qwen3"
+    is_joined = hf_config.get("use_sep_token", not has_rows) is False
+    return "joined" if is_joined and not sentence.logit_rows else "pair"
 
 
 def _pooling_type(
@@ -176,6 +197,17 @@ def _activation(
     if is_classes:
         return score_activation(hf_config, width)
     return "identity" if is_sparse else "normalize"
+
+
+def _outer_tokens(
+    hf_config: Mapping[str, Any], task: PoolingTask, head: PoolingHead
+) -> tuple[int | None, int | None]:
+    """The tokens around a text for which BGE-M3 has no vectors, or no weights. The defaults are
+    those of XLM-R."""
+    if not task.startswith("token_") or not head.dense:
+        return (None, None)
+    first, last = hf_config.get("bos_token_id", 0), hf_config.get("eos_token_id", 2)
+    return (first, last if task == "token_classify" else None)
 
 
 def _check_dimensions(config: PoolerConfig, pooling: PoolingConfig, model: str) -> None:
@@ -257,6 +289,11 @@ def _dimensions(hf_config: Mapping[str, Any]) -> tuple[int, ...] | None:
     return () if hf_config.get("is_matryoshka") is True else None
 
 
+def is_apart(hf_config: Mapping[str, Any]) -> bool:
+    """Whether the logits of several tokens are classes; otherwise two have a difference."""
+    return hf_config.get("method") == "no_post_processing"
+
+
 def token_rows(hf_config: Mapping[str, Any], path: Path) -> tuple[int, ...]:
     """The ids of the tokens whose logits are a reranker's scores."""
     texts = hf_config.get("classifier_from_token")
@@ -266,6 +303,16 @@ def token_rows(hf_config: Mapping[str, Any], path: Path) -> tuple[int, ...]:
         raise CheckpointError(
             f"config.json: classifier_from_token is {quoted(texts)}; it must be one token or two, "
             'for example ["no", "yes"]'
+        )
+    method = hf_config.get("method")
+    if method not in (None, "from_2_way_softmax", "no_post_processing"):
+        raise UnsupportedModelError(
+            f"config.json: method {quoted(method)} is not supported; supported are "
+            "from_2_way_softmax and no_post_processing"
+        )
+    if method == "from_2_way_softmax" and len(texts) != 2:
+        raise CheckpointError(
+            "config.json: from_2_way_softmax needs two tokens in classifier_from_token"
         )
     backend = Tokenizer.from_directory(path).backend
     found = [backend.token_to_id(str(text)) for text in texts]

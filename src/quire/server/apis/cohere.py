@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 import numpy as np
+from msgspec import Meta
 from numpy.typing import NDArray
 from starlette.requests import Request
 from starlette.responses import Response
 
-from quire.errors import RequestError
+from quire.errors import RequestError, quoted
 from quire.server.apis.endpoint import Routes
 from quire.server.bodies.json_http import json_response
 from quire.server.generation.pooling import PoolingFields, PoolingJob, size_of, usage_of, written
@@ -25,12 +26,12 @@ class CohereEmbedRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=Tru
     model: str | None = None
     texts: list[str] | None = None
     input_type: str | None = None
-    """The name of the prompt that is put before each text, if the model has one of this name."""
+    """The name of the prompt that is put before each text; unused if the model has no prompts."""
     output_dimension: Int64 | None = None
     embedding_types: list[EmbeddingType] | None = None
     truncate: Literal["NONE", "START", "END"] | None = "END"
-    max_tokens: Int64 | None = None
-    """Longer texts are cut as `truncate` says."""
+    max_tokens: Annotated[int, Meta(ge=1, le=2**31 - 1)] | None = None
+    """Longer texts are cut as `truncate` says; `NONE`: they are refused."""
 
 
 class CohereEmbedReply(msgspec.Struct, kw_only=True):
@@ -40,6 +41,7 @@ class CohereEmbedReply(msgspec.Struct, kw_only=True):
     embeddings: dict[str, list[Any]]
     texts: list[str]
     meta: dict[str, Any]
+    response_type: Literal["embeddings_by_type"] = "embeddings_by_type"
 
 
 _BITS = 8
@@ -57,14 +59,20 @@ async def embed(http: Request, request: CohereEmbedRequest) -> Response | None:
         raise RequestError("texts must be given: a list with at least one text", parameter="texts")
     fields = PoolingFields(model=request.model)
     if request.truncate != "NONE":
-        fields.truncate_prompt_tokens = request.max_tokens or -1
+        fields.truncate_prompt_tokens = -1 if request.max_tokens is None else request.max_tokens
         fields.truncation_side = "left" if request.truncate == "START" else "right"
     job = PoolingJob.of(http, fields, "embd")
     job.require("embed")
     params = fields.params("embed")
     params.dimensions = request.output_dimension
     settings = job.model.config.model.pooling
-    if settings is not None and request.input_type in settings.prompts:
+    if settings is not None and any(settings.prompts.values()):
+        if request.input_type not in (None, *settings.prompts):
+            raise RequestError(
+                f"input_type must be one of the model's prompts: {', '.join(settings.prompts)}; "
+                f"got {quoted(request.input_type)}",
+                parameter="input_type",
+            )
         params.prompt_name = request.input_type
     kinds: list[EmbeddingType] = request.embedding_types or ["float"]
     width = request.output_dimension or (settings.vector_width if settings else 0)
@@ -78,6 +86,13 @@ async def embed(http: Request, request: CohereEmbedRequest) -> Response | None:
     )
     if results is None:
         return None
+    longest = max(len(one.prompt_token_ids) for one in results)
+    if request.max_tokens is not None and longest > request.max_tokens:
+        raise RequestError(
+            f"a text has {longest} tokens, which is more than max_tokens={request.max_tokens}; set "
+            "truncate to END or START",
+            parameter="max_tokens",
+        )
     vectors = [one.outputs.data for one in results]
     usage = usage_of(results)
     reply = CohereEmbedReply(

@@ -19,6 +19,7 @@ from quire.server.generation.pooling import (
     PoolingFields,
     PoolingJob,
     PoolingUsage,
+    pair_form,
     size_of,
     usage_of,
 )
@@ -38,6 +39,8 @@ class PairFields(PoolingFields, kw_only=True):
     max_tokens_per_doc: Limit | None = 0
     instruction: str | None = None
     """What makes a document fit, for models whose form has a place for it."""
+    chat_template_kwargs: dict[str, Any] | None = None
+    """Variables of the chat template that makes one text of a pair."""
 
 
 class ScoreRequest(PairFields, kw_only=True):
@@ -181,6 +184,10 @@ async def _tei_rerank(http: Request, request: RerankRequest) -> list[TeiRank] | 
     job = PoolingJob.of(http, request, "rerank")
     if request.raw_scores:
         request.use_activation = False
+    if request.truncation_direction is not None:
+        request.truncation_side = (
+            "left" if request.truncation_direction.lower() == "left" else "right"
+        )
     texts = request.texts or []
     found = await _scores(
         job, request, [request.query], texts, second_name="texts", truncates=bool(request.truncate)
@@ -208,8 +215,13 @@ async def _scores(
 ) -> list[ScoringRequestOutput] | None:
     if truncates and request.truncate_prompt_tokens is None:
         request.truncate_prompt_tokens = -1
+    bounds = job.model.limits
+    bounds.check_prompts(len(documents), 1, second_name)
+    for text in (*queries, *documents):
+        bounds.check_text(second_name, len(text.encode(errors="replace")))
     tokenization = request.tokenization(job.model)
     limits = _limits(job, request, tokenization.truncation)
+    form = await pair_form(job.model, request.instruction, request.chat_template_kwargs)
     scoring = await job.model.pool.run(
         size_of([*queries, *documents]),
         Scoring,
@@ -218,7 +230,7 @@ async def _scores(
         queries,
         documents,
         limits,
-        request.instruction,
+        form,
     )
     if scoring.is_cross_encoder:
         tokenization = Tokenization()

@@ -10,14 +10,21 @@ from msgspec import Meta
 from starlette.requests import Request
 from starlette.responses import Response
 
-from quire.config.pooling import PoolingTask
+from quire.config.pooling import PoolingConfig, PoolingTask
 from quire.errors import RequestError
 from quire.frontend.inputs.model_checks import cannot_pool, wrong_task
 from quire.frontend.scoring import PairTokens, ScoreLimits
 from quire.protocol.pooling_params import PoolingParams
 from quire.server.apis.endpoint import Routes
 from quire.server.bodies.json_http import context_of, json_response, read_body
-from quire.server.generation.pooling import PoolingFields, PoolingJob, Result, as_inputs, size_of
+from quire.server.generation.pooling import (
+    PoolingFields,
+    PoolingJob,
+    Result,
+    as_inputs,
+    pair_form,
+    size_of,
+)
 from quire.server.generation.request_fields import Count, Int64
 from quire.tokenizer import Tokenizer
 from quire.version import __version__
@@ -150,7 +157,7 @@ async def embed_sparse(http: Request, request: TeiRequest) -> Response | None:
     special = special_ids(job.model.tokenizer())
     return await job.model.pool.run(
         size_of([one.prompt_token_ids for one in results]),
-        lambda: json_response([_sparse(one, special) for one in results]),
+        lambda: json_response([_sparse(one, special, pooling) for one in results]),
     )
 
 
@@ -179,6 +186,9 @@ async def predict(
     job = PoolingJob.of(http, fields, "classify")
     job.require("classify")
     sequences = _sequences(request.inputs)
+    job.model.limits.check_prompts(len(sequences), 1, "inputs")
+    for text in (text for one in sequences for text in one):
+        job.model.limits.check_text("inputs", len(text.encode(errors="replace")))
     is_one = isinstance(request.inputs, str) or isinstance(request.inputs[0], str)
     _truncate(job, request.truncate, request.truncation_direction)
     tokenization = job.request.tokenization(job.model)
@@ -186,6 +196,7 @@ async def predict(
         job.model.config.model,
         job.model.tokenizer(),
         ScoreLimits(truncation=tokenization.truncation),
+        await pair_form(job.model) if any(len(one) == 2 for one in sequences) else None,
     )
     results = await job.run(
         "inputs",
@@ -296,9 +307,10 @@ def special_ids(tokenizer: Tokenizer | None) -> frozenset[int]:
     return frozenset() if frame is None else frozenset([*frame.before, *frame.after])
 
 
-def _sparse(result: Result, special: frozenset[int]) -> list[SparseValue]:
+def _sparse(result: Result, special: frozenset[int], pooling: PoolingConfig) -> list[SparseValue]:
     weights: dict[int, float] = {}
-    for token, (weight,) in zip(result.prompt_token_ids, result.outputs.data.tolist(), strict=True):
+    inner = result.prompt_token_ids[pooling.inner(result.prompt_token_ids)]
+    for token, weight in zip(inner, result.outputs.data.tolist(), strict=True):
         if weight > 0 and token not in special:
             weights[token] = max(weight, weights.get(token, 0.0))
     return [SparseValue(index=token, value=weights[token]) for token in sorted(weights)]

@@ -21,6 +21,7 @@ from quire.errors import RequestError
 from quire.frontend.arguments import located
 from quire.frontend.inputs.model_checks import cannot_pool, wrong_task
 from quire.frontend.inputs.tokenization import Tokenization, Truncation
+from quire.frontend.scoring import PairForm, pair_chat
 from quire.inputs import PromptType
 from quire.outputs import PoolingOutput, PoolingRequestOutput
 from quire.protocol.pooling_params import PoolingParams
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
     from quire.frontend.inputs.input_processor import EngineInput
 
 
-EmbedDtype = Literal["float32", "float16", "bfloat16"]
+EmbedDtype = Literal["float32", "float16", "bfloat16", "fp8_e4m3", "fp8_e5m2"]
 Endianness = Literal["native", "little", "big"]
 
 
@@ -60,11 +61,32 @@ def numbers(data: NDArray[np.float32], dtype: EmbedDtype, order: Endianness) -> 
         return data.astype(f"{mark}f4").tobytes()
     if dtype == "float16":
         return data.astype(f"{mark}f2").tobytes()
+    if dtype in _FP8:
+        return _fp8(data, *_FP8[dtype]).tobytes()
     bits = np.ascontiguousarray(data).view(np.uint32)
     # Round to the nearest, ties to even.
     rounded = (bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))) >> np.uint32(16)
     found: bytes = rounded.astype(f"{mark}u2").tobytes()
     return found
+
+
+_FP8 = {"fp8_e4m3": (3, 7), "fp8_e5m2": (2, 15)}
+"""Bits of the fraction, and what is added to the exponent."""
+
+
+def _fp8(data: NDArray[np.float32], fraction_bits: int, bias: int) -> NDArray[np.uint8]:
+    """The codes of the nearest numbers of 8 bits, ties to even, as torch rounds; a number that is
+    too large becomes the largest one, or infinity if there is one."""
+    last = 0x7E if fraction_bits == 3 else 0x7C
+    exponents, fractions = np.divmod(np.arange(last + 1), 1 << fraction_bits)
+    fractions = fractions + ((exponents > 0) << fraction_bits)
+    values = np.ldexp(fractions.astype(np.float64), np.maximum(exponents, 1) - bias - fraction_bits)
+    borders, sizes = (values[1:] + values[:-1]) / 2, np.abs(data.astype(np.float64))
+    found = np.searchsorted(borders, sizes)
+    is_tie = (found < last) & (sizes == borders[np.minimum(found, last - 1)])
+    found = found + (is_tie & (found % 2 == 1))
+    codes = found | (np.signbit(data) << 7)
+    return np.asarray(codes, np.uint8)
 
 
 TruncateTokens = Annotated[int, Meta(ge=-1, le=2**31 - 1)]
@@ -81,7 +103,8 @@ class PoolingFields(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     truncate_prompt_tokens: TruncateTokens | None = None
     """Keep so many tokens of a text; -1: as many as the model takes."""
     truncation_side: Literal["left", "right"] | None = None
-    """The end that is cut off; the right one by default."""
+    """The end that is cut off; by default the one that the tokenizer's files name, or the right
+    one. Of a pair, the document is cut."""
     request_id: RequestIdText | None = None
     priority: Int64 | None = None
     cache_salt: CacheSalt | None = None
@@ -249,6 +272,20 @@ class PoolingJob:
                 inputs.append(made)
             check_wanted()
         return inputs
+
+
+async def pair_form(
+    model: ServedModel,
+    instruction: str | None = None,
+    variables: dict[str, Any] | None = None,
+) -> PairForm | None:
+    """How the model reads a query and a document; None: as a pair. Raises RequestError."""
+    pooling = model.config.model.pooling
+    if pooling is None or pooling.score_form not in ("template", "messages"):
+        return PairForm.own(model.config.model, instruction)
+    chat = pair_chat(pooling, instruction=instruction, variables=variables)
+    text = await model.chat_renderer().render(chat)
+    return PairForm.rendered(text, is_own=pooling.score_form == "messages")
 
 
 def usage_of(results: Sequence[Any]) -> PoolingUsage:

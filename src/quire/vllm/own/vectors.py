@@ -35,8 +35,10 @@ EMBED_DTYPES: dict[str, DTypeInfo] = {
     "float32": DTypeInfo("float32", 4, "f4"),
     "float16": DTypeInfo("float16", 2, "f2"),
     "bfloat16": DTypeInfo("bfloat16", 2, "i2"),
+    "fp8_e4m3": DTypeInfo("float8_e4m3fn", 1, "u1"),
+    "fp8_e5m2": DTypeInfo("float8_e5m2", 1, "u1"),
 }
-"""What the server takes as `embed_dtype`; vLLM has two of 8 bits too."""
+"""What the server takes as `embed_dtype`."""
 ENDIANNESS: tuple[Endianness, ...] = get_args(Endianness)
 _ORDERS = {"native": "=", "little": "<", "big": ">"}
 

@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 
+from quire.errors import UnsupportedModelError
 from quire.models.alibi import bloom_slopes
 from quire.models.config_reader import MAX_VOCAB, ConfigReader
 from quire.models.families.encoders.reading import jina_v3, read_encoder
@@ -29,12 +30,20 @@ _MPNET_PADDING = 1
 
 
 def _bert(reader: ConfigReader) -> EncoderSpec:
+    _check_both_ways(reader)
     return read_encoder(reader, "bert.")
+
+
+def _check_both_ways(reader: ConfigReader) -> None:
+    """Raises UnsupportedModelError for a decoder of such a class."""
+    if reader.flag("is_decoder", False):
+        raise UnsupportedModelError(f"{reader.where}: is_decoder is true; supported is false")
 
 
 def _roberta(reader: ConfigReader) -> EncoderSpec:
     """Positions are counted from the row after that of the padding; or they are rotary, as in Jina
     Embeddings 3 as published."""
+    _check_both_ways(reader)
     if reader.text("position_embedding_type") == "rotary":
         keys = {"rope_theta": "rotary_emb_base"}
         return jina_v3(reader.translated(keys, {"rope_theta": 10_000.0, "type_vocab_size": 1}))

@@ -8,6 +8,7 @@ from quire.errors import UnsupportedModelError
 from quire.models.base import ACTIVATIONS
 from quire.models.config_reader import (
     MAX_FEED_FORWARD,
+    MAX_HEAD_DIM,
     MAX_HEADS,
     MAX_HIDDEN,
     MAX_LAYERS,
@@ -18,6 +19,7 @@ from quire.models.config_reader import (
 from quire.models.pooling.encoder import EncoderNames, EncoderSpec
 from quire.models.reading import split_heads
 from quire.models.rope import rotary
+from quire.program import HeadLayout
 
 _MAX_TYPES = 64
 ROTARY = ("rotary", "rope", "absolute")
@@ -52,9 +54,7 @@ def read_encoder(
         num_layers=reader.size("num_hidden_layers", MAX_LAYERS, example=12),
         hidden_size=hidden_size,
         vocab_size=reader.size("vocab_size", MAX_VOCAB, example=30522),
-        heads=split_heads(
-            reader, hidden_size, reader.size("num_attention_heads", MAX_HEADS, example=12)
-        ),
+        heads=_heads(reader, hidden_size, is_rotary=positions == ROTARY),
         mlp_size=reader.size("intermediate_size", MAX_FEED_FORWARD, example=3072),
         activation=reader.choice("hidden_act", ACTIVATIONS, default="gelu"),
         eps=reader.number("layer_norm_eps", 0.0, 1.0, example=1e-12, default=1e-12),
@@ -63,6 +63,15 @@ def read_encoder(
         num_types=reader.count("type_vocab_size", _MAX_TYPES, default=2),
         names=EncoderNames(root=root),
     )
+
+
+def _heads(reader: ConfigReader, hidden_size: int, *, is_rotary: bool) -> HeadLayout:
+    """The heads; those with rotary positions may have any width."""
+    num_heads = reader.size("num_attention_heads", MAX_HEADS, example=12)
+    if not is_rotary or not reader.has("head_dim"):
+        return split_heads(reader, hidden_size, num_heads)
+    head_dim = reader.size("head_dim", MAX_HEAD_DIM, example=64)
+    return HeadLayout(num_heads, num_heads, head_dim)
 
 
 def rotated(reader: ConfigReader, spec: EncoderSpec) -> EncoderSpec:

@@ -35,7 +35,8 @@ from quire.program import Activation, Builder, Rotary, Routing, Value
 _NOMIC_LACKS = ("prenorm", "parallel_block", "use_rms_norm", "causal", "rotary_emb_interleaved")
 """Switches in the configurations of Nomic BERT that no published checkpoint has on."""
 _NOMIC_GATES: dict[str, Activation] = {"swiglu": "silu", "geglu": "gelu"}
-_POOLINGS: dict[str, PoolingType] = {"cls": "cls", "mean": "mean", "bos": "cls", "late": "mean"}
+_POOLINGS: dict[str, PoolingType] = {"cls": "cls", "mean": "mean"}
+_EUROBERT_POOLINGS: dict[str, PoolingType] = {"bos": "cls", "mean": "mean", "late": "late"}
 
 
 def _modernbert(reader: ConfigReader) -> EncoderSpec:
@@ -210,6 +211,20 @@ def _gte_rotary(reader: ConfigReader, head_dim: int) -> Rotary:
     return Rotary(tuple(theta ** (-i / head_dim) / factor ** (2 / head_dim) for i in steps))
 
 
+def _eurobert_classifier(
+    builder: Builder, reader: ConfigReader, x: Value, head: PoolingHead
+) -> Value:
+    del reader
+    if not head.by_token:
+        x = builder.linear(x, "dense", x.dim, bias=True, hint="dense", exact=True)
+        x = builder.act(x, "gelu")
+    return builder.linear(x, "classifier", head.num_labels, bias=True, hint="classes", exact=True)
+
+
+def _eurobert_pooling(reader: ConfigReader) -> PoolingType:
+    return reader.choice("classifier_pooling", _EUROBERT_POOLINGS, default="late")
+
+
 def _eurobert(reader: ConfigReader) -> DecoderSpec:
     spec = read_spec(reader)
     return replace(spec, attention=replace(spec.attention, is_causal=False))
@@ -275,5 +290,7 @@ EUROBERT = replace(
         models="EuroBERT",
         defaults={"rms_norm_eps": 1e-5},
     ),
+    classifier=_eurobert_classifier,
+    classifier_pooling=_eurobert_pooling,
     is_encoder=True,
 )
