@@ -14,7 +14,7 @@ from vision_cases import CASES
 
 Image = pytest.importorskip("PIL.Image")
 
-from quire.errors import CheckpointError  # noqa: E402
+from quire.errors import CheckpointError, UnsupportedModelError  # noqa: E402
 from quire.images.picture import picture_of  # noqa: E402
 from quire.images.rules import Multiples  # noqa: E402
 from quire.models.vision.families import vision_model  # noqa: E402
@@ -114,6 +114,8 @@ def test_a_height_and_a_width_are_read_as_the_library_does(
         ("llava-next", {"size": {"height": 28, "width": 35}}),
         ("idefics3", {"size": {"height": 64, "width": 64}}),
         ("idefics3", {"size": {"shortest_edge": 64}}),
+        ("idefics3", {"size": 40}),
+        ("llava-clip", {"size": {"shortest_edge": 28, "longest_edge": 40}}),
     ],
 )
 def test_a_size_of_another_form_is_an_error(
@@ -122,6 +124,48 @@ def test_a_size_of_another_form_is_an_error(
     CASES[family](tmp_path)
     with pytest.raises(CheckpointError, match=r"size is .* it must be"):
         _vision(tmp_path, preprocessor_config=settings)
+
+
+@pytest.mark.parametrize(
+    ("family", "settings"),
+    [
+        ("pixtral", {"patch_size": 8}),
+        ("pixtral", {"patch_size": {"height": 4, "width": 8}}),
+        ("pixtral", {"patch_size": 4, "spatial_merge_size": 2}),
+        ("mistral3", {"patch_size": 16}),
+        ("mistral3", {"patch_size": 4, "spatial_merge_size": 1}),
+        ("gemma4", {"max_soft_tokens": 18, "pooling_kernel_size": 2}),
+        ("gemma4", {"max_soft_tokens": 18, "patch_size": 8}),
+        ("gemma4-unified", {"max_soft_tokens": 18, "pooling_kernel_size": 2}),
+        ("qwen2-vl", {"patch_size": 4, "temporal_patch_size": 4}),
+    ],
+)
+def test_patches_of_another_size_than_the_encoders_are_an_error(
+    family: str, settings: dict[str, Any], tmp_path: Path
+) -> None:
+    CASES[family](tmp_path)
+    with pytest.raises(CheckpointError, match="it must be equal to the encoder's"):
+        _vision(tmp_path, preprocessor_config=settings)
+
+
+@pytest.mark.parametrize("patch", [4, 8, {"height": 8, "width": 8}, {"height": 4, "width": 4}])
+def test_mistral3_has_the_encoders_patch_or_a_square_of_them(patch: Any, tmp_path: Path) -> None:
+    CASES["mistral3"](tmp_path)
+    settings = {"size": {"longest_edge": 48}, "patch_size": patch, "spatial_merge_size": 2}
+    layout = _vision(tmp_path, preprocessor_config=settings).resizing.layout((45, 17))
+    assert layout.sizes == ((48, 24),)
+
+
+def test_null_is_false_for_a_step_of_the_image_processor(tmp_path: Path) -> None:
+    CASES["idefics3"](tmp_path)
+    tiles = {"max_image_size": {"longest_edge": 32}}
+    rules = _vision(tmp_path, preprocessor_config={**tiles, "do_image_splitting": None}).resizing
+    assert len(rules.layout((64, 64)).sizes) == 1
+    for flag in ("do_resize", "do_rescale", "do_normalize"):
+        with pytest.raises(UnsupportedModelError, match=f"{flag} must be true"):
+            _vision(tmp_path, preprocessor_config={**tiles, flag: None})
+    with pytest.raises(CheckpointError, match=r"image_std is .* numbers other than 0"):
+        _vision(tmp_path, preprocessor_config={**tiles, "image_std": [0.5, 0, 0.5]})
 
 
 def test_the_settings_in_processor_config_come_first(tmp_path: Path) -> None:

@@ -63,12 +63,12 @@ def _idefics3(reader: ConfigReader, settings: ConfigReader, text: HfConfig) -> V
         raise reader.error("scale_factor", factor, f"a divisor of {tower.side} patches", 1)
     width = spec.hidden_size * factor * factor
     rows = (tower.side // factor) ** 2
-    tile = edge_length(settings, "max_image_size", "longest_edge", 364)
+    tile = edge_length(settings, "max_image_size", "longest_edge", 364, number=False)
     if tile != size:
         raise settings.error("max_image_size", tile, "as large as the encoder's tiles", size)
     resizing = SquareTiles(
         **normalisation(settings, LANCZOS, HALF, HALF),
-        longest=edge_length(settings, "size", "longest_edge", 4 * 364),
+        longest=edge_length(settings, "size", "longest_edge", 4 * 364, number=False),
         tile=tile,
         is_split=settings.flag("do_image_splitting", True),
     )

@@ -17,6 +17,7 @@ from quire.models.vision.reading import (
     CLIP_MEAN,
     CLIP_STD,
     MAX_WIDTH,
+    check_sides,
     edge_length,
     has_sides,
     normalisation,
@@ -66,6 +67,11 @@ def _pixtral(
         raise UnsupportedModelError("config.json: vision_feature_layer must be -1")
     spec = _spec(vision)
     patch, unit = square_side(vision, "patch_size", 16), max(1, merge)
+    check_sides(settings, spatial_merge_size=unit)
+    # processor_config.json has the encoder's patch, and preprocessor_config.json may have a square.
+    if tile_size(settings, "patch_size", patch) not in ((patch,) * 2, (patch * unit,) * 2):
+        what = "equal to the encoder's"
+        raise settings.error("patch_size", settings.raw("patch_size"), what, patch)
     if has_sides(settings, "size"):
         most = tile_size(settings, "size", 1024)
     else:
