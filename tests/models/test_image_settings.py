@@ -20,6 +20,7 @@ from quire.images.rules import Multiples  # noqa: E402
 from quire.models.vision.families import vision_model  # noqa: E402
 from quire.models.vision.model import VisionModel, normalised  # noqa: E402
 from quire.models.vision.settings import with_image_processor, with_processor_kwargs  # noqa: E402
+from quire.program import Rope  # noqa: E402
 
 
 def _vision(path: Path, kwargs: Any = None, **files: Any) -> VisionModel:
@@ -193,3 +194,36 @@ def test_deepstack_layers_in_another_order_are_an_error(tmp_path: Path) -> None:
         config["vision_config"]["deepstack_visual_indexes"] = layers
         with pytest.raises(CheckpointError, match="a list of growing numbers"):
             _vision(tmp_path, config=config)
+
+
+@pytest.mark.parametrize(
+    ("family", "section", "key", "value"),
+    [
+        ("internvl", "vision_config", "use_absolute_position_embeddings", False),
+        ("internvl", "", "vision_feature_layer", -2),
+        ("internvl", "", "vision_feature_select_strategy", "full"),
+        ("internvl", "", "projector_hidden_act", "tanh"),
+        ("llava-clip", "", "projector_hidden_act", "tanh"),
+        ("pixtral", "", "projector_hidden_act", "tanh"),
+    ],
+)
+def test_what_an_encoder_cannot_do_is_an_error(
+    family: str, section: str, key: str, value: Any, tmp_path: Path
+) -> None:
+    CASES[family](tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    (config[section] if section else config)[key] = value
+    with pytest.raises(UnsupportedModelError, match=key):
+        _vision(tmp_path, config=config)
+
+
+@pytest.mark.parametrize("family", ["qwen2-vl", "qwen2.5-vl", "qwen3-vl"])
+def test_the_rotation_of_qwens_encoder_has_the_base_of_the_checkpoint(
+    family: str, tmp_path: Path
+) -> None:
+    CASES[family](tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    config["vision_config"]["rope_parameters"] = {"rope_type": "axial", "rope_theta": 20000.0}
+    ropes = [op for op in _vision(tmp_path, config=config).tower.ops if isinstance(op, Rope)]
+    assert ropes
+    assert {op.inv_freq[1] for op in ropes} == {20000.0 ** (-1 / 3)}

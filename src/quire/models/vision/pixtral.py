@@ -27,7 +27,7 @@ from quire.models.vision.reading import (
     vision_section,
 )
 from quire.models.vision.tower import PATCHES, PROJECTOR, VISION, square_side
-from quire.program import Builder, HeadLayout, Program, Rotary, Tensor
+from quire.program import Activation, Builder, HeadLayout, Program, Rotary, Tensor
 
 _EPS = 1e-5
 _MOST_SIDE = 4096
@@ -83,7 +83,7 @@ def _pixtral(
         patch, unit, 1, most_patches=rows * columns, has_axes=False, channels_first=True
     )
     bias = reader.flag("multimodal_projector_bias", not merge)
-    act = reader.text("projector_hidden_act") or "gelu"
+    act = reader.choice("projector_hidden_act", ACTIVATIONS, default="gelu")
     return VisionModel(
         "pixtral",
         LongestEdge(
@@ -150,14 +150,14 @@ def _tower(spec: EncoderSpec, patch: int, last_eps: float | None) -> Program:
     return builder.program()
 
 
-def _projector(width: int, dim: int, merge: int, act: str, *, bias: bool) -> Program:
+def _projector(width: int, dim: int, merge: int, act: Activation, *, bias: bool) -> Program:
     builder = Builder("pixtral-projector")
     x = builder.embed(Tensor(PROJECTOR + PATCHES, (1, width * max(1, merge) ** 2)))
     if merge:
         name = f"{PROJECTOR}patch_merger.merging_layer"
         x = builder.linear(x, name, width, bias=False, hint="merge", exact=True)
     x = builder.linear(x, f"{PROJECTOR}linear_1", dim, bias=bias, hint="project", exact=True)
-    x = builder.act(x, ACTIVATIONS[act])
+    x = builder.act(x, act)
     x = builder.linear(x, f"{PROJECTOR}linear_2", dim, bias=bias, hint="project", exact=True)
     builder.vectors(builder.take_rows(x))
     return builder.program()

@@ -179,6 +179,8 @@ def _parts(model_type: str, vision: ConfigReader) -> _Parts:
         entries = vision.size("num_position_embeddings", 1 << 24, example=2304)
         tables = (Tensor(_TABLE, (entries, width)),)
     gated = bool(window)
+    rope = vision.section("rope_parameters") or vision
+    theta = rope.number("rope_theta", 1.0001, 1e12, example=1e4, default=1e4)
     spec = EncoderSpec(
         num_layers=count,
         hidden_size=width,
@@ -189,7 +191,7 @@ def _parts(model_type: str, vision: ConfigReader) -> _Parts:
         eps=_EPS,
         max_model_len=MAX_WIDTH,
         norm_first=True,
-        rotaries=(axial_rotary(width // heads),) * count,
+        rotaries=(axial_rotary(width // heads, theta),) * count,
         names=EncoderNames(
             root=VISION,
             layers="blocks",
