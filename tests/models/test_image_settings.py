@@ -14,12 +14,13 @@ from vision_cases import CASES
 
 Image = pytest.importorskip("PIL.Image")
 
-from quire.errors import CheckpointError  # noqa: E402
+from quire.errors import CheckpointError, UnsupportedModelError  # noqa: E402
 from quire.images.picture import picture_of  # noqa: E402
 from quire.images.rules import Multiples  # noqa: E402
 from quire.models.vision.families import vision_model  # noqa: E402
 from quire.models.vision.model import VisionModel, normalised  # noqa: E402
 from quire.models.vision.settings import with_image_processor, with_processor_kwargs  # noqa: E402
+from quire.program import Rope  # noqa: E402
 
 
 def _vision(path: Path, kwargs: Any = None, **files: Any) -> VisionModel:
@@ -114,6 +115,8 @@ def test_a_height_and_a_width_are_read_as_the_library_does(
         ("llava-next", {"size": {"height": 28, "width": 35}}),
         ("idefics3", {"size": {"height": 64, "width": 64}}),
         ("idefics3", {"size": {"shortest_edge": 64}}),
+        ("idefics3", {"size": 40}),
+        ("llava-clip", {"size": {"shortest_edge": 28, "longest_edge": 40}}),
     ],
 )
 def test_a_size_of_another_form_is_an_error(
@@ -122,6 +125,48 @@ def test_a_size_of_another_form_is_an_error(
     CASES[family](tmp_path)
     with pytest.raises(CheckpointError, match=r"size is .* it must be"):
         _vision(tmp_path, preprocessor_config=settings)
+
+
+@pytest.mark.parametrize(
+    ("family", "settings"),
+    [
+        ("pixtral", {"patch_size": 8}),
+        ("pixtral", {"patch_size": {"height": 4, "width": 8}}),
+        ("pixtral", {"patch_size": 4, "spatial_merge_size": 2}),
+        ("mistral3", {"patch_size": 16}),
+        ("mistral3", {"patch_size": 4, "spatial_merge_size": 1}),
+        ("gemma4", {"max_soft_tokens": 18, "pooling_kernel_size": 2}),
+        ("gemma4", {"max_soft_tokens": 18, "patch_size": 8}),
+        ("gemma4-unified", {"max_soft_tokens": 18, "pooling_kernel_size": 2}),
+        ("qwen2-vl", {"patch_size": 4, "temporal_patch_size": 4}),
+    ],
+)
+def test_patches_of_another_size_than_the_encoders_are_an_error(
+    family: str, settings: dict[str, Any], tmp_path: Path
+) -> None:
+    CASES[family](tmp_path)
+    with pytest.raises(CheckpointError, match="it must be equal to the encoder's"):
+        _vision(tmp_path, preprocessor_config=settings)
+
+
+@pytest.mark.parametrize("patch", [4, 8, {"height": 8, "width": 8}, {"height": 4, "width": 4}])
+def test_mistral3_has_the_encoders_patch_or_a_square_of_them(patch: Any, tmp_path: Path) -> None:
+    CASES["mistral3"](tmp_path)
+    settings = {"size": {"longest_edge": 48}, "patch_size": patch, "spatial_merge_size": 2}
+    layout = _vision(tmp_path, preprocessor_config=settings).resizing.layout((45, 17))
+    assert layout.sizes == ((48, 24),)
+
+
+def test_null_is_false_for_a_step_of_the_image_processor(tmp_path: Path) -> None:
+    CASES["idefics3"](tmp_path)
+    tiles = {"max_image_size": {"longest_edge": 32}}
+    rules = _vision(tmp_path, preprocessor_config={**tiles, "do_image_splitting": None}).resizing
+    assert len(rules.layout((64, 64)).sizes) == 1
+    for flag in ("do_resize", "do_rescale", "do_normalize"):
+        with pytest.raises(UnsupportedModelError, match=f"{flag} must be true"):
+            _vision(tmp_path, preprocessor_config={**tiles, flag: None})
+    with pytest.raises(CheckpointError, match=r"image_std is .* numbers other than 0"):
+        _vision(tmp_path, preprocessor_config={**tiles, "image_std": [0.5, 0, 0.5]})
 
 
 def test_the_settings_in_processor_config_come_first(tmp_path: Path) -> None:
@@ -149,3 +194,36 @@ def test_deepstack_layers_in_another_order_are_an_error(tmp_path: Path) -> None:
         config["vision_config"]["deepstack_visual_indexes"] = layers
         with pytest.raises(CheckpointError, match="a list of growing numbers"):
             _vision(tmp_path, config=config)
+
+
+@pytest.mark.parametrize(
+    ("family", "section", "key", "value"),
+    [
+        ("internvl", "vision_config", "use_absolute_position_embeddings", False),
+        ("internvl", "", "vision_feature_layer", -2),
+        ("internvl", "", "vision_feature_select_strategy", "full"),
+        ("internvl", "", "projector_hidden_act", "tanh"),
+        ("llava-clip", "", "projector_hidden_act", "tanh"),
+        ("pixtral", "", "projector_hidden_act", "tanh"),
+    ],
+)
+def test_what_an_encoder_cannot_do_is_an_error(
+    family: str, section: str, key: str, value: Any, tmp_path: Path
+) -> None:
+    CASES[family](tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    (config[section] if section else config)[key] = value
+    with pytest.raises(UnsupportedModelError, match=key):
+        _vision(tmp_path, config=config)
+
+
+@pytest.mark.parametrize("family", ["qwen2-vl", "qwen2.5-vl", "qwen3-vl"])
+def test_the_rotation_of_qwens_encoder_has_the_base_of_the_checkpoint(
+    family: str, tmp_path: Path
+) -> None:
+    CASES[family](tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    config["vision_config"]["rope_parameters"] = {"rope_type": "axial", "rope_theta": 20000.0}
+    ropes = [op for op in _vision(tmp_path, config=config).tower.ops if isinstance(op, Rope)]
+    assert ropes
+    assert {op.inv_freq[1] for op in ropes} == {20000.0 ** (-1 / 3)}

@@ -24,6 +24,8 @@ MAX_SECONDS = 10.0
 """Processor time to decode and resize one picture."""
 MAX_SOUND_SECONDS = 30.0
 """Processor time to decode one sound and to compute its spectrum."""
+MAX_REQUEST_SECONDS = 60.0
+"""Time of a server for all files of a request: to fetch them, and processor time to decode them."""
 MAX_MEMORY_BYTES = 1536 * MiB
 """Most memory of a child process."""
 TILES, REFUSAL = b"P", b"R"

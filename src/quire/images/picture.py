@@ -17,6 +17,7 @@ from quire.images.job import MAX_FILE_BYTES, MAX_FRAMES
 from quire.images.process import decoded
 from quire.images.rules import Layout
 from quire.images.sound.rules import AnyRules, Kind, kind_of
+from quire.images.time_limit import TimeLimit
 from quire.units import format_bytes
 
 
@@ -42,7 +43,11 @@ class KeptPictures:
 
 
 def picture_of(
-    data: bytes, rules: AnyRules, more: Sequence[bytes] = (), kept: KeptPictures | None = None
+    data: bytes,
+    rules: AnyRules,
+    more: Sequence[bytes] = (),
+    kept: KeptPictures | None = None,
+    limit: TimeLimit | None = None,
 ) -> Picture:
     """Decode a file, or with the rules of a video its frames: an animated file, or one file each.
     Raises RequestError if it cannot be used, QuireError without Pillow for a picture."""
@@ -57,7 +62,9 @@ def picture_of(
     digest = picture_digest(rules, data, *more)
     if kept is not None and (known := kept.cache.get(kept.tenant, digest)) is not None:
         return known
-    layout, pixels = decoded(data, rules, more)
+    layout, pixels, used_s = decoded(data, rules, more)
+    if limit is not None:
+        limit.spend(used_s)
     found = Picture(digest, layout, bytes(pixels), kind_of(rules))
     if kept is not None:
         kept.cache.put(kept.tenant, digest, found, len(found.pixels))

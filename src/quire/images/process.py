@@ -30,7 +30,7 @@ _CLOCK_FACTOR = 6
 _EXIT_S = 2.0
 _MAX_REPLY_BYTES = 1 * GiB
 _INHERITED_VARIABLES = ("LD_LIBRARY_PATH",)
-_layouts = msgspec.msgpack.Decoder(Layout)
+_results = msgspec.msgpack.Decoder(tuple[Layout, float])
 
 
 def check_installed() -> None:
@@ -41,10 +41,12 @@ def check_installed() -> None:
         )
 
 
-def decoded(data: bytes, rules: AnyRules, more: Sequence[bytes] = ()) -> tuple[Layout, memoryview]:
-    """The layout and the bytes of all tiles. `more`: the other frames of a video. Raises
-    RequestError for a file that cannot be used, CapacityError if a signal stops the child, and
-    QuireError if no child can be started."""
+def decoded(
+    data: bytes, rules: AnyRules, more: Sequence[bytes] = ()
+) -> tuple[Layout, memoryview, float]:
+    """The layout and the bytes of all tiles, and the seconds of processor time that they took.
+    `more`: the other frames of a video. Raises RequestError for a file that cannot be used,
+    CapacityError if a signal stops the child, and QuireError if no child can be started."""
     what, seconds = ("audio", MAX_SOUND_SECONDS) if isinstance(rules, Sound) else (
         "image", MAX_SECONDS
     )  # fmt: skip
@@ -54,7 +56,8 @@ def decoded(data: bytes, rules: AnyRules, more: Sequence[bytes] = ()) -> tuple[L
     if kind == REFUSAL:
         raise RequestError(bytes(payload).decode("utf-8", "replace"))
     size = int.from_bytes(payload[:4], "big")
-    return _layouts.decode(payload[4 : 4 + size]), payload[4 + size :]
+    layout, used_s = _results.decode(payload[4 : 4 + size])
+    return layout, payload[4 + size :], used_s
 
 
 def _asked(child: ChildProcess, job: bytes, what: str, seconds: float) -> tuple[bytes, memoryview]:

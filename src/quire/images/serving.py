@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import time
 from collections.abc import Callable
 
 import msgspec
@@ -25,8 +26,9 @@ def serve_decoder(decode: Callable[[DecodeJob], tuple[Layout, list[bytes]]]) -> 
         try:
             job = _jobs.decode(data)
             limit_processor_time(job.max_seconds)
+            begin = time.process_time()
             layout, tiles = decode(job)
-            encoded = msgspec.msgpack.encode(layout)
+            encoded = msgspec.msgpack.encode((layout, time.process_time() - begin))
             return TILES, b"".join([len(encoded).to_bytes(4, "big"), encoded, *tiles])
         except MemoryError:
             return REFUSAL, b"the file needs too much memory"

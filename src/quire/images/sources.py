@@ -10,7 +10,9 @@ import base64
 import binascii
 import os
 import stat
+import time
 from dataclasses import dataclass
+from math import inf
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
@@ -18,6 +20,7 @@ from quire.errors import RequestError, quoted
 from quire.images.config import ImagesConfig
 from quire.images.fetch import Fetcher
 from quire.images.job import MAX_FILE_BYTES, MAX_FRAMES
+from quire.images.time_limit import TimeLimit
 from quire.units import format_bytes
 
 _MAX_TEXT = MAX_FILE_BYTES * 4 // 3 + 4
@@ -30,11 +33,12 @@ class ImageSources:
 
     config: ImagesConfig
     fetcher: Fetcher
+    limit: TimeLimit
 
     @classmethod
-    def of(cls, config: ImagesConfig) -> ImageSources:
-        """With a fetcher for the configured domains."""
-        return cls(config, Fetcher(config.domains))
+    def of(cls, config: ImagesConfig, seconds: float = inf) -> ImageSources:
+        """With a fetcher for the configured domains. `seconds`: time for all files."""
+        return cls(config, Fetcher(config.domains), TimeLimit(seconds))
 
     def read(self, url: str) -> bytes:
         """The bytes of the file. Raises RequestError."""
@@ -44,7 +48,10 @@ class ImageSources:
         if scheme == "file":
             return self._file(url)
         if scheme in ("http", "https"):
-            return self.fetcher.fetch(url)
+            begin = time.monotonic()
+            found = self.fetcher.fetch(url)
+            self.limit.spend(time.monotonic() - begin)
+            return found
         raise RequestError(
             f"The URL must be either a HTTP, data or file URL, got {quoted(url[:80])}."
         )

@@ -9,6 +9,7 @@ from typing import Any
 from quire.chat.async_renderer import NUM_PROCESSES
 from quire.chat.job import MAX_MEMORY_BYTES, MAX_STEPS, MAX_TEXT
 from quire.config import EngineConfig
+from quire.images.job import MAX_REQUEST_SECONDS
 from quire.server.args import ServerArgs
 from quire.server.generation.limits import WorkLimits
 from quire.server.http.listening import BACKLOG
@@ -74,6 +75,7 @@ def describe_bounds(args: ServerArgs, config: EngineConfig | None = None) -> lis
         *_work_bounds(args, config),
         Bound(_FIXED, format_bytes(max(MAX_BYTES.values())), "a structured output", "400"),
         Bound(_FIXED, _s(MAX_WORK_S), "processor time of a grammar", "400"),
+        Bound(_FIXED, _s(MAX_REQUEST_SECONDS), "fetching and decoding a request's media", "400"),
     ]
     if config is not None:
         bounds += _engine_bounds(config)

@@ -14,6 +14,10 @@ from quire.vllm.surface import VLLM_VERSION, surface_names
 _LORA = "LoRA adapters are configured by arguments of the engine and named by LoRARequest"
 _POOLING = "a part of vLLM's pooling that Quire does not have"
 _MEDIA = "vLLM's classes for media do not exist here; prompts take PIL images: docs/images.md"
+_ASSETS = (
+    "vLLM downloads its pictures, sounds and videos; open a file with PIL.Image.open, or read a "
+    "URL with vllm.multimodal.utils.fetch_image"
+)
 _PROCESSORS = (
     "logits processors have the interface of vllm.v1.sample.logits_processor, and no other"
 )
@@ -121,7 +125,7 @@ MISSING_MODULES: dict[str, str] = {
         _COMPILED,
     ),
     **dict.fromkeys(("vllm.core", "vllm.spec_decode", "vllm.worker"), _OLD),
-    "vllm.assets": _MEDIA,
+    "vllm.assets": _ASSETS,
     "vllm.attention": _INTERNAL,
     "vllm.benchmarks": "the benchmarks are commands: `bench`",
     "vllm.compilation": "nothing here is compiled or captured at run time",

@@ -101,6 +101,11 @@ SURFACE: dict[str, dict[str, str]] = {
     "vllm.prompt_adapter.request": {"quire.adapters": "PromptAdapterRequest"},
     "vllm.model_executor.models": {"quire": "ModelRegistry"},
     "vllm.model_executor.models.registry": {"quire": "ModelRegistry"},
+    "vllm.multimodal.image": {"quire.vllm.own.media": "convert_image_mode"},
+    "vllm.multimodal.utils": {
+        "quire.vllm.own.media": "encode_audio_base64 encode_audio_url encode_image_base64 "
+        "encode_image_url encode_video_base64 encode_video_url fetch_image"
+    },
     "vllm.outputs": {
         "quire": "ClassificationOutput ClassificationRequestOutput CompletionOutput "
         "EmbeddingOutput EmbeddingRequestOutput PoolingOutput PoolingRequestOutput RequestOutput "

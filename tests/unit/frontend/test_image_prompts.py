@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from quire.chat.job import take_images
-from quire.errors import PromptError
+from quire.errors import PromptError, RequestError
 from quire.frontend.inputs.images.given import check_uuids
 from quire.frontend.inputs.images.placing import (
     Literals,
@@ -133,15 +133,16 @@ def test_ids_of_videos_stand_without_those_of_images() -> None:
 def test_no_more_pictures_are_decoded_than_the_context_has_room_for(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Also none after the caller has left."""
+    """Also none after the caller has left, or after the time of a request."""
     images = ImagesConfig(999, pixel_bytes=0)
     found = ImagePrompts(SimpleNamespace(images=images, max_model_len=9))  # type: ignore[arg-type]
     monkeypatch.setitem(found.__dict__, "_vision", _vision(is_same=True))
     decoded = list[str]()
 
-    def decode(self: Any, given: str, kept: Any) -> list[Picture]:
+    def decode(self: Any, given: str, sources: Any, kept: Any) -> list[Picture]:
         del self, kept
         decoded.append(given)
+        sources.limit.spend(1.0)
         return [_picture(1, 2)]  # four rows
 
     monkeypatch.setattr(ImagePrompts, "_decoded", decode)
@@ -158,3 +159,9 @@ def test_no_more_pictures_are_decoded_than_the_context_has_room_for(
     with pytest.raises(KeyError):
         found.decoded(["f", "g"], None, check_wanted)
     assert decoded[3:] == ["f"]
+    decoded.clear()
+    for _ in range(2):  # each request has its own time
+        assert len(found.decoded(["h", "i"], seconds=2.0)) == 2
+    with pytest.raises(RequestError, match=r"must take at most 1\.5 s to fetch and to decode"):
+        found.decoded(["j", "k", "l"], seconds=1.5)
+    assert decoded[4:] == ["j", "k"]

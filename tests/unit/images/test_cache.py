@@ -11,6 +11,7 @@ from quire.images import picture as pictures
 from quire.images.cache import PictureCache
 from quire.images.picture import KeptPictures, Picture, picture_of
 from quire.images.rules import Whole
+from quire.images.time_limit import TimeLimit
 
 Image = pytest.importorskip("PIL.Image")
 _RULES = Whole(resample=0, mean=(0.5,) * 3, std=(0.5,) * 3, size=(4, 6))
@@ -63,3 +64,17 @@ def test_damaged_files_are_not_kept() -> None:
         with pytest.raises(RequestError):
             picture_of(_file(1)[:40], _RULES, kept=KeptPictures(cache, ""))
     assert len(cache) == 0
+
+
+def test_the_files_of_a_request_have_a_time_together() -> None:
+    """The child counts its processor time; a picture that is kept takes none."""
+    kept, file = KeptPictures(PictureCache[Picture](1000), ""), io.BytesIO()
+    Image.effect_noise((2000, 1500), 50).save(file, "PNG")
+    data = file.getvalue()
+    picture_of(data, _RULES, kept=kept, limit=TimeLimit(10.0))
+    picture_of(data, _RULES, kept=kept, limit=TimeLimit(1e-9))
+    limit = TimeLimit(1e-3)
+    with pytest.raises(RequestError, match=r"at most 0\.001 s"):
+        picture_of(data, _RULES, limit=limit)
+    with pytest.raises(RequestError, match="send fewer or smaller ones"):
+        limit.spend(0.0)

@@ -9,7 +9,7 @@ from functools import partial
 from quire.errors import UnsupportedModelError
 from quire.images.rules import Layout, RatioTiles, SquareTiles
 from quire.models.audio.whisper import qwen2_audio, voxtral
-from quire.models.base import HfConfig
+from quire.models.base import ACTIVATIONS, HfConfig
 from quire.models.config_reader import ConfigReader
 from quire.models.pooling.encoder import Biases, EncoderNames
 from quire.models.text_part import text_part
@@ -63,12 +63,12 @@ def _idefics3(reader: ConfigReader, settings: ConfigReader, text: HfConfig) -> V
         raise reader.error("scale_factor", factor, f"a divisor of {tower.side} patches", 1)
     width = spec.hidden_size * factor * factor
     rows = (tower.side // factor) ** 2
-    tile = edge_length(settings, "max_image_size", "longest_edge", 364)
+    tile = edge_length(settings, "max_image_size", "longest_edge", 364, number=False)
     if tile != size:
         raise settings.error("max_image_size", tile, "as large as the encoder's tiles", size)
     resizing = SquareTiles(
         **normalisation(settings, LANCZOS, HALF, HALF),
-        longest=edge_length(settings, "size", "longest_edge", 4 * 364),
+        longest=edge_length(settings, "size", "longest_edge", 4 * 364, number=False),
         tile=tile,
         is_split=settings.flag("do_image_splitting", True),
     )
@@ -110,6 +110,13 @@ def _internvl(reader: ConfigReader, settings: ConfigReader, text: HfConfig) -> V
             "config.json: vision_config has norm_type rms_norm or use_qk_norm, which are not "
             "supported for images"
         )
+    for section, key, wanted in (
+        (vision, "use_absolute_position_embeddings", True),
+        (reader, "vision_feature_layer", -1),
+        (reader, "vision_feature_select_strategy", "default"),
+    ):
+        if section.raw(key) not in (None, wanted):
+            raise UnsupportedModelError(f"{section.where}: {key} must be {wanted}")
     names = EncoderNames(
         root=VISION,
         layers="encoder.layer",
@@ -153,7 +160,7 @@ def _internvl(reader: ConfigReader, settings: ConfigReader, text: HfConfig) -> V
         is_split=settings.flag("crop_to_patches", False),
     )
     rows = (tower.side // factor) ** 2
-    act = reader.text("projector_hidden_act") or "gelu"
+    act = reader.choice("projector_hidden_act", ACTIVATIONS, default="gelu")
     return VisionModel(
         "internvl",
         resizing,

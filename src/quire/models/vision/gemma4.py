@@ -19,6 +19,7 @@ from quire.models.vision.pooled import PooledPatches
 from quire.models.vision.reading import (
     BICUBIC,
     MAX_WIDTH,
+    check_sides,
     text_width,
     token_id,
     vision_section,
@@ -53,6 +54,7 @@ def gemma4(reader: ConfigReader, settings: ConfigReader, text: HfConfig) -> Visi
     patch, merge = square_side(vision, "patch_size", 16), _pooling(vision)
     spec = _spec(vision, patch)
     dim, places = spec.hidden_size, _num_places(vision, "position_embedding_size", 10240)
+    check_sides(settings, patch_size=patch, pooling_kernel_size=merge)
     resizing = _resizing(settings, patch, merge, places, 0.5)
     name, used = f"{VISION}patch_embedder.position_embedding_table", resizing.most * merge
     tables = [Tensor(name, (2, places, dim), rows=((0, used),))]
@@ -76,6 +78,7 @@ def gemma4_unified(reader: ConfigReader, settings: ConfigReader, text: HfConfig)
     """The encoder of a checkpoint of Gemma 4 12B."""
     vision = vision_section(reader)
     small, merge = square_side(vision, "patch_size", 16), _pooling(vision)
+    check_sides(settings, patch_size=small, pooling_kernel_size=merge)
     dim = vision.size("mm_embed_dim", MAX_WIDTH, example=3840, default=3840)
     places = _num_places(vision, "mm_posemb_size", 1120)
     is_converted = vision.flag(CONVERTED, False)

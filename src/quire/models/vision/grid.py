@@ -15,8 +15,6 @@ from quire.images.rules import Size
 from quire.models.vision.model import Floats, Ints, Patching, TileStep
 from quire.program import Rotary, Tensor
 
-_THETA = 10000.0
-
 
 @dataclass(frozen=True)
 class GridPatches(Patching):
@@ -130,9 +128,9 @@ def _taps(places: Ints, size: int, side: int) -> tuple[list[NDArray[np.intp]], l
     return taps, weights
 
 
-def axial_rotary(head_dim: int) -> Rotary:
+def axial_rotary(head_dim: int, theta: float) -> Rotary:
     """The first half of the frequencies turns by the row, the second by the column."""
     half = head_dim // 2
-    frequencies = tuple(_THETA ** (-index / half) for index in range(0, half, 2))
+    frequencies = tuple(theta ** (-index / half) for index in range(0, half, 2))
     count = len(frequencies)
     return Rotary(frequencies * 2, axes=(0,) * count + (1,) * count)

@@ -10,7 +10,7 @@ from dataclasses import fields, replace
 
 from quire.errors import UnsupportedModelError
 from quire.images.rules import AnyResizing, Cropped, GridTiles, Layout, Size, Whole
-from quire.models.base import HfConfig
+from quire.models.base import ACTIVATIONS, HfConfig
 from quire.models.config_reader import ConfigReader
 from quire.models.vision.model import Patching, VisionModel
 from quire.models.vision.pixtral import llava_pixtral
@@ -69,7 +69,7 @@ def llava(reader: ConfigReader, settings: ConfigReader, text: HfConfig) -> Visio
             tower.spec.hidden_size,
             dim,
             [("linear_1", bias), ("linear_2", bias)],
-            reader.text("projector_hidden_act") or "gelu",
+            reader.choice("projector_hidden_act", ACTIVATIONS, default="gelu"),
         ),
         "<image>",
         token,

@@ -17,6 +17,7 @@ from quire.models.vision.reading import (
     CLIP_MEAN,
     CLIP_STD,
     MAX_WIDTH,
+    check_sides,
     edge_length,
     has_sides,
     normalisation,
@@ -26,7 +27,7 @@ from quire.models.vision.reading import (
     vision_section,
 )
 from quire.models.vision.tower import PATCHES, PROJECTOR, VISION, square_side
-from quire.program import Builder, HeadLayout, Program, Rotary, Tensor
+from quire.program import Activation, Builder, HeadLayout, Program, Rotary, Tensor
 
 _EPS = 1e-5
 _MOST_SIDE = 4096
@@ -66,6 +67,11 @@ def _pixtral(
         raise UnsupportedModelError("config.json: vision_feature_layer must be -1")
     spec = _spec(vision)
     patch, unit = square_side(vision, "patch_size", 16), max(1, merge)
+    check_sides(settings, spatial_merge_size=unit)
+    # processor_config.json has the encoder's patch, and preprocessor_config.json may have a square.
+    if tile_size(settings, "patch_size", patch) not in ((patch,) * 2, (patch * unit,) * 2):
+        what = "equal to the encoder's"
+        raise settings.error("patch_size", settings.raw("patch_size"), what, patch)
     if has_sides(settings, "size"):
         most = tile_size(settings, "size", 1024)
     else:
@@ -77,7 +83,7 @@ def _pixtral(
         patch, unit, 1, most_patches=rows * columns, has_axes=False, channels_first=True
     )
     bias = reader.flag("multimodal_projector_bias", not merge)
-    act = reader.text("projector_hidden_act") or "gelu"
+    act = reader.choice("projector_hidden_act", ACTIVATIONS, default="gelu")
     return VisionModel(
         "pixtral",
         LongestEdge(
@@ -144,14 +150,14 @@ def _tower(spec: EncoderSpec, patch: int, last_eps: float | None) -> Program:
     return builder.program()
 
 
-def _projector(width: int, dim: int, merge: int, act: str, *, bias: bool) -> Program:
+def _projector(width: int, dim: int, merge: int, act: Activation, *, bias: bool) -> Program:
     builder = Builder("pixtral-projector")
     x = builder.embed(Tensor(PROJECTOR + PATCHES, (1, width * max(1, merge) ** 2)))
     if merge:
         name = f"{PROJECTOR}patch_merger.merging_layer"
         x = builder.linear(x, name, width, bias=False, hint="merge", exact=True)
     x = builder.linear(x, f"{PROJECTOR}linear_1", dim, bias=bias, hint="project", exact=True)
-    x = builder.act(x, ACTIVATIONS[act])
+    x = builder.act(x, act)
     x = builder.linear(x, f"{PROJECTOR}linear_2", dim, bias=bias, hint="project", exact=True)
     builder.vectors(builder.take_rows(x))
     return builder.program()

@@ -21,6 +21,7 @@ from quire.models.vision.reading import (
     CLIP_MEAN,
     CLIP_STD,
     MAX_WIDTH,
+    check_sides,
     normalisation,
     text_width,
     token_id,
@@ -80,9 +81,12 @@ def _limits(settings: ConfigReader, patches: GridPatches, fewest: int, most: int
     """The fields of `Multiples`, with these defaults."""
     most = _pixels(settings, "longest_edge", "max_pixels", most)
     fewest = _pixels(settings, "shortest_edge", "min_pixels", min(fewest, most))
-    for key, size in (("patch_size", patches.patch), ("merge_size", patches.merge)):
-        if settings.size(key, MAX_WIDTH, example=size, default=size) != size:
-            raise settings.error(key, settings.raw(key), "equal to the encoder's", size)
+    check_sides(
+        settings,
+        patch_size=patches.patch,
+        merge_size=patches.merge,
+        temporal_patch_size=patches.frames,
+    )
     factor = patches.patch * patches.merge
     if most < max(fewest, factor * factor):
         raise settings.error(
@@ -175,6 +179,8 @@ def _parts(model_type: str, vision: ConfigReader) -> _Parts:
         entries = vision.size("num_position_embeddings", 1 << 24, example=2304)
         tables = (Tensor(_TABLE, (entries, width)),)
     gated = bool(window)
+    rope = vision.section("rope_parameters") or vision
+    theta = rope.number("rope_theta", 1.0001, 1e12, example=1e4, default=1e4)
     spec = EncoderSpec(
         num_layers=count,
         hidden_size=width,
@@ -185,7 +191,7 @@ def _parts(model_type: str, vision: ConfigReader) -> _Parts:
         eps=_EPS,
         max_model_len=MAX_WIDTH,
         norm_first=True,
-        rotaries=(axial_rotary(width // heads),) * count,
+        rotaries=(axial_rotary(width // heads, theta),) * count,
         names=EncoderNames(
             root=VISION,
             layers="blocks",

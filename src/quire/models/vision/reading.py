@@ -36,11 +36,16 @@ def token_id(reader: ConfigReader, key: str, default: int) -> int:
     return found[0]
 
 
-def edge_length(settings: ConfigReader, key: str, inner: str, default: int) -> int:
-    """A length that is written as {"longest_edge": 2048}, or as a number."""
+def edge_length(
+    settings: ConfigReader, key: str, inner: str, default: int, *, number: bool = True
+) -> int:
+    """A length that is written as {"longest_edge": 2048}, or as a number. `number`: whether
+    transformers reads a number so, too."""
     given = settings.raw(key)
     value = default if given is None else given.get(inner) if isinstance(given, dict) else given
-    if type(value) is not int or not 1 <= value <= MAX_WIDTH:
+    others = () if not isinstance(given, dict) else (given[one] for one in given if one != inner)
+    is_other = (type(given) is int and not number) or any(one is not None for one in others)
+    if is_other or type(value) is not int or not 1 <= value <= MAX_WIDTH:
         raise settings.error(key, given, f'{{"{inner}": a whole number}}', {inner: default})
     return value
 
@@ -64,6 +69,13 @@ def tile_size(settings: ConfigReader, key: str, default: int) -> Size:
     return value[0], value[1]
 
 
+def check_sides(settings: ConfigReader, **sides: int) -> None:
+    """Raises CheckpointError for an image processor whose patches are not the encoder's."""
+    for key, side in sides.items():
+        if settings.size(key, MAX_WIDTH, example=side, default=side) != side:
+            raise settings.error(key, settings.raw(key), "equal to the encoder's", side)
+
+
 def normalisation(
     settings: ConfigReader, resample: int, mean: tuple[float, ...], std: tuple[float, ...]
 ) -> dict[str, Any]:
@@ -77,10 +89,13 @@ def normalisation(
         "LlavaImageProcessorFast",
     ):
         raise UnsupportedModelError("preprocessor_config.json: do_pad must be false")
+    found = _three(settings, "image_std", std)
+    if 0.0 in found:
+        raise settings.error("image_std", list(found), "three numbers other than 0", list(std))
     return {
         "resample": settings.count("resample", 5, default=resample),
         "mean": _three(settings, "image_mean", mean),
-        "std": _three(settings, "image_std", std),
+        "std": found,
         "rescale": settings.number("rescale_factor", 0.0, 1.0, example=1 / 255, default=1 / 255),
     }
 

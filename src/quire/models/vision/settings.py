@@ -71,7 +71,11 @@ def _read(path: Path) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise CheckpointError(f"{path} must hold an object")
     inner = found.get("image_processor") or found.get("feature_extractor")
-    return {**found, **inner} if isinstance(inner, dict) else found
+    found = {**found, **inner} if isinstance(inner, dict) else found
+    # Image processors of transformers take null as false, unlike configurations.
+    return {
+        key: False if one is None and key.startswith("do_") else one for key, one in found.items()
+    }
 
 
 def with_processor_kwargs(hf_config: HfConfig, kwargs: Any) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from quire.models.base import ACTIVATIONS
 from quire.models.config_reader import ConfigReader
 from quire.models.pooling.encoder import EncoderNames, EncoderSpec, encoder_layers
 from quire.models.vision.model import ClassRow, Floats, Ints, Patching, TileStep
-from quire.program import Builder, HeadLayout, Program, Tensor, Value
+from quire.program import Activation, Builder, HeadLayout, Program, Tensor, Value
 
 PATCHES = "patches"
 """The table of an encoder's `Embed`, whose rows are always given."""
@@ -211,7 +211,7 @@ def square_side(reader: ConfigReader, key: str, default: int) -> int:
 
 
 def projector(
-    name: str, width: int, dim: int, layers: list[tuple[str, bool]], act: str, norm: str = ""
+    name: str, width: int, dim: int, layers: list[tuple[str, bool]], act: Activation, norm: str = ""
 ) -> Program:
     """From merged hidden states of `width` numbers to rows of the text model. `layers`: the names
     of the linear layers, and whether they have a bias."""
@@ -221,7 +221,7 @@ def projector(
         x = builder.layer_norm(x, PROJECTOR + norm, 1e-5)
     for index, (layer, bias) in enumerate(layers):
         if index:
-            x = builder.act(x, ACTIVATIONS[act])
+            x = builder.act(x, act)
         x = builder.linear(x, PROJECTOR + layer, dim, bias=bias, hint="project", exact=True)
     builder.vectors(builder.take_rows(x))
     return builder.program()

@@ -79,7 +79,7 @@ def decoded_image(
     if isinstance(given, Picture):
         return given
     try:
-        return picture_of(_bytes_of(given, sources), rules, kept=kept)
+        return picture_of(_bytes_of(given, sources), rules, kept=kept, limit=sources.limit)
     except PromptError:
         raise
     except RequestError as error:
@@ -106,7 +106,7 @@ def decoded_video(
                 "must have as a video a list of frames, an array [frames, height, width, 3] of "
                 f"uint8, or an animated GIF or WebP file, got {type(source).__name__}"
             )
-        return picture_of(files[0], rules, files[1:], kept)
+        return picture_of(files[0], rules, files[1:], kept, sources.limit)
     except PromptError:
         raise
     except RequestError as error:
@@ -126,7 +126,7 @@ def decoded_audio(
             data = bytes(source)
         else:
             data = wav_of(*_samples(source))
-        return picture_of(data, rules, kept=kept)
+        return picture_of(data, rules, kept=kept, limit=sources.limit)
     except PromptError:
         raise
     except RequestError as error:

@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
+from math import inf
 from typing import TYPE_CHECKING, Any
 
 from quire.chat.job import ChatInput, GivenAudio, GivenEmbeds, GivenVideo, take_images
@@ -118,25 +119,30 @@ class ImagePrompts:
         given: Sequence[Any],
         tenant: str | None = None,
         check_wanted: Callable[[], None] | None = None,
+        seconds: float = inf,
     ) -> list[Picture]:
         """The pictures of what a caller gives, one after the other. Those of a tenant are kept for
         its next requests; None: nothing is kept. Blocks. Raises PromptError, also as soon as there
-        are more rows than the context has tokens. `check_wanted` is called before each picture."""
+        are more rows than the context has tokens, or more `seconds` are spent than these.
+        `check_wanted` is called before each picture."""
         self.check_number(given)
         kept = None if tenant is None else KeptPictures(self._cache, tenant)
+        sources = ImageSources.of(self._config, seconds)
         known: dict[int, list[Picture]] = {}
         num_rows, most = 0, self._model.max_model_len
         for one in given:
             if check_wanted is not None:
                 check_wanted()
             if id(one) not in known:
-                known[id(one)] = self._decoded(one, kept)
+                known[id(one)] = self._decoded(one, sources, kept)
             num_rows += sum(self._vision.num_rows(picture.layout) for picture in known[id(one)])
             if num_rows > most:  # so that pixels that nothing can use do not fill the memory
                 raise prompt_too_long(num_rows, most, is_whole=False)
         return [picture for one in given for picture in known[id(one)]]
 
-    def _decoded(self, given: Any, kept: KeptPictures | None) -> list[Picture]:
+    def _decoded(
+        self, given: Any, sources: ImageSources, kept: KeptPictures | None
+    ) -> list[Picture]:
         if isinstance(given, GivenEmbeds):
             if not self._config.takes_embeds:
                 raise PromptError(NOT_ENABLED, parameter="image_embeds")
@@ -144,9 +150,9 @@ class ImagePrompts:
         if isinstance(given, GivenVideo):
             video = self._vision.video
             assert video is not None  # check_number
-            return [decoded_video(given, video.resizing, self._sources, kept)]
+            return [decoded_video(given, video.resizing, sources, kept)]
         decode = decoded_audio if isinstance(given, GivenAudio) else decoded_image
-        return [decode(given, self._vision.resizing, self._sources, kept)]
+        return [decode(given, self._vision.resizing, sources, kept)]
 
     def in_prompt(
         self,
@@ -219,10 +225,6 @@ class ImagePrompts:
     def _config(self) -> ImagesConfig:
         assert self._model.images is not None
         return self._model.images
-
-    @cached_property
-    def _sources(self) -> ImageSources:
-        return ImageSources.of(self._config)
 
 
 def _counts(given: Sequence[Any]) -> dict[str, int]:

@@ -17,6 +17,7 @@ from quire.chat.job import MEDIA, ChatInput, take_images
 from quire.errors import RequestError
 from quire.frontend.inputs.prompt_embeds import PlacedRows, embeds_error, rows_among
 from quire.frontend.inputs.tokenization import Truncation
+from quire.images.job import MAX_REQUEST_SECONDS
 from quire.parsers.tool_formats.json.generic import with_tools_in_words
 from quire.server.apis.chat.reply_plan import ChatPrompt, ReplyPlan
 from quire.server.apis.chat.schema import ChatMessage, ChatRequest, ContentPart, thinking_variables
@@ -202,8 +203,9 @@ async def _chat_with_images(
     size = count_chars(plain[0], _MOST_CHARS)
     salt = request.cache_salt if isinstance(request, ChatRequest) else None
     tenant = tenant_of_pictures(salt)
-    decoded = model.pool.run_outside(size, images.decoded, taken.images, tenant, check_wanted)
-    pictures = await decoded
+    pictures = await model.pool.run_outside(
+        size, images.decoded, taken.images, tenant, check_wanted, MAX_REQUEST_SECONDS
+    )
     chat = replace(
         chat,
         messages=taken.messages,
