@@ -489,6 +489,18 @@ def test_steps_of_a_process_reward_model(tmp_path: Path) -> None:
         LLM(str(tmp_path), pooler_config=pooler, **options)  # type: ignore[arg-type]
 
 
+def test_columns_of_vectors_must_exist(tmp_path: Path) -> None:
+    """A vector of 32 numbers has none for token 32; the first request ended the engine."""
+    bert(tmp_path)
+    pooler: dict[str, Any] = {"task": "token_embed", "returned_token_ids": [32]}
+    with pytest.raises(ConfigError, match="must be less than the 32 numbers of a result, got 32"):
+        LLM(str(tmp_path), pooler_config=pooler)
+    pooler["returned_token_ids"] = [31]
+    with LLM(str(tmp_path), pooler_config=pooler) as llm:
+        [found] = llm.encode("a", pooling_task="token_embed", use_tqdm=False)
+    assert found.outputs.data.shape == (3, 1)
+
+
 def test_a_reward_model_gives_one_number(tmp_path: Path) -> None:
     """Qwen2.5-Math-RM's config.json does not say how many."""
     config = {
