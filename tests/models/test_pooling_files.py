@@ -12,7 +12,7 @@ import pytest
 import torch
 import transformers
 from numpy.typing import NDArray
-from safetensors.numpy import save_file
+from safetensors.numpy import load_file, save_file
 
 from quire import LLM
 from quire.errors import CheckpointError, ConfigError, RequestError, UnsupportedModelError
@@ -379,6 +379,25 @@ def test_a_language_model_with_modules_is_a_reranker(tmp_path: Path) -> None:
     assert found.prompt_token_ids == [WORDS.index(word) for word in text.split()]
     assert given.prompt_token_ids == found.prompt_token_ids
     assert given.outputs == found.outputs
+
+
+@pytest.mark.parametrize(("says", "has"), [(False, False), (True, True)])
+def test_the_files_decide_whether_a_reranker_has_a_head(
+    says: bool, has: bool, tmp_path: Path
+) -> None:
+    """Its own is used if it differs from the table of embeddings, else the table."""
+    model = _reranker(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    write(tmp_path / "config.json", {**config, "tie_word_embeddings": says})
+    if not has:
+        tensors = load_file(tmp_path / "model.safetensors")
+        del tensors["lm_head.weight"]
+        save_file(tensors, tmp_path / "model.safetensors")
+        model.lm_head.weight = model.model.embed_tokens.weight  # type: ignore[union-attr,assignment]
+    with LLM(str(tmp_path), dtype="float32") as llm:
+        [found] = llm.score("the sky", "red", use_tqdm=False)
+    wanted = _yes_rather_than_no(model, found.prompt_token_ids)
+    assert found.outputs.score == pytest.approx(wanted, abs=1e-6)
 
 
 def test_what_a_reranker_with_modules_may_not_have(tmp_path: Path) -> None:
