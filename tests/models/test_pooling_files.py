@@ -12,7 +12,7 @@ import pytest
 import torch
 import transformers
 from numpy.typing import NDArray
-from safetensors.numpy import save_file
+from safetensors.numpy import load_file, save_file
 
 from quire import LLM
 from quire.errors import CheckpointError, ConfigError, RequestError, UnsupportedModelError
@@ -381,6 +381,25 @@ def test_a_language_model_with_modules_is_a_reranker(tmp_path: Path) -> None:
     assert given.outputs == found.outputs
 
 
+@pytest.mark.parametrize(("says", "has"), [(False, False), (True, True)])
+def test_the_files_decide_whether_a_reranker_has_a_head(
+    says: bool, has: bool, tmp_path: Path
+) -> None:
+    """Its own is used if it differs from the table of embeddings, else the table."""
+    model = _reranker(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    write(tmp_path / "config.json", {**config, "tie_word_embeddings": says})
+    if not has:
+        tensors = load_file(tmp_path / "model.safetensors")
+        del tensors["lm_head.weight"]
+        save_file(tensors, tmp_path / "model.safetensors")
+        model.lm_head.weight = model.model.embed_tokens.weight  # type: ignore[union-attr,assignment]
+    with LLM(str(tmp_path), dtype="float32") as llm:
+        [found] = llm.score("the sky", "red", use_tqdm=False)
+    wanted = _yes_rather_than_no(model, found.prompt_token_ids)
+    assert found.outputs.score == pytest.approx(wanted, abs=1e-6)
+
+
 def test_what_a_reranker_with_modules_may_not_have(tmp_path: Path) -> None:
     _reranker(tmp_path, transformer_task="feature-extraction")
     with pytest.raises(UnsupportedModelError, match="transformer_task is 'feature-extraction'"):
@@ -487,6 +506,18 @@ def test_steps_of_a_process_reward_model(tmp_path: Path) -> None:
     pooler["returned_token_ids"] = [3]
     with pytest.raises(ConfigError, match="must be less than the 3 numbers"):
         LLM(str(tmp_path), pooler_config=pooler, **options)  # type: ignore[arg-type]
+
+
+def test_columns_of_vectors_must_exist(tmp_path: Path) -> None:
+    """A vector of 32 numbers has none for token 32; the first request ended the engine."""
+    bert(tmp_path)
+    pooler: dict[str, Any] = {"task": "token_embed", "returned_token_ids": [32]}
+    with pytest.raises(ConfigError, match="must be less than the 32 numbers of a result, got 32"):
+        LLM(str(tmp_path), pooler_config=pooler)
+    pooler["returned_token_ids"] = [31]
+    with LLM(str(tmp_path), pooler_config=pooler) as llm:
+        [found] = llm.encode("a", pooling_task="token_embed", use_tqdm=False)
+    assert found.outputs.data.shape == (3, 1)
 
 
 def test_a_reward_model_gives_one_number(tmp_path: Path) -> None:

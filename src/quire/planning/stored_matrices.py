@@ -30,7 +30,7 @@ from quire.models import (
     with_plain,
     with_tied_head,
 )
-from quire.models.pooling.head import pooling_head
+from quire.models.pooling.head import MARK, marked, pooling_head
 from quire.models.text_part import TRANSPOSED, text_part, with_text_keys
 from quire.program import Embed, Param, Program, Tensor
 from quire.program.values import GroupedFormat
@@ -53,8 +53,13 @@ def as_stored(hf_config: Mapping[str, Any], path: Path) -> Mapping[str, Any]:
     except CheckpointError:  # loading reports the error
         return hf_config
     with closing(files):
-        if pooling_head(hf_config) is None:
-            hf_config = _with_stored_experts(_with_stored_head(hf_config, files), files)
+        head = pooling_head(hf_config)
+        if head is None:
+            hf_config = _with_stored_head(hf_config, files)
+        elif head.token_rows:  # rows of the language model's head
+            plain = {key: value for key, value in hf_config.items() if key != MARK}
+            hf_config = marked(_with_stored_head(plain, files), head)
+        hf_config = _with_stored_experts(hf_config, files)
         shipped = shipped_format(hf_config)
         if not isinstance(shipped, Shipped) or shipped.expanded is None:
             return hf_config

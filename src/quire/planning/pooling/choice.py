@@ -110,6 +110,7 @@ def with_pooling(args: EngineArgs, hf_config: dict[str, Any], path: Path) -> Poo
     width = pooling.width or family.facts(reader).hidden_size
     form = _score_form(args, hf_config, sentence, has_rows=bool(rows))
     pooling = replace(pooling, width=width, score_form=form)
+    _check_returned(pooling)
     _check_dimensions(config, pooling, str(args.model))
     return Pooled(marked(hf_config, head), pooling)
 
@@ -145,7 +146,7 @@ def _settings(
         is_sparse=is_sparse,
         outer_tokens=_outer_tokens(hf_config, task, head),
         step_tag_id=config.step_tag_id,
-        returned_columns=_returned(config, task, width),
+        returned_columns=_returned(config, task),
         is_chunked=_is_chunked(config, task),
         max_embed_len=config.max_embed_len,
         logit_mean=config.logit_mean or 0.0,
@@ -218,8 +219,8 @@ def _check_dimensions(config: PoolerConfig, pooling: PoolingConfig, model: str) 
         raise ConfigError(f"pooler_config: {error}") from None
 
 
-def _returned(config: PoolerConfig, task: PoolingTask, width: int) -> tuple[int, ...]:
-    """The columns that are returned; those of vectors are as many as the model's width says."""
+def _returned(config: PoolerConfig, task: PoolingTask) -> tuple[int, ...]:
+    """The columns that are returned."""
     if not task.startswith("token_") and (config.step_tag_id, config.returned_token_ids) != (
         None,
         None,
@@ -228,13 +229,16 @@ def _returned(config: PoolerConfig, task: PoolingTask, width: int) -> tuple[int,
             "pooler_config: step_tag_id and returned_token_ids need the task token_classify or "
             f"token_embed; the task is {task}: leave them out"
         )
-    found = tuple(config.returned_token_ids or ())
-    if width and found and max(found) >= width:
+    return tuple(config.returned_token_ids or ())
+
+
+def _check_returned(pooling: PoolingConfig) -> None:
+    last = max(pooling.returned_columns, default=0)
+    if last >= pooling.width:
         raise ConfigError(
-            f"pooler_config: returned_token_ids must be less than the {width} numbers of a result, "
-            f"got {max(found)}"
+            f"pooler_config: returned_token_ids must be less than the {pooling.width} numbers of a "
+            f"result, got {last}"
         )
-    return found
 
 
 def _is_chunked(config: PoolerConfig, task: PoolingTask) -> bool:
