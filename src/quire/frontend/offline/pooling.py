@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 from quire.adapters import LoRARequest
 from quire.config.pooling import PoolingTask
 from quire.config.records import ModelConfig
-from quire.errors import EngineGenerateError, RequestError, quoted
-from quire.frontend.arguments import located, refuse_arguments
+from quire.errors import ConfigError, EngineGenerateError, RequestError, quoted
+from quire.frontend.arguments import located
 from quire.frontend.inputs.model_checks import cannot_pool, wrong_task
 from quire.frontend.inputs.tokenization import Tokenization
 from quire.frontend.offline.llm_arguments import (
@@ -121,11 +121,15 @@ class PoolingMethods:
         pooling_params: PoolingParams | None = None,
         lora_request: Loras = None,
         tokenization_kwargs: Mapping[str, Any] | None = None,
-        chat_template: None = None,
+        chat_template: str | None = None,
     ) -> list[ScoringRequestOutput]:
         """How well the texts of each pair fit: one with one, one with each of many, or many with as
         many."""
-        refuse_arguments(chat_template=chat_template)
+        if chat_template is not None:
+            raise ConfigError(
+                "chat_template of LLM.score must be left out: rerankers with a template, such as "
+                "Qwen3-Reranker, have theirs here"
+            )
         queries, documents = _texts("data_1", data_1), _texts("data_2", data_2)
         model = self.model_config
         tokenization = Tokenization.of(tokenization_kwargs, model.max_model_len, pools=True)
