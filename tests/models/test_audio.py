@@ -295,6 +295,8 @@ def test_no_sound_is_allowed_where_the_limit_says_so(tmp_path: Path) -> None:
     ("changes", "error"),
     [
         ({"hop_length": 80}, "hop_length must be 160"),
+        ({"padding_value": 0.5}, "padding_value must be 0"),
+        ({"padding_side": "left"}, "padding_side must be right"),
         ({"feature_size": 21}, "feature_size must be 20"),
         ({"dither": 1.0}, "must be off"),
         ({"do_normalize": True}, "must be off"),

@@ -187,6 +187,12 @@ def test_the_settings_in_processor_config_come_first(tmp_path: Path) -> None:
         assert rules.std == pytest.approx(library.image_std)
 
 
+def test_null_in_the_settings_of_a_request_changes_nothing(tmp_path: Path) -> None:
+    CASES["idefics3"](tmp_path)
+    own = _vision(tmp_path).resizing
+    assert _vision(tmp_path, {"size": None, "do_image_splitting": None}).resizing == own
+
+
 def test_deepstack_layers_in_another_order_are_an_error(tmp_path: Path) -> None:
     CASES["qwen3-vl"](tmp_path)
     config = json.loads((tmp_path / "config.json").read_text())

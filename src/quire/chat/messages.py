@@ -103,8 +103,9 @@ def _message(
         raise _error(f"messages[{index}] has no role", given)
     message = {key: value for key, value in given.items() if value is not None}
     content = message.get("content")
-    if message["role"] == "tool":
-        content_format = "string"  # most templates take the result of a tool as text alone
+    parts = content if isinstance(content, list) else []
+    if message["role"] == "tool" and all(images.placeholder_of(part) is None for part in parts):
+        content_format = "string"  # most templates take the text of a tool's result as a string
     if isinstance(content, list):
         parts = [_part(index, part, images) for part in content if not _is_empty(part)]
         message["content"] = _joined(parts, content_format, images)

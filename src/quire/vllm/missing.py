@@ -55,6 +55,11 @@ MISSING_NAMES: dict[str, dict[str, str]] = {
         "vllm.config": "MultiModalConfig",
         "vllm.inputs": "DataPrompt ExplicitEncoderDecoderPrompt",
     },
+    _ASSETS: {
+        "vllm.assets.audio": "AudioAsset",
+        "vllm.assets.image": "ImageAsset",
+        "vllm.assets.video": "VideoAsset",
+    },
     "a tokenizer is read from tokenizer.json, not from Mistral's own files": {
         "vllm.tokenizers.mistral": "MistralTokenizer",
     },

@@ -21,6 +21,7 @@ from rendered_here import rendered_here
 from trained_tokenizers import byte_level
 from transformers import PreTrainedTokenizerFast
 
+from quire.chat.messages import Images, template_messages
 from quire.chat.rendering import detect_content_format
 from quire.chat.templates import ChatTemplates, read_chat_template, read_templates
 from quire.errors import CheckpointError, ConfigError, RequestError
@@ -403,3 +404,17 @@ def test_variables_reach_the_template() -> None:
     assert rendered_here(templates, **options) == "<|begin|>[1]T"
     own = {"documents": [{}], "chat_template_kwargs": {"bos_token": "B"}}
     assert rendered_here(templates, **own) == "B"
+
+
+@pytest.mark.parametrize("form", ["openai", "string"])
+def test_the_result_of_a_tool_may_have_images(form: Any) -> None:
+    """Text alone is a string for all templates, as in vLLM."""
+    image, text = {"type": "image"}, {"type": "text", "text": "x"}
+    images = Images({"image": "<image>"})
+
+    def content(*parts: Any) -> Any:
+        message = {"role": "tool", "content": [*parts]}
+        return template_messages([message], form, images=images)[0]["content"]
+
+    assert content(text, text) == "x\nx"
+    assert content(text, image) == ([text, image] if form == "openai" else "<image>\nx")

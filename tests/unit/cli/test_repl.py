@@ -11,7 +11,7 @@ from unittest.mock import Mock
 import pytest
 
 from quire.cli.conversation.client import SamplingDefaults
-from quire.cli.conversation.repl import Conversation, Repl, TokenCounts, completions
+from quire.cli.conversation.repl import Conversation, Repl, TokenCounts, completions, image_part
 from quire.cli.terminal import LineEditor, StopOnInterrupt, printable, read_line
 from quire.errors import RequestError
 from quire.parsers.events import Content, Event, Message
@@ -173,3 +173,8 @@ def test_history_needs_no_writable_home(monkeypatch: pytest.MonkeyPatch, tmp_pat
     with LineEditor("test", completions):
         pass
     assert (tmp_path / "state/quire/test_history").stat().st_mode & 0o777 == 0o600
+
+
+def test_an_image_without_a_name_is_an_error() -> None:
+    with pytest.raises(RequestError, match="the name of an image file must follow"):
+        image_part("")

@@ -20,7 +20,7 @@ from vllm.multimodal.utils import (
     fetch_image,
 )
 
-from quire.errors import RequestError
+from quire.errors import ConfigError, RequestError
 from quire.images.config import ImagesConfig
 from quire.images.sound.wav import mono_samples
 from quire.images.sources import ImageSources
@@ -71,6 +71,13 @@ def test_what_is_transparent_gets_a_color_and_orientations_are_applied() -> None
     Image.new("RGB", (2, 3)).save(file, "PNG", exif=exif)
     url = f"data:image/png;base64,{base64.b64encode(file.getvalue()).decode()}"
     assert fetch_image(url).size == (3, 2)
+
+
+def test_scripts_may_import_the_pictures_that_they_do_not_use() -> None:
+    from vllm.assets.image import ImageAsset
+
+    with pytest.raises(ConfigError, match=r"vllm\.assets\.image\.ImageAsset: .* PIL\.Image\.open"):
+        ImageAsset("stop_sign")
 
 
 def test_sounds_and_videos_become_urls() -> None:

@@ -278,6 +278,8 @@ class Repl:
 
 def image_part(path: str) -> dict[str, Any]:
     """An image file as a part of a message. Raises RequestError if it cannot be read."""
+    if not path:
+        raise RequestError("the name of an image file must follow, as in /image cat.png")
     try:
         with open(Path(path).expanduser(), "rb") as file:
             data = checked_size(file.read(MAX_FILE_BYTES + 1))

@@ -157,8 +157,14 @@ def _frames(
     audio: ConfigReader, settings: ConfigReader, *, pool: int, has_means: bool
 ) -> PooledFrames:
     """Raises UnsupportedModelError for a feature extractor with other features than Whisper's."""
-    wanted = {"sampling_rate": RATE, "hop_length": HOP, "n_fft": WINDOW}
-    wanted["feature_size"] = audio.size("num_mel_bins", 1024, example=128, default=128)
+    wanted = {
+        "sampling_rate": RATE,
+        "hop_length": HOP,
+        "n_fft": WINDOW,
+        "feature_size": audio.size("num_mel_bins", 1024, example=128, default=128),
+        "padding_value": 0,
+        "padding_side": "right",
+    }
     for key, value in wanted.items():
         if settings.raw(key) not in (None, value):
             raise UnsupportedModelError(f"preprocessor_config.json: {key} must be {value}")

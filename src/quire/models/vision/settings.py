@@ -92,8 +92,9 @@ def with_processor_kwargs(hf_config: HfConfig, kwargs: Any) -> dict[str, Any]:
 
 
 def _changed(settings: dict[str, Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings with changes. A number of pixels in a new `size` (Qwen-VL) takes the place of
-    the key that the file has for it."""
+    """The settings with changes; null changes nothing. A number of pixels in a new `size` (Qwen-VL)
+    takes the place of the key that the file has for it."""
+    kwargs = {key: one for key, one in kwargs.items() if one is not None}
     size = kwargs.get("size")
     names = size.keys() if isinstance(size, Mapping) else ()
     replaced = {key for edge, key in _PIXEL_KEYS if edge in names or key in names}

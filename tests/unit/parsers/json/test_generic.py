@@ -62,6 +62,14 @@ def test_calls_and_results_are_text() -> None:
     ]
 
 
+def test_a_result_keeps_its_images() -> None:
+    image = {"type": "image"}
+    history = [*HISTORY[:2], {"role": "tool", "content": [image, {"type": "text", "text": "3"}]}]
+    told = with_tools_in_words(history, [TOOL])
+    text = "<tool_response>\n3\n</tool_response>"
+    assert told[-1] == {"role": "user", "content": [{"type": "text", "text": text}, image]}
+
+
 def test_what_was_written_is_what_is_read() -> None:
     told = with_tools_in_words(HISTORY, [TOOL])
     message = parse_whole(ReplyFormat(None, GenericCalls()), told[2]["content"], {"f": {}})

@@ -72,7 +72,8 @@ def _with_calls_as_text(messages: Sequence[Mapping[str, Any]]) -> list[Message]:
         role, content = message.get("role"), message.get("content")
         is_result = role == "tool"
         if is_result:
-            content = _RESULT.format(_text(content))
+            others = [part for part in _parts(content) if not _is_text(part)]
+            content = _joined(_RESULT.format(_text(content)), others or None)
         if follows_result and role in ("tool", "user"):
             rendered[-1]["content"] = _joined(rendered[-1]["content"], content)
         elif is_result:
@@ -113,6 +114,10 @@ def _parts(content: Any) -> list[Any]:
     if isinstance(content, list):
         return content
     return [{"type": "text", "text": content}] if content else []
+
+
+def _is_text(part: Any) -> bool:
+    return not isinstance(part, Mapping) or isinstance(part.get("text"), str)
 
 
 def _text(content: Any) -> str:
