@@ -34,15 +34,14 @@ class Box:
     height: float
 
 
-def nice_ticks(low: float, high: float) -> list[float]:
-    """About five round numbers that span [low, high]."""
-    span = max(high - low, 1e-12)
+def nice_ticks(high: float) -> list[float]:
+    """About five round numbers that span [0, high]."""
+    span = max(high, 1e-12)
     step = 10 ** math.floor(math.log10(span / 5))
     step *= next(factor for factor in (1, 2, 5, 10) if span / (step * factor) <= 5)
-    first = math.floor(low / step)
-    ticks = [first * step]
+    ticks = [0.0]
     while ticks[-1] < high - 1e-9 * span:
-        ticks.append((first + len(ticks)) * step)
+        ticks.append(len(ticks) * step)
     return [round(tick, 12) for tick in ticks]
 
 
@@ -85,9 +84,9 @@ def line_chart(
     if not points:
         return text(box.left, box.top + 20, f"{title}: no data")
     if x_labels is None:
-        x_labels = [(tick, f"{tick:g} s") for tick in nice_ticks(0, max(x for x, _ in points))]
+        x_labels = [(tick, f"{tick:g} s") for tick in nice_ticks(max(x for x, _ in points))]
     x_ticks = [x for x, _ in x_labels]
-    y_ticks = nice_ticks(0, max(max(y for _, y in points), 1e-9))
+    y_ticks = nice_ticks(max(max(y for _, y in points), 1e-9))
     parts = [text(box.left, box.top - 12, f"{title} ({unit})", size=14, bold=True)]
     parts += _axes(box, x_labels, y_ticks)
     for number, one in enumerate(series):
@@ -114,8 +113,8 @@ def scatter_chart(
     line: Sequence[tuple[float, float, str]],
 ) -> str:
     """Points, and a line through some of them, which have labels."""
-    x_ticks = nice_ticks(0, max(max(x for x, _ in points), 1e-9))
-    y_ticks = nice_ticks(0, max(max(y for _, y in points), 1e-9))
+    x_ticks = nice_ticks(max(max(x for x, _ in points), 1e-9))
+    y_ticks = nice_ticks(max(max(y for _, y in points), 1e-9))
 
     def at(x: float, y: float) -> tuple[float, float]:
         return (
@@ -141,7 +140,7 @@ def histogram(box: Box, title: str, unit: str, values: Sequence[float], bins: in
     if not values:
         return text(box.left, box.top + 20, f"{title}: no data")
     ordered = sorted(values)
-    ticks = nice_ticks(0, max(percentile(ordered, 99.5), 1e-9))
+    ticks = nice_ticks(max(percentile(ordered, 99.5), 1e-9))
     counts = [0] * bins
     for value in ordered:
         counts[min(bins - 1, int(value / ticks[-1] * bins))] += 1

@@ -10,14 +10,12 @@ from quire.bench import plot
 from quire.bench.charts import draw
 
 
-@pytest.mark.parametrize(
-    ("low", "high"), [(0, 1), (0, 0.0003), (0, 97), (0, 123456), (3, 3), (0, 1e9)]
-)
-def test_ticks_are_round_and_span_the_data(low: float, high: float) -> None:
-    ticks = plot.nice_ticks(low, high)
-    assert ticks[0] <= low
+@pytest.mark.parametrize("high", [1, 0.0003, 97, 123456, 0, 1e9])
+def test_ticks_are_round_and_span_the_data(high: float) -> None:
+    ticks = plot.nice_ticks(high)
+    assert ticks[0] == 0
     assert ticks[-1] >= high - 1e-9
-    assert 2 <= len(ticks) <= 8 or low == high
+    assert 2 <= len(ticks) <= 8 or high == 0
 
 
 def test_percentiles() -> None:

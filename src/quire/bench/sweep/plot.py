@@ -144,7 +144,7 @@ def _curve(name: str, points: Iterable[Point], args: SweepPlotArgs) -> plot.Seri
 
 def _figure(curves: Sequence[plot.Series], args: SweepPlotArgs, group: str) -> str:
     largest = max((x for curve in curves for x, _ in curve.points), default=1.0)
-    labels = [(tick, f"{tick:g}") for tick in plot.nice_ticks(0, largest)]
+    labels = [(tick, f"{tick:g}") for tick in plot.nice_ticks(largest)]
     title = f"{args.var_y}{f', {group}' * bool(group)}"
     box = plot.Box(80, 60, 840, 400)
     return plot.document(

@@ -46,30 +46,21 @@ class ChatPrompts:
         """The model's tokenizer, with methods of `transformers` tokenizers."""
         return self._engine.get_tokenizer()
 
-    def render_chat(
-        self, messages: Sequence[Any], options: ChatOptions, *, adds_special_tokens: bool = False
-    ) -> list[PromptType]:
+    def render_chat(self, messages: Sequence[Any], options: ChatOptions) -> list[PromptType]:
         """The prompts of one conversation or several. Raises RequestError."""
         prompts, conversations = list[PromptType](), as_conversations(messages)
         for index, one in enumerate(conversations):
             with located("messages", index, len(conversations)):
-                prompts.append(
-                    self._render(options.job(one), options.mm_processor_kwargs, adds_special_tokens)
-                )
+                prompts.append(self._render(options.job(one), options.mm_processor_kwargs))
             deliver_signals()
         return prompts
 
-    def _render(
-        self, chat: ChatInput, image_settings: Mapping[str, Any] | None, adds_special_tokens: bool
-    ) -> PromptType:
+    def _render(self, chat: ChatInput, image_settings: Mapping[str, Any] | None) -> PromptType:
         renderer, model = self.get_tokenizer().renderer(), self._engine.model_config
         if not has_images(chat.messages):
             return renderer.render(replace(chat, no_images=model.no_images))
         text, placed = rendered_with_images(
-            renderer.render,
-            chat,
-            self._images.changed(image_settings),
-            lambda given: self._ids(given, adds_special_tokens),
+            renderer.render, chat, self._images.changed(image_settings), self._ids
         )
         return {
             "prompt": text,
@@ -77,11 +68,11 @@ class ChatPrompts:
             "multi_modal_data": {"image": placed},
         }
 
-    def _ids(self, text: str, adds_special_tokens: bool) -> list[int]:
+    def _ids(self, text: str) -> list[int]:
         tokenizer = self._engine.tokenizer
         if tokenizer is None:
             raise RequestError("chats need a tokenizer")
-        return tokenizer.encode(text, add_special_tokens=adds_special_tokens)
+        return tokenizer.encode(text, add_special_tokens=False)
 
     def encode(
         self, prompts: Sequence[PromptType], tokenization_kwargs: Mapping[str, Any]

@@ -49,7 +49,7 @@ def _fourth(reader: ConfigReader) -> DecoderSpec:
     )
     if not any(is_recurrent):
         return spec
-    return with_mixers(spec, read_mamba2(reader, "mamba.", spec.norm.eps), is_recurrent)
+    return with_mixers(spec, read_mamba2(reader, spec.norm.eps), is_recurrent)
 
 
 def _experts(reader: ConfigReader) -> MoeSpec:

@@ -52,7 +52,7 @@ def _bamba(reader: ConfigReader) -> DecoderSpec:
     spec = replace(spec, names=FINAL_NORM_NAMES)
     attention = reader.indices("attn_layer_indices", MAX_LAYERS)
     is_recurrent = [layer not in attention for layer in range(spec.num_layers)]
-    return with_mixers(spec, read_mamba2(reader, "mamba.", spec.norm.eps), is_recurrent)
+    return with_mixers(spec, read_mamba2(reader, spec.norm.eps), is_recurrent)
 
 
 def _falcon_h1(reader: ConfigReader) -> DecoderSpec:
@@ -65,7 +65,7 @@ def _falcon_h1(reader: ConfigReader) -> DecoderSpec:
     z, x, b, c, dt = _factors(reader, "ssm_multipliers", 5)
     out = read_factor(reader, "ssm_out_multiplier")
     mixer = read_mamba2(
-        reader, "mamba.", spec.norm.eps, norm=norm, out_bias=reader.flag("projectors_bias", False),
+        reader, spec.norm.eps, norm=norm, out_bias=reader.flag("projectors_bias", False),
         factors=Mamba2Factors(before * z, before * x, before * b, before * c, before * dt, out),
     )  # fmt: skip
     heads, gate_down = spec.attention.heads, _factors(reader, "mlp_multipliers", 2)

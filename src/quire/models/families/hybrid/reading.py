@@ -51,7 +51,7 @@ def read_conv(reader: ConfigReader, key: str, default: int = 4) -> int:
     return reader.size(key, MAX_CONV, example=4, default=default)
 
 
-def read_mamba2(reader: ConfigReader, prefix: str, eps: float, **others: object) -> Mamba2Mixer:
+def read_mamba2(reader: ConfigReader, eps: float, **others: object) -> Mamba2Mixer:
     """Read a Mamba 2 mixer from the keys `mamba_*`. `others`: fields that are not read."""
     hidden = read_hidden_size(reader)
     num_heads = reader.size("mamba_n_heads", MAX_HEADS, example=64, default=128)
@@ -67,7 +67,7 @@ def read_mamba2(reader: ConfigReader, prefix: str, eps: float, **others: object)
             wanted = f"{head_dim}: the width {width} divided by {num_heads} heads"
             raise reader.error("mamba_d_head", given, wanted, head_dim)
     found = Mamba2Mixer(
-        prefix=prefix,
+        prefix="mamba.",
         num_heads=num_heads,
         head_dim=head_dim,
         num_groups=read_groups(reader, "mamba_n_groups", num_heads, 1),

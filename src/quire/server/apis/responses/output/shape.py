@@ -78,10 +78,10 @@ class ResponseShape:
             **{name: getattr(request, name) for name in _SAME_NAME},
         )
 
-    def bare(self, status: ResponseStatus, error: ResponseError | None) -> Response:
-        """The response without the request's fields, which may be large."""
+    def bare_failure(self, error: ResponseError | None) -> Response:
+        """A failed response without the request's fields, which may be large."""
         request = ResponsesRequest(input="", background=self.request.background)
-        return replace(self, request=request).response(status, error=error)
+        return replace(self, request=request).response("failed", error=error)
 
     def _sampling(self, name: str, default: float) -> float:
         asked: float | None = getattr(self.request, name)

@@ -252,14 +252,12 @@ class ResponsesWriter:
 
     def bare_failure(self) -> list[bytes]:
         """A failed response without output and the request's fields, which is small."""
-        return JsonPieces().encode(self.shape.bare("failed", self._error))
+        return JsonPieces().encode(self.shape.bare_failure(self._error))
 
     def bare_failure_event(self, number: int) -> list[bytes]:
         """The same as the last stream event, with this sequence number."""
         self._num_events = number
-        return self._encoded(
-            [events.ResponseFailed(response=self.shape.bare("failed", self._error))]
-        )
+        return self._encoded([events.ResponseFailed(response=self.shape.bare_failure(self._error))])
 
     def stored_output(self) -> list[StoredItem]:
         """The items of the reply, for later requests."""
