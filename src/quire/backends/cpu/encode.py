@@ -10,14 +10,23 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from quire.backends.cpu.library import Library
 from quire.backends.cpu.lowering import Storage
-from quire.backends.cpu.lowering.native_op import ExchangeKind, Fields, NativeOp
+from quire.backends.cpu.lowering.native_op import (
+    ExchangeKind,
+    Fields,
+    NativeOp,
+    Rotation,
+    StoredWeight,
+)
 from quire.backends.cpu.lowering.storage import ITEM_BYTES
 from quire.backends.cpu.weights import WeightLoader
 from quire.config.kv_groups import KVLayout, KVPlace
 from quire.config.records import Dtype
-from quire.program import Activation, Split, Value
+from quire.program import Activation, Param, Split, Value
 
 _DTYPES = {"float32": "QUIRE_F32", "bfloat16": "QUIRE_BF16"}
 
@@ -105,7 +114,7 @@ class _ModelFields(Fields):
             )
         }
         self._library = library
-        self.loader = loader
+        self._loader = loader
         self.exchanges: list[Exchange] = []
         self.lasting: list[LastingView] = []
         self.step_slot = 0
@@ -140,6 +149,21 @@ class _ModelFields(Fields):
         state.first_entry, state.first_offset = offsets[0]
         state.num_pieces = shape.num_pieces
         state.piece_bytes = shape.piece_bytes
+
+    def weight(self, weight: StoredWeight) -> int:
+        return self._loader.weight(weight)
+
+    def vector(self, param: Param | None, *, plus: float = 0.0) -> int:
+        return self._loader.vector(param, plus=plus)
+
+    def gathered(self, param: Param, places: NDArray[np.intp]) -> int:
+        return self._loader.gathered(param, places)
+
+    def constant(self, values: NDArray[np.float32]) -> int:
+        return self._loader.constant(values)
+
+    def rope(self, rotation: Rotation | None) -> int:
+        return self._loader.rope(rotation)
 
     def dtype(self, value: Value) -> Dtype:
         return self._places[value].dtype

@@ -10,14 +10,14 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
+from typing import Any, ClassVar, Literal, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
 
 from quire.config.records import Dtype
 from quire.program import Activation, Op, OpPlace, Param, Split, Tensor, Value
 from quire.program.ops import collect
-
-if TYPE_CHECKING:
-    from quire.backends.cpu.weights import WeightLoader
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +53,16 @@ def _tensor_name(part: Tensor) -> str:
 
 
 @dataclass(frozen=True, slots=True)
+class Rotation:
+    """The parameters of a rotary table; equal tables are built once."""
+
+    inv_freq: tuple[float, ...]
+    scale: float
+    interleaved: bool
+    axes: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Home:
     """Where a value lies that has no memory of its own: in another value, from a column on."""
 
@@ -66,8 +76,6 @@ ExchangeKind = Literal["columns", "owner", "send", "receive", "rows_in", "rows_o
 
 class Fields(Protocol):
     """Supplies the ids, codes and places in a native model with which an op fills its struct."""
-
-    loader: WeightLoader
 
     def code(self, name: str) -> int:
         """Return a constant of quire.h."""
@@ -87,6 +95,21 @@ class Fields(Protocol):
 
     def state(self, state: Any, layer: int) -> None:
         """Fills a quire_state."""
+
+    def weight(self, weight: StoredWeight) -> int:
+        """Return the id of a matrix or a table."""
+
+    def vector(self, param: Param | None, *, plus: float = 0.0) -> int:
+        """Return the id of a vector with `plus` added to each number; -1 for None."""
+
+    def gathered(self, param: Param, places: NDArray[np.intp]) -> int:
+        """Add a vector of the weight's numbers at these places and return its id."""
+
+    def constant(self, values: NDArray[np.float32]) -> int:
+        """Add a vector of these numbers and return its id."""
+
+    def rope(self, rotation: Rotation | None) -> int:
+        """Return the id of a rotary table; -1 for None."""
 
     def exchange(self, kind: ExchangeKind, split: Split | None, value: Value | Dtype) -> int:
         """Return the number of a new exchange: of a value, or of rows of this dtype that an op

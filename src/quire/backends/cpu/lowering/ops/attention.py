@@ -51,14 +51,12 @@ class NativeAttention(NativeOp):
             struct.spans = True
         struct.relative = -1
         if op.relative is not None:
-            struct.relative = fields.loader.gathered(op.relative, self._relative_places())
+            struct.relative = fields.gathered(op.relative, self._relative_places())
         struct.activation_bits = op.activation_bits
         struct.taken_only = self.taken_only
         slopes = op.alibi_slopes
-        struct.sinks = fields.loader.vector(op.sinks)
-        struct.alibi = (
-            -1 if slopes is None else fields.loader.constant(np.array(slopes, np.float32))
-        )
+        struct.sinks = fields.vector(op.sinks)
+        struct.alibi = -1 if slopes is None else fields.constant(np.array(slopes, np.float32))
 
     def _relative_places(self) -> NDArray[np.intp]:
         """Where each head's bias for each distance lies among the weights [buckets, N]."""

@@ -22,7 +22,7 @@ class NativeRoute(NativeOp):
         op = self.op
         fields.view(struct.logits, op.logits)
         fields.view(struct.out, op.out)
-        struct.bias = fields.loader.vector(op.bias)
+        struct.bias = fields.vector(op.bias)
         struct.score = fields.code(f"QUIRE_ROUTE_{op.score.upper()}")
         groups = ("num_groups", "top_groups", "group_best")
         for name in ("top_k", "jitter", *groups, "normalise", "floor", "scale"):
@@ -71,10 +71,10 @@ class NativeExperts(NativeOp):
         fields.view(struct.out, self.out)
         fields.view(struct.residual, self.residual)
         gate_up, down = self.weights
-        struct.gate_up = fields.loader.weight(gate_up)
-        struct.down = fields.loader.weight(down)
-        struct.gate_up_bias = fields.loader.vector(op.gate_up_bias)
-        struct.down_bias = fields.loader.vector(op.down_bias)
+        struct.gate_up = fields.weight(gate_up)
+        struct.down = fields.weight(down)
+        struct.gate_up_bias = fields.vector(op.gate_up_bias)
+        struct.down_bias = fields.vector(op.down_bias)
         struct.activation = fields.activation(op.act)
         struct.top_k = op.top_k
         struct.weighs_inputs = op.weighs_inputs

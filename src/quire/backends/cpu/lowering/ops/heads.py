@@ -8,8 +8,8 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from quire.backends.cpu.lowering.graph import Graph, lower
-from quire.backends.cpu.lowering.native_op import Fields, NativeOp
-from quire.program import Attention, HeadNorm, Rope, Rotary, Value
+from quire.backends.cpu.lowering.native_op import Fields, NativeOp, Rotation
+from quire.program import Attention, HeadNorm, Rope, Value
 
 HeadsTarget = Literal["view", "keys", "values"]
 
@@ -23,7 +23,7 @@ class HeadsPart:
     target: HeadsTarget
     out: Value | None = None
     norm: HeadNorm | None = None
-    rotation: Rotary | None = None
+    rotation: Rotation | None = None
     norm_after: bool = False
     """Whether the norm comes after the rotation."""
 
@@ -61,15 +61,15 @@ class NativeHeads(NativeOp):
                 slot.norm_kind = fields.code(f"QUIRE_NORM_{part.norm.kind.upper()}")
                 slot.eps = part.norm.eps
             slot.norm_after = part.norm_after
-            slot.rope = fields.loader.rope(part.rotation)
+            slot.rope = fields.rope(part.rotation)
             slot.target = fields.code(f"QUIRE_TO_{part.target.upper()}")
 
 
 def _norm_weight(norm: HeadNorm | None, fields: Fields) -> int:
     """Return the id of the norm's weight; a vector of ones if the norm has no weight."""
     if norm is not None and norm.weight is None:
-        return fields.loader.constant(np.ones(norm.head_dim, np.float32))
-    return -1 if norm is None else fields.loader.vector(norm.weight, plus=norm.weight_offset)
+        return fields.constant(np.ones(norm.head_dim, np.float32))
+    return -1 if norm is None else fields.vector(norm.weight, plus=norm.weight_offset)
 
 
 def heads_of(op: Attention, graph: Graph) -> tuple[NativeHeads, ...]:
@@ -112,7 +112,7 @@ def _chain(value: Value, graph: Graph) -> tuple[HeadNorm | Rope, ...]:
 def _with(part: HeadsPart, op: HeadNorm | Rope) -> HeadsPart:
     if isinstance(op, HeadNorm):
         return replace(part, norm=op, norm_after=part.rotation is not None)
-    return replace(part, rotation=Rotary(op.inv_freq, op.scale, op.interleaved, op.axes))
+    return replace(part, rotation=Rotation(op.inv_freq, op.scale, op.interleaved, op.axes))
 
 
 @lower.register(HeadNorm)

@@ -25,7 +25,7 @@ class NativeHeadLinear(NativeOp):
     def fill(self, struct: Any, fields: Fields) -> None:
         fields.view(struct.x, self.op.x)
         fields.view(struct.out, self.op.out)
-        struct.matrix = fields.loader.weight(self.weights[0])
+        struct.matrix = fields.weight(self.weights[0])
         struct.num_heads = self.op.weight.shape[0]
 
 

@@ -67,8 +67,8 @@ class NativeLinear(NativeOp):
         fields.view(struct.x, self.x)
         fields.view(struct.out, self.outs[0], sum(out.dim for out in self.outs))
         fields.view(struct.residual, self.residual)
-        struct.matrix = fields.loader.weight(self.weights[0])
-        struct.bias = fields.loader.vector(self.bias)
+        struct.matrix = fields.weight(self.weights[0])
+        struct.bias = fields.vector(self.bias)
         struct.activation = fields.activation(self.activation)
         struct.scale = self.scale
 
@@ -104,8 +104,8 @@ class NativeLogits(NativeOp):
 
     def fill(self, struct: Any, fields: Fields) -> None:
         fields.view(struct.x, self.x)
-        struct.matrix = fields.loader.weight(self.weights[0])
-        struct.bias = fields.loader.vector(self.bias)
+        struct.matrix = fields.weight(self.weights[0])
+        struct.bias = fields.vector(self.bias)
         struct.scale = self.scale
         struct.softcap = self.softcap or 0.0
         struct.first = 0 if self.columns is None else self.columns.own[0]

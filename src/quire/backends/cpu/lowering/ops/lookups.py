@@ -56,7 +56,7 @@ class NativeEmbed(NativeOp):
 
     def fill(self, struct: Any, fields: Fields) -> None:
         fields.view(struct.out, self.outs[0], sum(out.dim for out in self.outs))
-        weight = fields.loader.weight(self.weights[0])
+        weight = fields.weight(self.weights[0])
         struct.matrix, struct.table = (weight, -1) if self.tied else (-1, weight)
         struct.scale = self.scale
         struct.given_first = 0 if self.takes_given else -1
@@ -105,7 +105,7 @@ class NativePositions(NativeOp):
     def fill(self, struct: Any, fields: Fields) -> None:
         fields.view(struct.x, self.x)
         fields.view(struct.out, self.out)
-        struct.table = fields.loader.weight(self.weights[0])
+        struct.table = fields.weight(self.weights[0])
         struct.offset = self.offset
         struct.by_type = self.by_type
 

@@ -33,8 +33,8 @@ class NativeNorm(NativeOp):
         fields.view(struct.out, self.out)
         fields.view(struct.residual, self.residual)
         struct.kind = fields.code(f"QUIRE_NORM_{self.kind.upper()}")
-        struct.weight = fields.loader.vector(self.weight, plus=self.weight_offset)
-        struct.bias = fields.loader.vector(self.bias)
+        struct.weight = fields.vector(self.weight, plus=self.weight_offset)
+        struct.bias = fields.vector(self.bias)
         struct.eps = self.eps
 
 

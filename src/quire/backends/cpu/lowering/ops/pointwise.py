@@ -63,7 +63,7 @@ class NativePointwise(NativeOp):
         struct.shift = self.shift
         struct.eps = self.eps
         for place, alpha in enumerate(self.alphas):
-            struct.alphas[place] = fields.loader.vector(alpha)
+            struct.alphas[place] = fields.vector(alpha)
 
 
 lowers(Glu, lambda op: NativePointwise("glu", op.gate, op.out, op.up, op.act))

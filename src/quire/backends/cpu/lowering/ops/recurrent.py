@@ -32,8 +32,8 @@ class NativeConv(NativeOp):
         fields.view(struct.x, op.x)
         fields.view(struct.out, op.outs[0], op.x.dim)
         fields.state(struct.state, op.layer)
-        struct.weight = fields.loader.vector(op.weight)
-        struct.bias = fields.loader.vector(op.bias)
+        struct.weight = fields.vector(op.weight)
+        struct.bias = fields.vector(op.bias)
         struct.width = op.width
         struct.activation = fields.activation(op.act)
 
@@ -52,7 +52,7 @@ class NativeRecurrence(NativeOp):
         for name in self.values:  # type: ignore[attr-defined]
             fields.view(getattr(struct, name), getattr(op, name))
         for name in self.vectors:  # type: ignore[attr-defined]
-            setattr(struct, name, fields.loader.vector(getattr(op, name)))
+            setattr(struct, name, fields.vector(getattr(op, name)))
         for name in self.numbers:  # type: ignore[attr-defined]
             setattr(struct, name, getattr(op, name))
         fields.state(struct.state, op.layer)
