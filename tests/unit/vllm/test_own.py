@@ -431,9 +431,9 @@ def test_vectors_are_read_from_the_bytes_of_a_reply() -> None:
             body = b"".join(numbers(row, dtype, order) for row in rows)
             items = build_metadata_items(dtype, order, (3,), 2)
             found = decode_pooling_output(items=items[::-1], body=body)
-            assert [one.dtype for one in found] == [getattr(torch, dtype)] * 2
+            assert [one.dtype for one in found] == [EMBED_DTYPES[dtype].torch_dtype] * 2
             assert torch.stack(found).float().numpy().tolist() == rows.tolist()
-    assert items[1] == MetadataItem(1, "bfloat16", "big", 6, 12, (3,))
+    assert items[1] == MetadataItem(1, "fp8_e5m2", "big", 3, 6, (3,))
 
 
 def test_prompt_embeddings_are_written_as_the_server_reads_them() -> None:
