@@ -29,7 +29,7 @@ from quire.config.engine_args import AsyncEngineArgs
 from quire.errors import ConfigError, RequestError
 from quire.frontend.online.async_llm import AsyncLLM
 from quire.llm import LLM
-from quire.logits_processors import LogitsProcessor
+from quire.logits_processors import AdapterLogitsProcessor, LogitsProcessor
 from quire.outputs import RequestOutput
 from quire.params import SamplingParams
 from quire.structured.params import StructuredOutputsParams
@@ -348,6 +348,55 @@ def test_only_the_request_that_a_processor_fails_for_ends(
     others = [i for i in range(len(PROMPTS)) if i not in (2, 3)]
     assert [bits(outputs)[i] for i in others] == [bits(plain)[i] for i in others]
     assert bits(again) == bits(plain)
+
+
+class CallsBack(AdapterLogitsProcessor):
+    """Calls the engine from a step, or raises an error without a text."""
+
+    llm: ClassVar[LLM]
+
+    def is_argmax_invariant(self) -> bool:
+        return False
+
+    def new_req_logits_processor(self, params: SamplingParams) -> Any:
+        what = (params.extra_args or {}).get("what")
+        return None if what is None else lambda _ids, _logits: self.fail(what)
+
+    def fail(self, what: str) -> None:
+        calls = {
+            "generate": lambda: self.llm.generate([[1]], use_tqdm=False),
+            "abort": self.llm.llm_engine.abort_all,
+            "close": self.llm.close,
+        }
+        if what in calls:
+            calls[what]()
+        raise WithoutTextError
+
+
+class WithoutTextError(Exception):
+    def __str__(self) -> str:
+        raise ValueError("no text")
+
+
+@pytest.mark.parametrize(
+    ("what", "error"),
+    [
+        *((what, "must not call the engine") for what in ("generate", "abort", "close")),
+        ("raise", "WithoutTextError"),
+    ],
+)
+def test_a_processor_that_calls_its_engine(
+    settings: dict[str, Any], plain: list[RequestOutput], what: str, error: str
+) -> None:
+    params = [one.clone() for one in PARAMS]
+    params[3].extra_args = {"what": what}
+    with LLM(**settings, logits_processors=[CallsBack]) as llm:
+        CallsBack.llm = llm
+        outputs = llm.generate(PROMPTS, params, use_tqdm=False)
+        del CallsBack.llm
+    assert error in (outputs[3].error or "")
+    others = [i for i in range(len(PROMPTS)) if i != 3]
+    assert [bits(outputs)[i] for i in others] == [bits(plain)[i] for i in others]
 
 
 @pytest.mark.parametrize("processor", [TargetOfRequest, Fragile])

@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 
 import pytest
 
-from quire.errors import EngineDeadError
+from quire.errors import EngineDeadError, EngineError
 from quire.frontend.offline.turn_lock import TurnLock
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
@@ -20,6 +20,17 @@ def test_a_thread_may_enter_again() -> None:
     lock = TurnLock()
     with lock, lock:
         pass
+    with lock:
+        pass
+
+
+def test_what_a_step_calls_may_not_enter() -> None:
+    lock = TurnLock()
+    with lock:
+        with lock.stepping(), pytest.raises(EngineError, match="must not call the engine"), lock:
+            pass
+        with lock:
+            pass
     with lock:
         pass
 

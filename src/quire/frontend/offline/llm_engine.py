@@ -289,7 +289,8 @@ class LLMEngine(EngineControl, EngineBase, UnsupportedEngineMethods):
     def _step(self) -> list[AnyOutput]:
         if not self.engine_core.has_unfinished_requests():
             return []
-        outputs = self.engine_core.step()
+        with self._lock.stepping():
+            outputs = self.engine_core.step()
         done = self.output_processor.process_outputs(outputs)
         if done.aborts:
             self.engine_core.abort_requests(done.aborts)

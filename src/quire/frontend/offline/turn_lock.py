@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Protocol
 
-from quire.errors import EngineDeadError
+from quire.errors import EngineDeadError, EngineError
 
 _DELAY_S = 0.05
 """Seconds of idle time before the work starts, so that quick successive calls are not delayed."""
@@ -87,13 +87,14 @@ class TurnLock:
         self._pid = os.getpid()
         self._owner: int | None = None
         self._depth = 0
+        self._is_stepping = False
         self._inside = threading.Lock()
         self._door = threading.Lock()
         """Held by the next thread until it has the lock; other threads wait for it."""
 
     def __enter__(self) -> None:
-        """Wait for the turn. Raises EngineDeadError in a child whose state was copied during a
-        change."""
+        """Wait for the turn. Raises EngineError inside a step of this thread, and EngineDeadError
+        in a child whose state was copied during a change."""
         me = threading.get_ident()
         if self._pid != os.getpid():
             self._adopt(me)
@@ -101,6 +102,10 @@ class TurnLock:
             with self._door:
                 self._inside.acquire()
             self._owner = me
+        elif self._is_stepping:
+            raise EngineError(
+                "a function that a step calls, such as a logits processor, must not call the engine"
+            )
         self._depth += 1
 
     def __exit__(self, *raised: object) -> None:
@@ -108,6 +113,15 @@ class TurnLock:
         if not self._depth:
             self._owner = None
             self._inside.release()
+
+    @contextmanager
+    def stepping(self) -> Iterator[None]:
+        """The part of the owner's turn in which the guarded state is being changed."""
+        self._is_stepping = True
+        try:
+            yield
+        finally:
+            self._is_stepping = False
 
     @contextmanager
     def aside(self) -> Iterator[None]:

@@ -140,4 +140,7 @@ def _defect(row: Logits) -> str:
 
 
 def _text(error: BaseException | None) -> str:
-    return f"{type(error).__name__}: {error}"
+    try:
+        return f"{type(error).__name__}: {error}"
+    except Exception:  # of a user's own `__str__`
+        return type(error).__name__
