@@ -33,8 +33,8 @@ def module_command(module: str, *arguments: str) -> list[str]:
 def dying_command(module: str, *arguments: str) -> list[str]:
     """As `module_command`, for a process that the kernel kills when the thread that starts it ends.
 
-    The kernel is told by an interpreter that runs nothing else, because what a Python installation
-    runs at each start (`sitecustomize`) may hang. Only Linux has this signal.
+    An interpreter that runs nothing else asks the kernel for this, because what a Python
+    installation runs at each start (`sitecustomize`) may hang. Only Linux has this signal.
     """
     command = module_command(module, *arguments)
     if sys.platform != "linux":
