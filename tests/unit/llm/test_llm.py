@@ -242,8 +242,6 @@ def test_what_does_not_work_is_refused(llm: LLM) -> None:
         llm.embed("a")
     with pytest.raises(RequestError, match=r"gives no vectors or classes; use LLM\.generate"):
         llm.score("a", "b")
-    with pytest.raises(ConfigError, match=r"chat_template of LLM\.score must be left out"):
-        llm.score("a", "b", chat_template="x")
 
 
 def test_a_priority_is_ignored_under_first_come(llm: LLM) -> None:
