@@ -135,6 +135,8 @@ class Round:
         self.has_processors = chance.random() < 0.2
         names, formats = ("dtype", "quantization", "kv_cache_dtype"), chance.choice(FORMATS)
         self.common: dict[str, Any] = dict(zip(names, formats, strict=True))
+        # A number that is given lets requests wait however long the overload lasts.
+        self.common |= {"max_num_queued_reqs": 1024}
         self.common |= {"max_model_len": LONGEST, "reasoning_config": REASONING}
         self.common |= FOR_TEXT if self.is_text else {}
         self.common |= {"logits_processors": PROCESSORS} if self.has_processors else {}
