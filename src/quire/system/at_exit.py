@@ -58,7 +58,7 @@ def _close_all() -> None:
 def make_scratch(parent: str | None = None) -> str:
     """Creates an empty directory that only its owner may read, in `parent` or where temporary
     files are. Those that processes of this user have left there, because they were killed, are
-    removed: nobody has them locked. Raises OSError."""
+    removed: no process has them locked. Raises OSError."""
     parent = parent or tempfile.gettempdir()
     _remove_left(parent)
     while True:
