@@ -7,7 +7,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -342,6 +342,8 @@ _RENAMED = (
 _LLAVA_LINEAR = {"linear_1": "0", "linear_2": "2"}
 """Names of the old surgery scripts; Pixtral's keep their numbers."""
 _INTERN_LINEAR = {"linear_1": "1", "linear_2": "3"}
+_MOST_LAYERS = 64
+"""Of an image encoder."""
 
 
 def projector_tensors(config: dict[str, Any], tensors: dict[str, Floats]) -> Named:
@@ -407,12 +409,17 @@ def _gemma4_tensor(name: str, array: Floats) -> tuple[str, Floats]:
             array = np.moveaxis(pixels, -1, -3).reshape(array.shape)
         return f"{_GEMMA4_UNIFIED[module]}.{kind}", array
     name = name.replace("model.vision_tower.encoder.", "vision_model.model.")
-    names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.MMPROJ, 16)
+    names = _projector_names()
     ends = (".weight", ".input_min", ".input_max", ".output_min", ".output_max")
     stored = names.get_name(name.replace(".linear.weight", ".weight"), try_suffixes=ends)
     if stored is None:
         raise RuntimeError(f"gguf-py has no name for {name}")
     return str(stored), array
+
+
+@cache
+def _projector_names() -> gguf.TensorNameMap:
+    return gguf.get_tensor_name_map(gguf.MODEL_ARCH.MMPROJ, _MOST_LAYERS)
 
 
 def _is_dropped(kind: str, vision: dict[str, Any], name: str) -> bool:
@@ -429,7 +436,7 @@ def _name(name: str) -> str:
         return "v.class_embd"
     if re.search(r"lambda_[12]$|position_embeddings$", name):
         name += ".weight"
-    names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.MMPROJ, 16)
+    names = _projector_names()
     spellings = (name, f"model.{name}", name.replace("vision_tower.", "vision_tower.vision_model."))
     found = (names.get_name(one, try_suffixes=(".weight", ".bias")) for one in spellings)
     stored = next((one for one in found if one is not None), None)
