@@ -61,7 +61,9 @@ _QWEN2_VL: Mapping[str, Any] = {
             "num_hidden_layers": 28, "num_attention_heads": 12, "num_key_value_heads": 2,
             "head_dim": 128, "vocab_size": 151936, "max_position_embeddings": 32768,
             "rms_norm_eps": 1e-6, "rope_theta": 1e6, "hidden_act": "silu",
-            "rope_scaling": {"type": "mrope", "mrope_section": [16, 24, 24]},
+            "rope_parameters": {
+                "rope_type": "default", "rope_theta": 1e6, "mrope_section": [16, 24, 24],
+            },
             "tie_word_embeddings": True,
         },
         "vision_config": {
