@@ -7,9 +7,11 @@ does not include the model's name and path.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -24,6 +26,9 @@ if TYPE_CHECKING:
 _IRRELEVANT = frozenset({"_name_or_path", "transformers_version", "torch_dtype", "dtype"})
 """Keys of config.json that do not influence the program. The dtype of the computation is
 `ModelConfig.dtype`."""
+_PACKAGE = Path(__file__).parents[2]
+_COMPUTING = ("backends", "gguf", "images", "models", "program", "weights")
+"""Packages whose code determines the bits of K/V."""
 
 
 def kv_fingerprint(
@@ -36,7 +41,7 @@ def kv_fingerprint(
     """Return 64 hex digits. `weights`: the `weights_digest`. `kvcache.model_root` adds the block
     size and the format of K/V."""
     parts = {
-        "quire": __version__,
+        "quire": [__version__, _code_digest()],
         "backend": [backend.name, backend.build],
         "config": _relevant(model.hf_config),
         "weights": [model.weights, weights],
@@ -49,6 +54,18 @@ def kv_fingerprint(
         parts["ranks"] = [parallel.pipeline_parallel_size, parallel.tensor_parallel_size]
     text = json.dumps(parts, sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()
+
+
+@functools.cache
+def _code_digest() -> str:
+    """Of the Python code that computes: a checkout of the sources changes without its version."""
+    digest = hashlib.sha256()
+    for package in _COMPUTING:
+        for path in sorted((_PACKAGE / package).rglob("*.py")):
+            if path.parent.name != "_native":  # the backend's build has its libraries
+                data = path.read_bytes()
+                digest.update(f"{path.relative_to(_PACKAGE)} {len(data)}\n".encode() + data)
+    return digest.hexdigest()
 
 
 def reread_fingerprint(config: EngineConfig, backend: Capabilities) -> str:

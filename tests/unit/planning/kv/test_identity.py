@@ -218,3 +218,19 @@ def test_new_weights_in_the_same_place(copied: Path) -> None:
     assert reread_fingerprint(config, capabilities) == config.cache.fingerprint
     flip(copied / "model.safetensors", (copied / "model.safetensors").stat().st_size - 2)
     assert reread_fingerprint(config, capabilities) != config.cache.fingerprint
+
+
+def test_code_that_computes(
+    model_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = fingerprint(model_dir)
+    models = tmp_path / "models"
+    models.mkdir()
+    monkeypatch.setattr(identity, "_PACKAGE", tmp_path)
+    found = {first}
+    for name, text in (("a.py", "x = 1"), ("a.py", "x = 2"), ("b.py", "x = 2"), ("a.txt", "")):
+        (models / name).write_text(text)
+        identity._code_digest.cache_clear()
+        found.add(fingerprint(model_dir))
+    identity._code_digest.cache_clear()
+    assert len(found) == 4
