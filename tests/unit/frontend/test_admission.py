@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from quire.config import SchedulerConfig
+from quire.errors import RequestError
 from quire.frontend.inputs.input_processor import EngineInput
 from quire.frontend.observers import admission
 from quire.frontend.observers.admission import AdmissionControl, QueueFullError
@@ -219,6 +220,16 @@ def test_decoded_images_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert door.come(num_bytes=40)
     with pytest.raises(QueueFullError, match="100 B of decoded images and sounds are waiting"):
         door.control.check(1, 1, 1)
+
+
+def test_images_that_are_asked_about_many_times_are_bounded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(admission, "_MOST_IMAGE_BYTES", 100)
+    Door().control.check(2, 2, 100)
+    with pytest.raises(RequestError, match=r"at most 100 B, but 3 times they have 150 B") as error:
+        Door().control.check(3, 3, 150)
+    assert error.value.parameter == "n"
 
 
 def test_a_refusal_names_the_option() -> None:

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 
 from quire.config import SchedulerConfig
-from quire.errors import CapacityError
+from quire.errors import CapacityError, RequestError
 from quire.frontend.completion_state import CompletionState
 from quire.frontend.observers.observer import RequestObserver, StepTokens
 from quire.frontend.request_record import RequestRecord
@@ -98,7 +98,14 @@ class AdmissionControl(RequestObserver):
 
     def check(self, num_requests: int, num_tokens: int, num_image_bytes: int = 0) -> None:
         """Raises QueueFullError if there is no room for these core requests, prompt tokens and
-        bytes of decoded images and sounds."""
+        bytes of decoded images and sounds, RequestError if there never is."""
+        if num_requests > 1 and num_image_bytes > _MOST_IMAGE_BYTES:
+            raise RequestError(
+                f"n times the decoded images and sounds must have at most "
+                f"{format_bytes(_MOST_IMAGE_BYTES)}, but {num_requests} times they have "
+                f"{format_bytes(num_image_bytes)}: send a smaller n, or smaller images",
+                parameter="n",
+            )
         num_open = self._num_open
         is_small = num_open <= self._max_running * _CALM
         if is_small and self._now() - self._refused_at > _CALM_S:
