@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from quire.errors import RequestError
+from quire.errors import RequestError, quoted
 from quire.units import MiB
 
 ContentFormat = Literal["string", "openai"]
@@ -157,8 +157,15 @@ def _given(kind: str, part: Mapping[str, Any], where: str) -> Any:
     for name in (*_TYPES[kind], "url"):
         value = part.get(name)
         if isinstance(value, Mapping):
-            data = value.get("data") if name == "input_audio" else None
-            value = value.get("url") if data is None else f"data:audio;base64,{data}"
+            has_data = name == "input_audio" and value.get("data") is not None
+            key = "data" if has_data else "url"
+            value = value.get(key)
+            if not isinstance(value, str | None):
+                raise RequestError(
+                    f"{where}.{name}.{key} must be a string, got {quoted(value)}",
+                    parameter="messages",
+                )
+            value = f"data:audio;base64,{value}" if has_data else value
         if value is not None:
             return _WRAPPERS[kind](value) if kind in _WRAPPERS else value
     what = {"image": "the URL of an image", "video": "the URL of a video"}.get(

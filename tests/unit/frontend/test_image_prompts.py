@@ -90,6 +90,13 @@ def test_a_prompt_of_tokens_has_placeholders_or_all_rows() -> None:
         place_in_tokens(vision, [5, 1001], pictures, _encode)
 
 
+def test_tokens_of_a_video_do_not_stand_for_an_image() -> None:
+    vision = _vision(is_same=True)
+    vision.video = SimpleNamespace(kind="video", placeholder=_ROW, row_token_id=_IDS[_ROW])
+    with pytest.raises(PromptError, match=r"token 1000 .* does not stand for the image that is"):
+        place_in_tokens(vision, [5, 1000, 1000], [_picture(1, 1)], _encode)
+
+
 def test_a_number_of_placeholders_that_differs_is_an_error() -> None:
     parts = PromptParts(["a", "b", "c"], [_PLACE] * 2)
     with pytest.raises(PromptError, match="it has 2 of them and 1 images"):
@@ -120,6 +127,20 @@ def test_images_are_taken_in_order_and_texts_are_hidden_everywhere() -> None:
     ]  # fmt: skip
     assert _PLACE not in str(taken.messages)
     assert literals.parts(str(taken.messages[0])).texts == [str(messages[0])]
+
+
+@pytest.mark.parametrize(
+    ("part", "field"),
+    [
+        ({"type": "image_url", "image_url": {"url": 3}}, "image_url.url"),
+        ({"type": "video_url", "video_url": {"url": ["a"]}}, "video_url.url"),
+        ({"type": "input_audio", "input_audio": {"data": 3, "format": "wav"}}, "input_audio.data"),
+        ({"type": "input_audio", "input_audio": {"url": True}}, "input_audio.url"),
+    ],
+)
+def test_what_is_no_text_is_an_error_that_names_the_field(part: Any, field: str) -> None:
+    with pytest.raises(RequestError, match=rf"messages\[0\]\.content\[0\]\.{field} must be a str"):
+        take_images([{"role": "user", "content": [part]}], Literals(_PLACE).hidden)
 
 
 def test_ids_of_videos_stand_without_those_of_images() -> None:

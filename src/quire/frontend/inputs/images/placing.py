@@ -163,6 +163,12 @@ def _placed(
     begin, left = 0, [*pictures]
     while left:
         is_next = [_form(vision, one).row_token_id == token_ids[rows[begin]] for one in left]
+        if True not in is_next:
+            raise PromptError(
+                f"token {token_ids[rows[begin]]} of the prompt does not stand for the "
+                f"{left[0].kind} that is given",
+                parameter="prompt",
+            )
         picture = left.pop(is_next.index(True))
         count = vision.num_rows(picture.layout)
         runs = _runs(rows[begin : begin + count])
