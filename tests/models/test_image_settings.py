@@ -14,7 +14,9 @@ from vision_cases import CASES
 
 Image = pytest.importorskip("PIL.Image")
 
-from quire.errors import CheckpointError, UnsupportedModelError  # noqa: E402
+from quire import LLM  # noqa: E402
+from quire.errors import CheckpointError, PromptError, UnsupportedModelError  # noqa: E402
+from quire.frontend.inputs.images.prompts import ImagePrompts  # noqa: E402
 from quire.images.picture import picture_of  # noqa: E402
 from quire.images.rules import Multiples  # noqa: E402
 from quire.models.vision.families import vision_model  # noqa: E402
@@ -191,6 +193,35 @@ def test_null_in_the_settings_of_a_request_changes_nothing(tmp_path: Path) -> No
     CASES["idefics3"](tmp_path)
     own = _vision(tmp_path).resizing
     assert _vision(tmp_path, {"size": None, "do_image_splitting": None}).resizing == own
+
+
+@pytest.mark.parametrize(
+    ("family", "given", "unknown"),
+    [
+        ("qwen3-vl", {"fps": 1, "max_pixels": 640}, "max_soft_tokens"),
+        ("qwen2-vl", {"size": {"longest_edge": 640}}, "do_image_splitting"),
+        ("idefics3", {"do_image_splitting": False}, "max_pixels"),
+        ("mistral3", {"size": {"longest_edge": 16}}, "max_pixels"),
+        ("internvl", {"crop_to_patches": False, "min_patches": 1}, "max_pixels"),
+        ("gemma4", {"max_soft_tokens": 4}, "size"),
+    ],
+)
+def test_a_setting_that_the_model_has_not_is_refused(
+    family: str, given: dict[str, Any], unknown: str, tmp_path: Path
+) -> None:
+    CASES[family](tmp_path)
+    with LLM(str(tmp_path), backend="reference", max_model_len=64) as llm:
+        images = ImagePrompts(llm.llm_engine.model_config)
+    assert images.changed({**given, unknown: None}).is_on
+    with pytest.raises(PromptError, match=f"must have no {unknown}: the image processor of this"):
+        images.changed({**given, unknown: 4})
+
+
+@pytest.mark.parametrize("size", [640, {}, {"height": 28, "width": 28}])
+def test_a_size_that_has_no_number_of_pixels_is_an_error(size: Any, tmp_path: Path) -> None:
+    CASES["qwen2-vl"](tmp_path)
+    with pytest.raises(CheckpointError, match=r"size is .* an object with these numbers of pixels"):
+        _vision(tmp_path, {"size": size})
 
 
 def test_deepstack_layers_in_another_order_are_an_error(tmp_path: Path) -> None:

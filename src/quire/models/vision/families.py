@@ -50,7 +50,9 @@ def vision_model(hf_config: HfConfig) -> VisionModel | None:
     make, section = _FAMILIES.get(kind), "audio_config" if kind in _SOUNDS else "vision_config"
     if make is None or not isinstance(hf_config.get(section), dict):
         return None
-    return make(ConfigReader(hf_config), image_settings(hf_config), text_part(hf_config))
+    settings = image_settings(hf_config)
+    found = make(ConfigReader(hf_config), settings, text_part(hf_config))
+    return replace(found, settings=found.settings | settings.used)
 
 
 def _idefics3(reader: ConfigReader, settings: ConfigReader, text: HfConfig) -> VisionModel:

@@ -146,6 +146,8 @@ class VisionModel:
     "": the model was not trained for it."""
     languages: frozenset[str] = frozenset()
     """The codes of languages that such a prompt may name."""
+    settings: frozenset[str] = frozenset()
+    """The settings of the image processor that were given and are read."""
 
     @property
     def kind(self) -> Kind:

@@ -32,6 +32,8 @@ from quire.models.vision.tower import PATCHES, PROJECTOR, VISION, square_side
 from quire.program import Builder, HeadLayout, Program, Tensor, Value
 
 _MAX_PIXELS = 1 << 26
+_SIZE = frozenset({"shortest_edge", "longest_edge", "min_pixels", "max_pixels"})
+_EXAMPLE = {"shortest_edge": 56 * 56, "longest_edge": 28 * 28 * 1280}
 _MAX_LAYERS = 1024
 _MAX_FPS = 1000.0
 _EPS = 1e-6
@@ -57,7 +59,8 @@ def qwen_vl(reader: ConfigReader, settings: ConfigReader, text: HfConfig) -> Vis
     parts = _parts(reader.text("model_type") or "", vision_section(reader))
     patches = parts.patches
     resizing = Multiples(**_limits(settings, patches, 56 * 56, 28 * 28 * 1280))
-    video = _video(reader, parts, video_settings(reader))
+    of_frames = video_settings(reader)
+    video = _video(reader, parts, of_frames)
     of_video = video.resizing
     most = of_video.most_pixels // (of_video.per_tile if of_video.counts_frames else 1)
     most = max(resizing.most_pixels, most)
@@ -74,6 +77,7 @@ def qwen_vl(reader: ConfigReader, settings: ConfigReader, text: HfConfig) -> Vis
         ("model.visual.", "visual."),
         ("model.visual.", "visual."),
         video=video,
+        settings=frozenset(of_frames.used),
     )
 
 
@@ -139,7 +143,9 @@ def _video(reader: ConfigReader, parts: _Parts, settings: ConfigReader) -> Video
 def _pixels(settings: ConfigReader, edge: str, key: str, default: int) -> int:
     """A number of pixels, under a key of its own, or in `size` under the name of an edge."""
     value, size = settings.raw(key), settings.raw("size")
-    if value is None and isinstance(size, dict):
+    if size is not None and not (isinstance(size, dict) and _SIZE.intersection(size)):
+        raise settings.error("size", size, "an object with these numbers of pixels", _EXAMPLE)
+    if value is None and size is not None:
         value = size.get(edge, size.get(key))
     value = default if value is None else value
     if type(value) is not int or not 1 <= value <= _MAX_PIXELS:

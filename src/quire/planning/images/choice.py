@@ -51,6 +51,7 @@ def images_choice(
     most = _limit(limits, kind)
     if most == 0 or why_not:
         return ImagesChoice(None, why_not or "limit_mm_per_prompt allows none")
+    _tell_unknown(args.mm_processor_kwargs, checkpoint)
     return ImagesChoice(
         ImagesConfig(
             most=most if kind == "image" else 0,
@@ -61,6 +62,19 @@ def images_choice(
             domains=_domains(args.allowed_media_domains),
         )
     )
+
+
+def _tell_unknown(kwargs: Mapping[str, Any] | None, checkpoint: Checkpoint) -> None:
+    from quire.models.vision.families import vision_model  # for models with images alone
+
+    vision = vision_model(checkpoint.model.hf_config)
+    unknown = [one for one in kwargs or () if vision is None or one not in vision.settings]
+    if unknown:
+        logger.warning(
+            "%s of mm_processor_kwargs has no effect: the image processor of this model has no "
+            "such setting",
+            ", ".join(map(quoted, unknown)),
+        )
 
 
 def _kind(checkpoint: Checkpoint) -> str:

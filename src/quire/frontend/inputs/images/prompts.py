@@ -85,6 +85,13 @@ class ImagePrompts:
             own, most = found._vision.patching, self._vision.patching
         except ModelError as error:
             raise PromptError(f"{_KWARGS}: {error}", parameter=_KWARGS) from None
+        for name, value in kwargs.items():
+            if value is not None and name not in found._vision.settings:
+                raise PromptError(
+                    f"{_KWARGS} must have no {name}: the image processor of this model has no "
+                    "such setting",
+                    parameter=_KWARGS,
+                )
         if own.most_patches > most.most_patches:
             raise PromptError(
                 f"{_KWARGS} of a request must not make images larger than those of the engine",
