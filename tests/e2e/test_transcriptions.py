@@ -124,10 +124,10 @@ def test_streams_and_options_work(server: RunningServer, client: Any) -> None:
     beams = ask(extra_body={"use_beam_search": True, "n": 3})
     assert isinstance(beams.text, str)
     with server.client() as http:
-        data = {"prompt": "Hello", "hotwords": "Quire", "chunking_strategy": "auto"}
+        data = {"prompt": "Hello", "hotwords": "Quire", "chunking_strategy": "auto", "n": "2"}
         reply = http.post(PATH, files={"file": file}, data=data).raise_for_status()
         ignored = reply.headers["x-quire-ignored-fields"]
-        assert ignored == "chunking_strategy, prompt, hotwords"
+        assert ignored == "chunking_strategy, prompt, hotwords, n"
         for name in ("/v1/audio/translations", "/v1/realtime"):
             assert http.post(name, files={"file": file}).status_code == 404
         for language in ("", "de"):

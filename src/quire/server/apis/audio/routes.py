@@ -89,6 +89,8 @@ ROUTES = Routes("generation")
 async def transcriptions(http: Request, form: TranscriptionRequest) -> Response | ASGIApp:
     """The words of a sound."""
     ignored = [name for name in _WITHOUT_EFFECT if getattr(form, name)]
+    if form.n != 1 and not form.use_beam_search:
+        ignored.append("n")
     context_of(http).ignored_fields.tell(http, ignored)
 
     async def prompts(model: ServedModel, _: ChatRequest) -> list[PreparedPrompt]:
