@@ -104,6 +104,14 @@ def test_tenants_share_nothing_and_the_cache_is_bounded() -> None:
         assert len(cache) <= 2
 
 
+def test_requests_share_the_rows_of_one_picture() -> None:
+    manager = ImageManager(_Encoder(), PictureCache(1 << 20))
+    for name in "ab":
+        manager.add(_request(name, (1, 1)))
+    first, second = manager.advance(60.0).ready
+    assert first.input_rows[0].data is second.input_rows[0].data
+
+
 def test_a_failure_ends_its_request_alone_and_an_abort_is_forgotten() -> None:
     manager = ImageManager(_Encoder(), PictureCache(1 << 20))
     manager.add(_request("gone", (5, 4)))

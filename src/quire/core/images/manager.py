@@ -172,7 +172,8 @@ def _with_rows(request: EngineCoreRequest, rows: dict[bytes, bytes]) -> EngineCo
         begin = 0
         for index in entries:
             size = given[index].count * width
-            part = bytes(data[begin : begin + size])
+            # One entry has the bytes of the cache themselves, which requests share.
+            part = rows[image.digest] if size == len(data) else bytes(data[begin : begin + size])
             given[index] = msgspec.structs.replace(given[index], data=part)
             begin += size
     return msgspec.structs.replace(request, input_rows=given, images=[])
