@@ -20,23 +20,17 @@ _DIE_WITH_PARENT = (  # prctl(PR_SET_PDEATHSIG, SIGKILL)
 )
 
 
-def module_command(module: str, *arguments: str) -> list[str]:
-    """The command that runs `module.main(*arguments)`; its result is the exit code. For trusted
-    processes: they have the same `sys.path` as this one.
-
-    Entries of `sys.path` that are not strings are left out, as the import system ignores them.
-    """
-    paths = [path for path in sys.path if isinstance(path, str)]
-    return [sys.executable, "-c", _RUN_MODULE, module, str(len(paths)), *paths, *arguments]
-
-
 def dying_command(module: str, *arguments: str) -> list[str]:
-    """As `module_command`, for a process that the kernel kills when the thread that starts it ends.
+    """The command that runs `module.main(*arguments)`; its result is the exit code. For trusted
+    processes: they have the same `sys.path` as this one. The kernel kills such a process when the
+    thread that starts it ends.
 
-    An interpreter that runs nothing else asks the kernel for this, because what a Python
+    Entries of `sys.path` that are not strings are left out, as the import system ignores them. An
+    interpreter that runs nothing else asks the kernel for the kill, because what a Python
     installation runs at each start (`sitecustomize`) may hang. Only Linux has this signal.
     """
-    command = module_command(module, *arguments)
+    paths = [path for path in sys.path if isinstance(path, str)]
+    command = [sys.executable, "-c", _RUN_MODULE, module, str(len(paths)), *paths, *arguments]
     if sys.platform != "linux":
         return command
     return [sys.executable, "-I", "-S", "-c", _DIE_WITH_PARENT, str(os.getpid()), *command]

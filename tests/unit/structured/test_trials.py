@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from texts import checked_grammar, trial
@@ -114,5 +115,15 @@ def test_a_child_that_is_gone_is_replaced(own_children: list[module.ChildProcess
     assert own_children != [first]
 
 
+def test_a_child_runs_nothing_that_hangs_before_its_own_code(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Such a child would not see that its parent has ended, and outlive it."""
+    (tmp_path / "sitecustomize.py").write_text("import time; time.sleep(600)")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setattr(module, "_CLOCK_S", 10.0)
+    assert module.try_grammar(JOB) == ""
+
+
 def _replace_child(monkeypatch: pytest.MonkeyPatch, code: str) -> None:
-    monkeypatch.setattr(module, "module_command", lambda _: [sys.executable, "-c", code])
+    monkeypatch.setattr(module, "isolated_command", lambda *_: [sys.executable, "-c", code])

@@ -15,7 +15,7 @@ from quire.errors import CapacityError, QuireError
 from quire.structured.limits import MAX_TRIAL_S
 from quire.structured.trials.wire import OUTCOME, TrialJob
 from quire.system.child_process import ChildPool, ChildProcess, StoppedError, encoded_job
-from quire.system.child_python import module_command
+from quire.system.child_python import isolated_command
 
 MAX_PROCESSES = 2
 """With a second process, a slow grammar does not keep all others waiting."""
@@ -61,9 +61,9 @@ def _death(code: int, cause: Exception) -> Exception:
 
 def _start() -> ChildProcess:
     try:
-        return ChildProcess(
-            module_command("quire.structured.trials.child"), OUTCOME, _MAX_OUTCOME_BYTES
-        )
+        packages = ("quire", "llguidance", "msgspec")
+        command = isolated_command("quire.structured.trials.child", packages, "grammars")
+        return ChildProcess(command, OUTCOME, _MAX_OUTCOME_BYTES)
     except OSError as error:
         raise QuireError(f"no process for grammars can be started: {error}") from None
 
