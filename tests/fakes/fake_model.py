@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from fake_executor import POISON, WRONG, FakeExecutor, expected_tokens
+from fake_executor import POISON, VOCAB, WRONG, FakeExecutor, expected_tokens
 from kv_layouts import layout_of
 
 from quire.config.records import CacheConfig, SchedulerConfig
@@ -70,7 +70,7 @@ class Simulation:
             saves = ChunkSaves(kv, self.store, self.executor.read_blocks)
             loads = PrefixLoads(kv, self.store, self.executor.write_blocks)
         self.scheduler = Scheduler(
-            config, kv, self.max_model_len, self._follow_grammar, None, saves, loads
+            config, kv, self.max_model_len, VOCAB, self._follow_grammar, None, saves, loads
         )
         self.transfers: KVTransfers | None = None
         if self.store is not None:

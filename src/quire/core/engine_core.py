@@ -116,6 +116,7 @@ class EngineCore:
             config.scheduler,
             kv,
             config.model.max_model_len,
+            config.model.vocab_size,
             self.structured_outputs.advance,
             self.structured_outputs.look_ahead,
             None if store is None else ChunkSaves(kv, store, BlockReader(self.executor)),

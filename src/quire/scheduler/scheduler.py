@@ -20,6 +20,7 @@ from quire.protocol import (
     StepResult,
 )
 from quire.scheduler.drafting.drafting import Drafting, LookAhead
+from quire.scheduler.drafting.proposers import proposer_of
 from quire.scheduler.in_flight import PlanInFlight
 from quire.scheduler.integrity import check_states
 from quire.scheduler.pacing.step_pacing import StepPacing
@@ -56,6 +57,7 @@ class Scheduler:
         config: SchedulerConfig,
         kv: KVCacheManager,
         max_model_len: int,
+        vocab_size: int,
         follow_grammar: FollowGrammar | None = None,
         look_ahead: LookAhead | None = None,
         saves: ChunkSaves | None = None,
@@ -71,7 +73,11 @@ class Scheduler:
         """Plans whose results are not collected yet, oldest first."""
         self.pacing = StepPacing(config)
         speculation = config.speculation
-        self.drafting = None if speculation is None else Drafting(speculation, look_ahead)
+        self.drafting = (
+            None
+            if speculation is None
+            else Drafting(speculation, look_ahead, proposer_of(speculation, vocab_size))
+        )
         self._saves = saves
         self._max_model_len = max_model_len
         self._follow_grammar = follow_grammar

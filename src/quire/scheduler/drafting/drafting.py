@@ -14,7 +14,6 @@ from quire.outputs.request_output import RequestSpecDecodeMetrics
 from quire.protocol import SpeculationStats
 from quire.scheduler.drafting.acceptance import Acceptance, RequestAcceptance
 from quire.scheduler.drafting.proposer import OF_MODEL, PREDICTED, Proposer
-from quire.scheduler.drafting.proposers import proposer_of
 from quire.scheduler.drafting.row_costs import RowCosts
 from quire.scheduler.request import Request
 
@@ -54,12 +53,12 @@ class Drafting:
     def __init__(
         self,
         config: SpeculationConfig,
-        look_ahead: LookAhead | None = None,
-        proposer: Proposer | None = None,
+        look_ahead: LookAhead | None,
+        proposer: Proposer,
     ) -> None:
         self._config = config
         self._look_ahead = look_ahead
-        self._proposer = proposer or proposer_of(config)
+        self._proposer = proposer
         self._costs = RowCosts()
         self._acceptance = Acceptance()
         self._of_requests: dict[Request, RequestAcceptance] = {}
