@@ -119,8 +119,13 @@ def _raises(_: Logits) -> Logits:
     raise ZeroDivisionError("I am broken")
 
 
+def _exits(_: Logits) -> Logits:
+    raise SystemExit("I am broken")
+
+
 FAULTS: dict[str, Callable[[Logits], Any]] = {
     "raises": _raises,
+    "exits": _exits,
     "NaN": lambda logits: np.full_like(logits, np.nan),
     "infinite": lambda logits: np.full_like(logits, np.inf),
     "nothing left": lambda logits: np.full_like(logits, -np.inf),

@@ -15,6 +15,7 @@ from quire.logits_processors.interface import (
     RowsError,
 )
 from quire.params import SamplingParams
+from quire.system.deferred_signals import raise_ctrl_c
 
 if TYPE_CHECKING:
     import numpy as np
@@ -52,24 +53,25 @@ class AdapterLogitsProcessor(LogitsProcessor):
 
         def make(
             params: SamplingParams, prompt: list[int] | None, output: list[int]
-        ) -> Callable[..., Any] | Exception | None:
+        ) -> Callable[..., Any] | BaseException | None:
             try:
                 return self._bound(params, prompt, output)
-            except Exception as error:
+            except BaseException as error:
+                raise_ctrl_c(error)
                 return error
 
-        found: dict[int, Callable[..., Any] | Exception] = {**self.req_info}
+        found: dict[int, Callable[..., Any] | BaseException] = {**self.req_info}
         process_dict_updates(found, batch_update, make)
-        failed = {place: one for place, one in found.items() if isinstance(one, Exception)}
+        failed = {place: one for place, one in found.items() if isinstance(one, BaseException)}
         self.req_info = {
-            place: one for place, one in found.items() if not isinstance(one, Exception)
+            place: one for place, one in found.items() if not isinstance(one, BaseException)
         }
         if failed:
             raise RowsError(failed)
 
     def apply(self, logits: NDArray[np.float32]) -> NDArray[np.float32]:
         """Change the rows in place. Raises RowsError for requests whose callable fails."""
-        errors: dict[int, Exception] = {}
+        errors: dict[int, BaseException] = {}
         for place, process in self.req_info.items():
             row = logits[place]
             try:
@@ -77,7 +79,8 @@ class AdapterLogitsProcessor(LogitsProcessor):
                 if changed is not row:
                     _check_row(changed, row)
                     logits[place] = changed
-            except Exception as error:
+            except BaseException as error:
+                raise_ctrl_c(error)
                 errors[place] = error
         if errors:
             raise RowsError(errors, logits)

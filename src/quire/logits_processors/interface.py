@@ -89,7 +89,7 @@ class RowsError(QuireError):
     """Raised by a processor for requests that failed, after it has processed all others."""
 
     def __init__(
-        self, errors: Mapping[int, Exception], logits: NDArray[np.float32] | None = None
+        self, errors: Mapping[int, BaseException], logits: NDArray[np.float32] | None = None
     ) -> None:
         """`errors`: by position in the batch. `logits` [N, V]: valid except for the failed rows."""
         super().__init__("; ".join(f"request {place}: {e!r}" for place, e in errors.items()))

@@ -196,12 +196,18 @@ def _with_error_replies(handler: Callable[..., Any], logs_stack: bool) -> Callab
     """Wraps a handler: errors become error replies; a client's disconnect is not an error.
     `logs_stack`: every error is logged with its stack."""
 
+    async def answered(request: Request) -> Any:
+        try:
+            return await handler(request)
+        except (SystemExit, KeyboardInterrupt) as error:  # of a plug-in: would end the event loop
+            raise RuntimeError(f"{type(error).__name__}: {error}") from error
+
     async def endpoint(request: Request) -> Any:
         try:
             is_read = request.method == "POST" and is_json(request)
             if is_read and len(await request.body()) > _WATCHED_BYTES:
-                return await while_present(request, handler(request))
-            return await handler(request)
+                return await while_present(request, answered(request))
+            return await answered(request)
         except ClientDisconnect:
             return Response()
         except Exception as error:

@@ -188,6 +188,15 @@ def with_signals_delivered(function: Callable[Params, Result]) -> Callable[Param
     return delivering
 
 
+def raise_ctrl_c(error: BaseException) -> None:
+    """Raises an error of a user's code if it is a Ctrl+C that ends a call which hangs. Other threads
+    than the main thread get none. For code that catches all errors: `sys.exit` and the panics of
+    libraries in Rust derive from BaseException alone."""
+    if isinstance(error, KeyboardInterrupt):
+        if threading.current_thread() is threading.main_thread():
+            raise error
+
+
 def _run_waiting() -> None:
     """Runs all waiting handlers, also after one that raises. The state is OPEN or IDLE."""
     while _waiting:

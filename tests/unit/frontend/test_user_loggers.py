@@ -172,11 +172,12 @@ def test_sleep_and_rejections(
     assert aggregates[0].told == [*made[0].told, "max_num_queued_reqs"]
 
 
-def test_one_that_fails_is_not_called_again(make_config: MakeConfig) -> None:
+@pytest.mark.parametrize("error", [OSError("the disk is full"), SystemExit(3)], ids=repr)
+def test_one_that_fails_is_not_called_again(make_config: MakeConfig, error: BaseException) -> None:
     class Failing(Logger):
         def log(self) -> None:
             self.told.append("log")
-            raise OSError("the disk is full")
+            raise error
 
     failing, well = Failing(make_config()), Logger(make_config())
     both = UserLoggers(make_config(), [lambda *_: failing, lambda *_: well])

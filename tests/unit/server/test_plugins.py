@@ -117,7 +117,7 @@ ToolParserManager.register_lazy_module(
 
 class Broken(ArrowParser):
     def extract_tool_calls(self, model_output, request):
-        raise RuntimeError("broken")
+        raise SystemExit("broken")
 
     def extract_tool_calls_streaming(self, *args):
         raise RuntimeError("broken")

@@ -12,6 +12,7 @@ from quire.logits_processors.interface import LogitsProcessor, class_name
 from quire.param_checks import check_for_model, outside_vocabulary
 from quire.params import SamplingParams
 from quire.reasoning.marks import ReasoningMarks, ReasoningTokens
+from quire.system.deferred_signals import raise_ctrl_c
 
 _METHODS: Mapping[str, str] = {
     "embed": "LLM.embed, LLM.score (POST /v1/embeddings, /pooling, /score, /rerank)",
@@ -140,7 +141,8 @@ def check_processor(processor: type[LogitsProcessor], params: SamplingParams) ->
         raise
     except ValueError as error:
         raise RequestError(str(error)) from error
-    except Exception as error:
+    except BaseException as error:
+        raise_ctrl_c(error)
         text = f"{type(error).__name__}: {error}"
         message = f"logits processor {class_name(processor)} refuses the parameters: {text}"
         raise RequestError(message) from error

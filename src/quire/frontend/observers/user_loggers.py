@@ -24,6 +24,7 @@ from quire.frontend.observers.user_stats import (
 from quire.frontend.request_record import RequestRecord
 from quire.log import get_logger
 from quire.protocol import SchedulerStats as EngineStats
+from quire.system.deferred_signals import raise_ctrl_c
 
 logger = get_logger(__name__)
 
@@ -105,7 +106,8 @@ class UserLoggers(RequestObserver):
                 continue
             try:
                 getattr(one, method)(*args, **kwargs)
-            except Exception:
+            except BaseException as error:
+                raise_ctrl_c(error)
                 name = type(one).__name__
                 logger.exception("the stat logger %s failed and is not called again", name)
                 self._loggers.remove(one)

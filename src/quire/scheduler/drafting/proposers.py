@@ -11,6 +11,7 @@ from quire.scheduler.drafting.ngram import NgramProposer
 from quire.scheduler.drafting.proposer import NUM_GRADES, OF_MODEL, Proposal, Proposer
 from quire.scheduler.drafting.suffix import SuffixProposer
 from quire.scheduler.request import Request
+from quire.system.deferred_signals import raise_ctrl_c
 
 logger = get_logger(__name__)
 
@@ -42,7 +43,8 @@ class PackagesProposer(Proposer):
         try:
             given = self._proposer.propose(request, most)
             return None if given is None else self._checked(given, most)
-        except BaseException:  # also what `sys.exit` and bindings of other languages raise
+        except BaseException as error:
+            raise_ctrl_c(error)
             self._give_up()
             return None
 
@@ -52,7 +54,8 @@ class PackagesProposer(Proposer):
             return
         try:
             self._proposer.forget(request)
-        except BaseException:
+        except BaseException as error:
+            raise_ctrl_c(error)
             self._give_up()
 
     def _checked(self, given: Proposal, most: int) -> Proposal:

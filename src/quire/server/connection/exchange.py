@@ -126,7 +126,9 @@ class Exchange:
             await app(scope, self.receive, self.send)
             if not self.is_replied and not self.is_disconnected:
                 logger.error("%s %s was not answered to its end", self.head.method, scope["path"])
-        except Exception:
+        except (asyncio.CancelledError, GeneratorExit):
+            raise
+        except BaseException:  # of a user's middleware: SystemExit would end the server
             logger.exception("%s %s failed", self.head.method, scope["path"])
         finally:
             if not self.is_replied:

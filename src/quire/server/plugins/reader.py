@@ -63,7 +63,7 @@ class _Guarded:
             return None
         try:
             return method(*args)
-        except Exception:
+        except BaseException:  # SystemExit would end the server
             self.has_failed = True
             logger.exception("%s failed; what follows of this reply is content", self._name)
             return None

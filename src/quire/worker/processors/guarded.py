@@ -20,6 +20,7 @@ from quire.log import get_logger
 from quire.logits_processors import AdapterLogitsProcessor, BatchUpdate, LogitsProcessor, RowsError
 from quire.logits_processors.interface import class_name
 from quire.sampling.reference import not_finite
+from quire.system.deferred_signals import raise_ctrl_c
 from quire.worker.processors.members import Members
 from quire.worker.processors.tensors import array_of, device_for, takes_tensors, tensor_of
 
@@ -40,11 +41,12 @@ class GuardedProcessor:
         try:
             self._processor = self._make()
             self.is_argmax_invariant = bool(self._processor.is_argmax_invariant())
-        except Exception as error:
+        except BaseException as error:
+            raise_ctrl_c(error)
             raise ConfigError(
                 f"logits processor {self.name} cannot be created: {_text(error)}"
             ) from error
-        self._lost: Exception | None = None
+        self._lost: BaseException | None = None
         """Error after which the state of the processor is unusable."""
         self._of_update: dict[int, str] = {}
         """Errors of requests in `update_state`, by their place in the batch."""
@@ -69,7 +71,8 @@ class GuardedProcessor:
             self._processor.update_state(update)
         except RowsError as error:
             self._of_update = self._messages(error)
-        except Exception as error:
+        except BaseException as error:
+            raise_ctrl_c(error)
             self._lost = error
 
     def apply(self, logits: Logits, members: Members) -> tuple[Logits, dict[int, str]]:
@@ -82,7 +85,8 @@ class GuardedProcessor:
             except RowsError as error:
                 failures.update(self._messages(error))
                 logits = before.copy() if error.logits is None else _checked(error.logits, before)
-            except Exception as error:
+            except BaseException as error:
+                raise_ctrl_c(error)
                 self._lost = error
         if self._lost is not None:
             logits = self._one_by_one(before, members, failures)
@@ -108,7 +112,8 @@ class GuardedProcessor:
                 changed[place : place + 1] = self._applied(alone, row.copy(), row)
             except RowsError as error:
                 failures[place] = next(iter(self._messages(error).values()), self._failed())
-            except Exception as error:
+            except BaseException as error:
+                raise_ctrl_c(error)
                 failures[place] = f"{self._failed()} {_text(error)}"
         return changed
 
@@ -142,5 +147,5 @@ def _defect(row: Logits) -> str:
 def _text(error: BaseException | None) -> str:
     try:
         return f"{type(error).__name__}: {error}"
-    except Exception:  # of a user's own `__str__`
+    except BaseException:  # of a user's own `__str__`
         return type(error).__name__

@@ -24,11 +24,11 @@ class Package(Proposer):
         self._propose, self._forget = propose, forget
         self.num_calls = 0
 
-    def propose(self, request: Any, most: int) -> Any:
+    def propose(self, _request: Any, _most: int) -> Any:
         self.num_calls += 1
         return self._propose()
 
-    def forget(self, request: Any) -> None:
+    def forget(self, _request: Any) -> None:
         self.num_calls += 1
         self._forget()
 
@@ -52,7 +52,7 @@ def raising(error: BaseException) -> Callable[[], Any]:
     return call
 
 
-ERRORS = [ValueError("no"), MemoryError(), SystemExit(3), KeyboardInterrupt()]
+ERRORS = [ValueError("no"), MemoryError(), SystemExit(3), GeneratorExit()]
 
 
 @pytest.mark.parametrize("error", ERRORS, ids=repr)

@@ -244,3 +244,20 @@ def test_reserved_connections_are_for_probes() -> None:
         assert line.statuses() == []
 
     run(scenario())
+
+
+@pytest.mark.parametrize("error", [ValueError("no"), SystemExit(3), KeyboardInterrupt()], ids=repr)
+def test_whatever_the_application_raises_ends_its_own_request_alone(error: BaseException) -> None:
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        if scope["path"] == "/bad":
+            raise error
+        await echo(scope, receive, send)
+
+    async def scenario() -> None:
+        bad, good = Line(app), Line(app)
+        bad.feed(b"GET /bad HTTP/1.1\r\nhost: a\r\n\r\n")
+        good.feed(b"GET /good HTTP/1.1\r\nhost: a\r\n\r\n")
+        await until(lambda: bad.statuses() and good.statuses())
+        assert (bad.statuses(), good.statuses()) == ([500], [200])
+
+    run(scenario())
