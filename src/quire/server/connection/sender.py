@@ -8,6 +8,7 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING
 
 from quire.log import get_logger
+from quire.server.connection.timers import LATE_S
 from quire.server.http.problems import OVERLOADED, Problem
 from quire.units import KiB
 
@@ -192,6 +193,10 @@ class Sender:
             self._timer = None
 
     def _check(self) -> None:
+        loop = asyncio.get_running_loop()
+        if self._timer is not None and self._timer.when() < loop.time() - LATE_S:
+            self._timer = loop.call_later(LATE_S, self._check)
+            return
         if 0 < self._transport.get_write_buffer_size() <= self._num_left - _MIN_TAKEN_BYTES:
             self._start_timer()
             return

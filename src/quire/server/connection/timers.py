@@ -14,6 +14,9 @@ from quire.server.connection.shared_state import ConnectionSlot
 _FIRST_CHECK_S = 0.02
 """A reply that is complete before the first check is sent as usual."""
 _MAX_INTERVAL_S = 1.0
+LATE_S = 1.0
+"""A limit that has passed for so long before it is looked at begins again with so many seconds: the
+process was stopped meanwhile (SIGSTOP), and what the client has sent or read is not known yet."""
 
 
 class PeerWatch:
@@ -130,6 +133,8 @@ class PhaseTimer:
 
     def _check(self) -> None:
         self._timer = None
+        if self._due < self._loop.time() - LATE_S:
+            self._due = self._loop.time() + LATE_S
         if self._due > self._loop.time():
             if self._due < math.inf:
                 self._timer = self._loop.call_at(self._due, self._check)

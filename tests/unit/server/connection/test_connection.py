@@ -261,3 +261,44 @@ def test_whatever_the_application_raises_ends_its_own_request_alone(error: BaseE
         assert (bad.statuses(), good.statuses()) == ([500], [200])
 
     run(scenario())
+
+
+async def _stopped(seconds: float) -> None:
+    """The process does not run for so long; then its timers are looked at before its sockets."""
+    asyncio.get_running_loop()._timers.now += seconds  # type: ignore[attr-defined]
+    for _ in range(3):
+        await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize("before", [b"", GET % 1 + b"GET /2", POST[:-2], GET % 1])
+def test_what_came_while_the_server_was_stopped_is_not_late(before: bytes) -> None:
+    async def scenario() -> None:
+        line = Line(echo, header_timeout=0.5, body_timeout=0.5, keep_alive_timeout=0.5)
+        line.feed(before)
+        await asyncio.sleep(0.1)
+        await _stopped(20)
+        assert line.transport.calls == []
+        line.feed((GET % 1 + GET % 2 + POST)[len(before) :] if before != POST[:-2] else POST[-2:])
+        num_requests = 1 if before == POST[:-2] else 3
+        await until(lambda: line.statuses() == [200] * num_requests)
+        late = Line(echo, header_timeout=0.5)
+        late.feed(b"GET /")
+        await _stopped(20)
+        await until(lambda: late.statuses() == [408])
+
+    run(scenario())
+
+
+def test_a_client_that_could_not_read_from_a_stopped_server_is_not_cut_off() -> None:
+    async def scenario() -> None:
+        line = Line(hang, slow_reader_timeout=0.8, header_timeout=100)
+        line.transport.num_stuck = 10**6
+        line.connection.pause_writing()
+        await asyncio.sleep(0.1)
+        await _stopped(20)
+        line.transport.num_stuck -= 60_000
+        await asyncio.sleep(1.5)
+        assert line.transport.calls == []
+        await until(lambda: line.transport.calls[-1:] == ["abort"])
+
+    run(scenario())
