@@ -39,7 +39,11 @@ class LoopMailbox:
         self._posted.append((call, args))
         if not self._is_scheduled:
             self._is_scheduled = True
-            self._loop.call_soon_threadsafe(self._run)
+            try:
+                self._loop.call_soon_threadsafe(self._run)
+            except RuntimeError:  # its thread has closed it since
+                if not self._loop.is_closed():
+                    raise
 
     @with_signals_deferred
     def _run(self) -> None:

@@ -68,3 +68,20 @@ def test_a_closed_loop_is_no_error() -> None:
     mailbox = LoopMailbox(loop)
     loop.close()
     mailbox.post(print)
+
+
+def test_a_loop_that_is_closed_during_a_post_takes_nothing_and_harms_nobody() -> None:
+    """A thread that posts, such as the engine's, must not end with it."""
+
+    class Closed(asyncio.SelectorEventLoop):
+        num_asked = 0
+
+        def is_closed(self) -> bool:
+            self.num_asked += 1
+            return super().is_closed() and self.num_asked != 1
+
+    loop = Closed()
+    loop.close()
+    loop.num_asked = 0
+    LoopMailbox(loop).post(print)
+    assert loop.num_asked > 1
