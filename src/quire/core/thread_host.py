@@ -36,8 +36,12 @@ class ThreadHost(EngineCoreClient):
         self._is_closing = False
         self._booted: Future[EngineLoop] = Future()
         self._thread = threading.Thread(target=self._run, name="quire-engine", daemon=True)
-        self._thread.start()
-        self._engine_loop = self._booted.result()
+        try:
+            self._thread.start()
+            self._engine_loop = self._booted.result()
+        except BaseException:  # such as Ctrl+C: nobody will have what is being built
+            self._booted.add_done_callback(_stop)
+            raise
         self._observation = StepObservation()
         self._over: queue.SimpleQueue[None] = queue.SimpleQueue()
         """An item ends the watching thread. Unlike an Event, the garbage collector may set it."""
@@ -100,3 +104,8 @@ class ThreadHost(EngineCoreClient):
             self._post_reply(event)
         elif isinstance(event, Dead) and not self._is_closing:
             self._declare_dead(event.cause)
+
+
+def _stop(booted: Future[EngineLoop]) -> None:
+    if booted.exception() is None:
+        booted.result().inbox.put(Stop())

@@ -284,6 +284,26 @@ def test_a_start_that_fails_ends_those_beside_it() -> None:
         _start_all(start, 3)
 
 
+def test_a_start_that_is_interrupted_leaves_no_engine() -> None:
+    class Started:
+        has_ended = False
+
+        def shutdown(self) -> None:
+            self.has_ended = True
+
+    def start(number: int, given_up: threading.Event) -> Any:
+        if number == 0:
+            return one
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+        assert given_up.wait(60)
+        raise EngineDeadError("shut down while the engine was starting")
+
+    one = Started()
+    with pytest.raises(KeyboardInterrupt):
+        _start_all(start, 2)
+    assert one.has_ended
+
+
 def test_restarts_are_bounded_and_come_later_each_time() -> None:
     now = [0.0]
     restarts = Restarts(3, lambda: now[0])

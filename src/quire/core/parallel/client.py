@@ -282,7 +282,10 @@ def _start_all(
     with ThreadPoolExecutor(count, "quire-start") as threads:
         starting = [threads.submit(start, number, given_up) for number in range(count)]
         ended = (one.exception() for one in as_completed(starting))
-        first = next((error for error in ended if error is not None), None)
+        try:
+            first = next((error for error in ended if error is not None), None)
+        except BaseException as error:  # such as Ctrl+C
+            first = error
         if first is not None:
             given_up.set()
     if first is None:
