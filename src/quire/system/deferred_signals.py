@@ -189,9 +189,9 @@ def with_signals_delivered(function: Callable[Params, Result]) -> Callable[Param
 
 
 def raise_ctrl_c(error: BaseException) -> None:
-    """Raises an error of a user's code if it is a Ctrl+C that ends a call which hangs. Only the main
-    thread gets one. For code that catches all errors: `sys.exit` and the panics of libraries in
-    Rust derive from BaseException alone."""
+    """Raises an error of a user's code if it is a Ctrl+C that ends a call which hangs. Only the
+    main thread gets one. For code that catches all errors: `sys.exit` and the panics of libraries
+    in Rust derive from BaseException alone."""
     is_main = threading.current_thread() is threading.main_thread()
     if is_main and isinstance(error, KeyboardInterrupt):
         raise error
