@@ -227,6 +227,21 @@ def test_a_start_without_threads_is_told_as_the_last_line(
     assert "RuntimeError: can't start new thread" in server.lines[-1]
 
 
+def test_a_start_with_too_few_open_files_is_told_as_the_last_line(
+    start_server: StartServer, tmp_path: Path
+) -> None:
+    (tmp_path / "sitecustomize.py").write_text(
+        "import errno, os, select\n"
+        "def epoll(*_):\n"
+        "    raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))\n"
+        "select.epoll = epoll\n"
+    )
+    path = os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])
+    server = start_server(wait=False, engine_mode="thread", env={"PYTHONPATH": path})
+    assert server.wait() == 1
+    assert "cannot take connections: [Errno 24] Too many open files" in server.lines[-1]
+
+
 def test_an_open_bind_without_a_key_is_refused(start_server: StartServer) -> None:
     server = start_server(wait=False, host="0.0.0.0")
     assert server.wait() == 1

@@ -155,8 +155,14 @@ class _Server:
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, self._on_signal, number)
         serving = loop.create_task(self._http.serve(sockets=[self._listener.socket]))
+        living = loop.create_task(self._live())
+        await asyncio.wait({serving, living}, return_when=asyncio.FIRST_COMPLETED)
+        if serving.done() and (error := serving.exception()) is not None:
+            logger.error("the server cannot take connections: %s", error)
+            self._listener.close()
+            _exit_now(1)  # the model may still be loading
         try:
-            outcome = await self._live()
+            outcome = await living
         except QuireError as error:
             outcome = Outcome(1, str(error))
         except Exception as error:  # as when the system has no memory, or no more threads
