@@ -18,6 +18,7 @@ from quire.adapters import (
 )
 from quire.adapters.resolvers import LoRAResolver
 from quire.config.checkpoint.adapter_tasks import has_adapter
+from quire.config.checkpoint.model_files import has_file
 from quire.config.records import EngineConfig
 from quire.errors import CheckpointError, ConfigError, quoted, reason
 from quire.log import get_logger
@@ -111,14 +112,14 @@ class ServedAdapters:
                     "load the adapter in place, set 'load_inplace' to True.",
                     "lora_name",
                 )
-            if not _is_adapter(Path(module.path)):
-                raise HttpError(
-                    Problem(404, f"No adapter found for {quoted(module.path)}", "lora_path")
-                )
             request = self._request(module, load_inplace=in_place)
             try:
+                if not _is_adapter(Path(module.path)):
+                    raise HttpError(
+                        Problem(404, f"No adapter found for {quoted(module.path)}", "lora_path")
+                    )
                 await engine.add_lora(request)
-            except ConfigError as error:
+            except (CheckpointError, ConfigError) as error:
                 raise _invalid(str(error), "lora_path") from None
             self._by_name[module.name] = request
 
@@ -218,9 +219,10 @@ def check_modules(
 
 
 def _is_adapter(path: Path) -> bool:
-    """Whether there may be an adapter: a folder of PEFT, a task, or a GGUF file."""
+    """Whether there may be an adapter: a folder of PEFT, a task, or a GGUF file. Raises
+    CheckpointError for a path that cannot be looked at."""
     if path.suffix == ".gguf":
-        return path.is_file()
+        return has_file(path)
     return has_adapter(path) or (path.is_dir() and any(path.glob("*.gguf")))
 
 

@@ -100,7 +100,11 @@ def test_wrong_adapters_are_refused_and_the_engine_goes_on(base: Path, tmp_path:
     outside = write_adapter(tmp_path / "outside", base, 1)
     (tmp_path / "inside" / "link").symlink_to(outside)
     inside = tmp_path / "inside"
+    (inside / "broken").mkdir()
+    (inside / "broken" / "adapter_config.json").symlink_to("nowhere")
     cases = [
+        (module("x", inside / "broken"), "links to nowhere, where there is nothing"),
+        (module("x", inside / ("n" * 300) / "x.gguf"), "cannot be read: File name too long"),
         (module("", good), "must be provided"),
         (module("x", ""), "must be provided"),
         (module("base", good), "conflicts with a served base model"),
