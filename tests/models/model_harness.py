@@ -80,7 +80,7 @@ def load_adapter(
     config = as_stored(read_config(directory), directory)
     program = run_passes(build_program(config), "dense")
     canonical = name_map(config).canonical
-    files = read_adapter(folder, max_rank=64, max_bytes=1 << 30)
+    files = read_adapter(folder, max_rank=112, max_bytes=1 << 30)
     weights = bind_adapter(
         files, program, canonical, lambda: bind(program, open_checkpoint(directory), canonical)
     )

@@ -63,12 +63,22 @@ KINDS: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "transposed experts": ("llama4", {"target_modules": [], "target_parameters": EXPERTS}),
     "experts in one tensor": ("granitemoe", {"target_modules": [], "target_parameters": EXPERTS}),
+    "a whole table that is the head, too": (
+        "llama-1-layer-tied", {"target_modules": ["q_proj"], "modules_to_save": ["embed_tokens"]},
+    ),
+    "a whole table and a head of the same numbers": (
+        "llama-1-layer-tied",
+        {
+            "target_modules": ["q_proj"], "modules_to_save": ["embed_tokens"],
+            "ensure_weight_tying": True,
+        },
+    ),
 }  # fmt: skip
 
 
 QUICK = {
     "all linears", "embeddings and head", "DoRA", "transposed weights", "experts",
-    "experts with rows in turn",
+    "experts with rows in turn", "a whole table that is the head, too",
 }  # fmt: skip
 MERGED = {"experts", "one tensor of experts", "transposed experts", "experts in one tensor"}
 
@@ -118,7 +128,7 @@ def test_adapters_of_each_expert_are_those_of_peft(
 
 def _compare(case: Case, directory: Path, folder: Path, adapted: Any, backend: Backend) -> None:
     """Quire's logits and greedy text with the adapter in a folder, and those of PEFT's model."""
-    model = load(directory, backend, max_lora_rank=16)
+    model = load(directory, backend, max_lora_rank=112)
     runner, tokens = Runner(model), prompt_of(case, 40)
     request = runner.request(tokens, room=NEW_TOKENS)
     request.adapter = load_adapter(model, directory, folder)
@@ -152,7 +162,9 @@ def _adapted(model: Any, settings: dict[str, Any]) -> Any:
     config = peft.LoraConfig(r=5, lora_alpha=9, init_lora_weights=False, **settings)
     adapted = peft.get_peft_model(model, config)
     for name, weight in adapted.named_parameters():
-        if "lora_magnitude" in name:
+        if "modules_to_save" in name:
+            weight.data += 0.1 * torch.randn_like(weight)
+        elif "lora_magnitude" in name:
             weight.data *= 1 + 0.1 * torch.rand_like(weight)
         elif "lora_B" in name or "embedding_B" in name:
             weight.data *= 0.3

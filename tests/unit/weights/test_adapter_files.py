@@ -201,6 +201,18 @@ def test_a_module_that_is_stored_whole_becomes_a_change(adapter: Path, base: Pat
         load(adapter, base, max_rank=64)
 
 
+def test_a_module_in_a_module_that_is_stored_whole(adapter: Path, base: Path) -> None:
+    """Such as `classifier.dense` of RoBERTa, whose configuration names `classifier`."""
+    saved = load_file(base / "model.safetensors")["model.layers.0.mlp.down_proj.weight"] + 0.25
+    rewrite(
+        adapter,
+        lambda _: {"base_model.model.model.layers.0.mlp.down_proj.weight": saved},
+        modules_to_save=["layers.0.mlp"],
+    )
+    [part] = load(adapter, base, max_rank=64).parts
+    assert np.allclose(part.b @ part.a, 0.25, atol=1e-5)
+
+
 def write_gguf(file: Path, tensors: Mapping[str, np.ndarray], **metadata: Any) -> Path:
     keys = {
         "general.type": "adapter", "adapter.type": "lora", "general.architecture": "llama",

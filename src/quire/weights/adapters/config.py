@@ -80,7 +80,7 @@ class PeftConfig:
     has_magnitudes: bool
     """DoRA."""
     saved: tuple[str, ...] = ()
-    """Names of modules that are stored whole (`modules_to_save`)."""
+    """Names of modules, or of what contains them, that are stored whole (`modules_to_save`)."""
 
     def rank_of(self, module: str) -> int:
         """The rank of a module."""
@@ -108,13 +108,16 @@ def read_config(folder: Path) -> PeftConfig:
         raise CheckpointError(f"{path}: Missing required configuration fields: {missing}")
     _refuse(path, fields)
     patterns = {name: _pattern(path, fields, name) for name in ("rank_pattern", "alpha_pattern")}
+    saved = _names(path, fields, "modules_to_save")
+    if saved and _flag(path, fields, "ensure_weight_tying"):
+        saved = (*saved, "lm_head")  # the same numbers as the embedding's
     return PeftConfig(
         path,
         rank=int(_number(path, "r", fields["r"], whole=True)),
         alpha=_number(path, "lora_alpha", fields["lora_alpha"], whole=False),
         is_rank_stabilised=_flag(path, fields, "use_rslora"),
         has_magnitudes=_flag(path, fields, "use_dora"),
-        saved=_names(path, fields, "modules_to_save"),
+        saved=saved,
         **patterns,
     )
 

@@ -114,7 +114,7 @@ def _modules(store: WeightStore, config: PeftConfig) -> list[LoraModule]:
         match = _NAME.fullmatch(name)
         if match is None and (saved := _SAVED.fullmatch(name)) is not None:
             key = saved["module"]
-            if key.rpartition(".")[2] in config.saved or key in config.saved:
+            if any(f".{one}." in f".{key}." for one in config.saved):
                 module = found.setdefault(key, LoraModule(key, False, is_saved=True))
                 module.tensors[saved["what"]] = name
                 continue

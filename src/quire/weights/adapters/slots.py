@@ -69,6 +69,8 @@ class AdapterSlots:
         self._experts: _ByName[ExpertSlots] = _ByName()
         """By the name of the layer."""
         seen: set[tuple[str, bool]] = set()
+        embeds = [op for op in program.ops if isinstance(op, Embed)]
+        tables = {part.name for op in embeds for part in op.table.parts}
         for op in program.ops:
             if isinstance(op, Experts):
                 self._add_experts(op)
@@ -80,7 +82,9 @@ class AdapterSlots:
                 continue
             seen.add((param.name, is_embedding))
             for slot in _slots_of(param, is_embedding=is_embedding):
-                self._add(_module_of(slot.tensor), slot)
+                # A table that is the head, too, has the name of the embedding.
+                if is_embedding or slot.tensor.name not in tables:
+                    self._add(_module_of(slot.tensor), slot)
             if isinstance(op, Logits) and HEAD not in self._modules:
                 whole = Slot(param, param.parts[0], 0, is_embedding=False)
                 self._modules[HEAD] = [whole] if len(param.parts) == 1 else []
