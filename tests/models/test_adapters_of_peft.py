@@ -73,6 +73,7 @@ KINDS: dict[str, tuple[str, dict[str, Any]]] = {
             "ensure_weight_tying": True,
         },
     ),
+    "a router with another name": ("mixtral", {"target_modules": ["q_proj", "gate"]}),
 }  # fmt: skip
 
 

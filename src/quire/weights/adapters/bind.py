@@ -77,7 +77,9 @@ def _placed(
     name = canonical(f"{module.name}.weight") or ""
     # An adapter of a model with images names its text part.
     inner = module.name.replace("language_model.", "", 1)
-    for candidate in (name.removesuffix(".weight"), module.name, inner):
+    # Where checkpoints have the older name, transformers 5 says mlp.
+    older = module.name.replace(".mlp.", ".block_sparse_moe.", 1)
+    for candidate in (name.removesuffix(".weight"), module.name, inner, older):
         if not module.is_saved and EXPERTS.fullmatch(module.name):
             experts = slots.experts(candidate)
             if experts is not None:
