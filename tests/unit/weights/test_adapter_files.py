@@ -213,6 +213,13 @@ def test_a_module_in_a_module_that_is_stored_whole(adapter: Path, base: Path) ->
     assert np.allclose(part.b @ part.a, 0.25, atol=1e-5)
 
 
+def test_a_converted_adapter_may_say_how_it_began(adapter: Path, base: Path) -> None:
+    """PEFT leaves the settings of the initialisation in the configuration."""
+    wanted = load(adapter, base).digest()
+    rewrite(adapter, lambda _: None, init_lora_weights=True, corda_config={"corda_method": "ipm"})
+    assert load(adapter, base).digest() == wanted
+
+
 def write_gguf(file: Path, tensors: Mapping[str, np.ndarray], **metadata: Any) -> Path:
     keys = {
         "general.type": "adapter", "adapter.type": "lora", "general.architecture": "llama",

@@ -27,7 +27,6 @@ _REFUSED: dict[str, str] = {
     "use_bdlora": "block-diagonal adapters",
     "use_qalora": "QA-LoRA",
     "trainable_token_indices": "retrained tokens",
-    "corda_config": "CorDA",
     "arrow_config": "adapters that are chosen by Arrow",
     "kasa_config": "KaSA",
     "monteclora_config": "MonteCLoRA",
