@@ -36,20 +36,26 @@ def load(manager: AdapterManager, path: str, ticket: str) -> None:
     manager.begin_load(msgspec.to_builtins(request), ticket)
 
 
-def test_a_version_that_is_loaded_again_is_not_dropped() -> None:
-    """Its last request ends while the same numbers are loaded under a new version."""
-    worker = Worker()
+def manager_of(worker: Worker, num_adapters: int) -> AdapterManager:
     kind = AdapterKind(
         LoRARequest, lambda one: one.lora_request, worker.load, worker.loaded.discard,
         lambda one, found: msgspec.structs.replace(one, adapter=found["digest"]),
     )  # fmt: skip
-    manager = AdapterManager(kind, AdapterLimits(100, 1, None))
-    manager.add(
-        EngineCoreRequest(
-            request_id="r", prompt_token_ids=[1], sampling_params=SamplingParams(),
-            arrival_time=0.0, lora_request=LoRARequest("mine", 1, "first"),
-        )
+    return AdapterManager(kind, AdapterLimits(num_adapters, 1, None))
+
+
+def request_of(name: str, adapter: LoRARequest) -> EngineCoreRequest:
+    return EngineCoreRequest(
+        request_id=name, prompt_token_ids=[1], sampling_params=SamplingParams(), arrival_time=0.0,
+        lora_request=adapter,
     )  # fmt: skip
+
+
+def test_a_version_that_is_loaded_again_is_not_dropped() -> None:
+    """Its last request ends while the same numbers are loaded under a new version."""
+    worker = Worker()
+    manager = manager_of(worker, 100)
+    manager.add(request_of("r", LoRARequest("mine", 1, "first")))
     manager.advance()
     [ready] = manager.advance(10).ready
     assert ready.adapter == "first"
@@ -66,4 +72,20 @@ def test_a_version_that_is_loaded_again_is_not_dropped() -> None:
     assert manager.load_result("b") == {"digest": "first", "is_new": True}
     assert worker.loaded == {"first"}
     assert manager.ids() == [1]
+    manager.shutdown()
+
+
+def test_a_load_that_is_asked_for_does_not_wait_for_a_stream_of_requests() -> None:
+    """All of them need loads, and there is room for two adapters."""
+    worker = Worker()
+    manager = manager_of(worker, 2)
+    manager.add(request_of("0", LoRARequest("a0", 2, "0")))
+    manager.advance()
+    load(manager, "asked", "ticket")
+    for number in range(1, 5):
+        manager.add(request_of(str(number), LoRARequest(f"a{number}", 2 + number, str(number))))
+        manager.advance(10)
+        manager.release_ended(())
+    assert manager.has("4"), "requests wait in each step"
+    assert manager.load_result("ticket") is not None
     manager.shutdown()

@@ -129,6 +129,8 @@ class AdapterManager:
         """Takes in a load that is done, begins the next one, and returns the requests that may
         start or that have failed. Waits up to `timeout_s` for a load."""
         self._finish_load(timeout_s)
+        # First, because there may always be requests that need a load.
+        self._begin_asked()
         news, self._news = self._news, AdapterNews()
         is_full = False
         for request in [*self._waiting.values()]:
@@ -150,7 +152,6 @@ class AdapterManager:
                     continue
                 self._residents.use(version.digest, request.request_id)
             news.ready.append(request)
-        self._begin_asked()
         return news
 
     def settle(self) -> None:
