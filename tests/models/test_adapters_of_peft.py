@@ -73,6 +73,7 @@ KINDS: dict[str, tuple[str, dict[str, Any]]] = {
             "ensure_weight_tying": True,
         },
     ),
+    "bias of a router": ("gemma3n", {"target_modules": ["modality_router"], "lora_bias": True}),
     "a router with another name": ("mixtral", {"target_modules": ["q_proj", "gate"]}),
 }  # fmt: skip
 

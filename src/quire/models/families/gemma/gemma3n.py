@@ -159,15 +159,16 @@ def _mlp(builder: Builder, x: Value, spec: Gemma3nSpec, index: int) -> Value:
 def _modalities(builder: Builder, x: Value, spec: Gemma3nSpec, prefix: str) -> Value:
     """Return [T, num_states], from -1 to 1."""
     router = norm(builder, x, spec, f"{prefix}altup.router_norm", "router_norm")
+    # Before the product, not after it: an adapter may have a bias.
     routed = builder.linear(
-        router,
+        builder.scale(router, 1 / spec.hidden_size),
         f"{prefix}altup.modality_router",
         spec.num_states,
         bias=False,
         hint="router",
         exact=True,
     )
-    return builder.soft_cap(builder.scale(routed, 1 / spec.hidden_size), 1.0)
+    return builder.soft_cap(routed, 1.0)
 
 
 def _coefficients(
