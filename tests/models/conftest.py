@@ -54,6 +54,12 @@ def checkpoint(case: Case, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_checkpoint(case, tmp_path_factory.mktemp("model"))
 
 
+@pytest.fixture
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cache directory of the test's own: what files are unpacked to."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
 @pytest.fixture(scope="module")
 def runner(checkpoint: Path, backend: Backend) -> Iterator[Runner]:
     """The case, computed by each backend."""

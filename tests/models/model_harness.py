@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import numpy as np
+import pytest
 from numpy.typing import NDArray
 from sampling_columns import SamplingRow, build_columns
 
@@ -39,6 +41,16 @@ _NUM_GROUPS: WeakKeyDictionary[CompiledModel, int] = WeakKeyDictionary()
 """Of layers, which have a block table each: more than one where heads differ."""
 _STATE_BLOCKS: WeakKeyDictionary[CompiledModel, int] = WeakKeyDictionary()
 """Blocks that the state of recurrent layers takes."""
+
+
+def each_case(cases: Sequence[object]) -> Any:
+    """A fixture for a module's `case`: each of these in turn."""
+
+    @pytest.fixture(scope="module", params=cases, ids=str)
+    def case(request: pytest.FixtureRequest) -> Any:
+        return request.param
+
+    return case
 
 
 def load(

@@ -10,7 +10,7 @@ import pytest
 import torch
 from adapter_files import write_merged_checkpoint, write_random_adapter
 from model_cases import CASES, Case, logits_of, logits_of_checkpoint, prompt_of
-from model_harness import Runner, load, load_adapter
+from model_harness import Runner, each_case, load, load_adapter
 
 from quire.backends.base import Backend
 from quire.backends.reference import ReferenceBackend
@@ -32,10 +32,7 @@ EVERY = [
 ]
 
 
-@pytest.fixture(scope="module", params=EVERY, ids=str)
-def case(request: pytest.FixtureRequest) -> Case:
-    found: Case = request.param
-    return found
+case = each_case(EVERY)
 
 
 @pytest.fixture(scope="module", params=["cpu", pytest.param("reference", marks=pytest.mark.long)])

@@ -18,7 +18,7 @@ from model_cases import (
     size_of,
     write_checkpoint,
 )
-from model_harness import Runner, load
+from model_harness import Runner, each_case, load
 
 from quire.backends.base import Backend
 
@@ -26,10 +26,7 @@ BUDGET = 32
 """Tokens a step: the prompts are longer."""
 
 
-@pytest.fixture(scope="module", params=CASES, ids=str)
-def case(request: pytest.FixtureRequest) -> Case:
-    found: Case = request.param
-    return found
+case = each_case(CASES)
 
 
 def relative_error(found: Floats, wanted: Floats) -> float:

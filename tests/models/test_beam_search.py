@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import torch
 from model_cases import CASES, Case, prompt_of, reference_model
+from model_harness import each_case
 
 from quire import LLM, BeamSearchParams
 from quire.backends.base import Backend
@@ -24,10 +25,7 @@ CHOSEN = ("llama-llama3", "mistral-window", "gpt2")
 NEW_TOKENS = 7
 
 
-@pytest.fixture(scope="module", params=[c for c in CASES if c.name in CHOSEN], ids=str)
-def case(request: pytest.FixtureRequest) -> Case:
-    found: Case = request.param
-    return found
+case = each_case([c for c in CASES if c.name in CHOSEN])
 
 
 @pytest.fixture(scope="module")

@@ -13,6 +13,7 @@ import pytest
 import torch
 import transformers
 from jina_bert import states, write_jina_bert
+from model_harness import each_case
 from numpy.typing import NDArray
 from tiny_encoder import write_encoder
 
@@ -117,10 +118,7 @@ CASES = [
 LENGTHS = (3, 40, 75, 1, 17)
 
 
-@pytest.fixture(scope="module", params=CASES, ids=str)
-def case(request: pytest.FixtureRequest) -> Case:
-    found: Case = request.param
-    return found
+case = each_case(CASES)
 
 
 def texts() -> list[list[int]]:

@@ -34,9 +34,7 @@ OTHER_LAYOUTS = ("gpt2", "chatglm:fused")
 """Of which Quire reads tensors of other shapes than transformers has."""
 
 
-@pytest.fixture(autouse=True)
-def _cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+pytestmark = pytest.mark.usefixtures("own_cache")
 
 
 @pytest.mark.sweep(24)

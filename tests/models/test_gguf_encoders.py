@@ -57,9 +57,7 @@ KINDS = {
 """The architecture of a file, by the names of `CASES`."""
 
 
-@pytest.fixture(autouse=True)
-def _cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+pytestmark = pytest.mark.usefixtures("own_cache")
 
 
 def tensors_of(checkpoint: Path, config: Mapping[str, Any]) -> Iterator[tuple[str, Floats]]:

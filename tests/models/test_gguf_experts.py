@@ -42,9 +42,7 @@ from quire.program.values import GroupedFormat
 gguf_mixtures = pytest.importorskip("gguf_mixtures")  # needs gguf-py
 
 
-@pytest.fixture(autouse=True)
-def _cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+pytestmark = pytest.mark.usefixtures("own_cache")
 
 
 def _mixture(case: Case, directory: Path) -> Any:

@@ -23,9 +23,7 @@ from quire.program.values import GroupedFormat
 gguf_gemma = pytest.importorskip("gguf_gemma")  # needs gguf-py
 
 
-@pytest.fixture(autouse=True)
-def _cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+pytestmark = pytest.mark.usefixtures("own_cache")
 
 
 _file = gguf_gemma.architecture_file

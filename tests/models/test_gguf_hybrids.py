@@ -25,9 +25,7 @@ OTHER_NUMBERS = ("qwen35", "qwen35moe", "falcon-h1")
 _FLOATS = ("conv", "ssm_a", "ssm_d", "ssm_norm")
 
 
-@pytest.fixture(autouse=True)
-def _cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+pytestmark = pytest.mark.usefixtures("own_cache")
 
 
 def _part(name: str, config: dict[str, Any], get: Callable[[str], Any]) -> Any:

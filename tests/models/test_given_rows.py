@@ -10,7 +10,7 @@ import pytest
 import torch
 import transformers
 from model_cases import CASES, Case, prompt_of, reference_model
-from model_harness import Runner, load
+from model_harness import Runner, each_case, load
 from numpy.typing import NDArray
 
 from quire.backends.base import Backend
@@ -31,10 +31,7 @@ EVERY = [
 LENGTH = 60
 
 
-@pytest.fixture(scope="module", params=EVERY, ids=str)
-def case(request: pytest.FixtureRequest) -> Case:
-    found: Case = request.param
-    return found
+case = each_case(EVERY)
 
 
 @pytest.fixture(scope="module")

@@ -8,16 +8,13 @@ import numpy as np
 import pytest
 from hybrid_cases import HYBRID_CASES
 from model_cases import Case, Floats, logits_of, prompt_of
-from model_harness import Request, Runner
+from model_harness import Request, Runner, each_case
 
 TOKENS = 61
 NEW_TOKENS = 40
 
 
-@pytest.fixture(scope="module", params=HYBRID_CASES, ids=str)
-def case(request: pytest.FixtureRequest) -> Case:
-    found: Case = request.param
-    return found
+case = each_case(HYBRID_CASES)
 
 
 def bits(logits: Floats) -> bytes:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import transformers
 from model_cases import CASES, Case, logits_of, prompt_of, write_checkpoint
+from model_harness import each_case
 
 from quire import LLM, SamplingParams
 from quire.backends.base import Backend
@@ -33,10 +34,7 @@ PROMPT_TOKENS, NEW_TOKENS = 40, 12
 CLOSE = 1e-3
 
 
-@pytest.fixture(scope="module", params=[c for c in CASES if c.name in CHOSEN], ids=str)
-def case(request: pytest.FixtureRequest) -> Case:
-    found: Case = request.param
-    return found
+case = each_case([c for c in CASES if c.name in CHOSEN])
 
 
 def test_every_architecture_has_a_case() -> None:

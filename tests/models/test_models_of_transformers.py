@@ -14,6 +14,7 @@ import pytest
 import torch
 import transformers
 from model_cases import Case, prompt_of, reference_model, write_checkpoint
+from model_harness import each_case
 from safetensors.torch import load_file, save_file
 
 from quire import LLM, SamplingParams
@@ -60,10 +61,7 @@ LENGTHS = (75, 11, 40, 33)
 NEW_TOKENS = 32
 
 
-@pytest.fixture(scope="module", params=CASES, ids=str)
-def case(request: pytest.FixtureRequest) -> Case:
-    found: Case = request.param
-    return found
+case = each_case(CASES)
 
 
 def small_llm(checkpoint: Path, num_blocks: int = 14, **options: Any) -> LLM:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from model_cases import CASES, Case, Floats, logits_of, prompt_of, size_of
-from model_harness import Runner, load
+from model_harness import Runner, each_case, load
 
 from quire.backends.base import Backend
 from quire.program.values import WeightFormat
@@ -25,10 +25,7 @@ _OF_GEMMA = 2.0
 which enlarges errors: 0.12, 0.17 and 0.75, the same with both backends."""
 
 
-@pytest.fixture(scope="module", params=CASES, ids=str)
-def case(request: pytest.FixtureRequest) -> Case:
-    found: Case = request.param
-    return found
+case = each_case(CASES)
 
 
 def quantised(

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from model_cases import CASES, Case, Floats, prompt_of, write_checkpoint
-from model_harness import BLOCK_SIZE, Request, Runner, load
+from model_harness import BLOCK_SIZE, Request, Runner, each_case, load
 
 from quire.backends.base import Backend
 
@@ -20,10 +20,7 @@ CHOSEN = (
 TOKENS = 61
 
 
-@pytest.fixture(scope="module", params=[c for c in CASES if c.name in CHOSEN], ids=str)
-def case(request: pytest.FixtureRequest) -> Case:
-    found: Case = request.param
-    return found
+case = each_case([c for c in CASES if c.name in CHOSEN])
 
 
 @pytest.fixture(scope="module")

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from model_cases import CASES, Case, logits_of, prompt_of
+from model_harness import each_case
 from transformers.generation.logits_process import (
     LogitsProcessorList,
     NoBadWordsLogitsProcessor,
@@ -24,10 +25,7 @@ LENGTHS = (75, 11, 40, 33)
 NEW_TOKENS = 48
 
 
-@pytest.fixture(scope="module", params=[c for c in CASES if c.name in CHOSEN], ids=str)
-def case(request: pytest.FixtureRequest) -> Case:
-    found: Case = request.param
-    return found
+case = each_case([c for c in CASES if c.name in CHOSEN])
 
 
 def small_llm(checkpoint: Path, num_blocks: int = 16, **options: Any) -> LLM:

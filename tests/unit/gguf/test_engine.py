@@ -38,11 +38,6 @@ CONFIG: dict[str, Any] = {
 PROMPTS = [[1, 2, 3], list(range(40, 80))]
 
 
-@pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-
-
 def _tokens(model: Path | str, **given: Any) -> list[list[int]]:
     given = {"max_num_batched_tokens": 512, "max_num_seqs": 4, "max_model_len": 128, **given}
     with LLM(str(model), **given) as llm:
