@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 from quire.config.engine_args import EngineArgs
@@ -105,13 +106,9 @@ class LLM(LLMControl, PoolingMethods, UnsupportedTransfers):
         invalid prompts, call `enqueue` for each and collect the others with `wait_for_completion`.
         """
         every = with_image_settings(as_prompts(prompts), mm_processor_kwargs)
+        adapters = GivenAdapters(lora_request, prompt_adapter_request)
         tickets = self._add(
-            every,
-            len(every),
-            sampling_params,
-            priority,
-            tokenization_kwargs,
-            adapters=GivenAdapters(lora_request, prompt_adapter_request),
+            every, len(every), sampling_params, priority, tokenization_kwargs, adapters
         )
         return self._collect(tickets, use_tqdm)
 
@@ -140,24 +137,14 @@ class LLM(LLMControl, PoolingMethods, UnsupportedTransfers):
         overrides that.
         """
         options = ChatOptions(
-            chat_template,
-            chat_template_content_format,
-            add_generation_prompt,
-            continue_final_message,
-            tools,
-            chat_template_kwargs,
-            mm_processor_kwargs,
-        )
+            chat_template, chat_template_content_format, add_generation_prompt,
+            continue_final_message, tools, chat_template_kwargs, mm_processor_kwargs,
+        )  # fmt: skip
         prompts = self.renderer.render_chat(messages, options)
         tokenization = chat_tokenization(tokenization_kwargs)
+        adapters = GivenAdapters(lora_request, prompt_adapter_request)
         tickets = self._add(
-            prompts,
-            len(prompts),
-            sampling_params,
-            priority,
-            tokenization,
-            "messages",
-            adapters=GivenAdapters(lora_request, prompt_adapter_request),
+            prompts, len(prompts), sampling_params, priority, tokenization, adapters, "messages"
         )
         return self._collect(tickets, use_tqdm)
 
@@ -176,14 +163,9 @@ class LLM(LLMControl, PoolingMethods, UnsupportedTransfers):
     ) -> list[TokensPrompt]:
         """The prompts for which `chat` would generate, as text and token ids."""
         options = ChatOptions(
-            chat_template,
-            chat_template_content_format,
-            add_generation_prompt,
-            continue_final_message,
-            tools,
-            chat_template_kwargs,
-            mm_processor_kwargs,
-        )
+            chat_template, chat_template_content_format, add_generation_prompt,
+            continue_final_message, tools, chat_template_kwargs, mm_processor_kwargs,
+        )  # fmt: skip
         prompts = self.renderer.render_chat(messages, options)
         return self.renderer.encode(prompts, chat_tokenization(tokenization_kwargs))
 
@@ -200,18 +182,10 @@ class LLM(LLMControl, PoolingMethods, UnsupportedTransfers):
     ) -> list[str]:
         """Queue all requests or none for `wait_for_completion`; returns their ids."""
         every = with_image_settings(as_prompts(prompts), mm_processor_kwargs)
-        tickets: list[Ticket] = []
-        with deferred_signals(undo=lambda: self._withdraw(tickets)):
-            with counted(every, use_tqdm, "Rendering prompts") as bar:
-                tickets = self._add(
-                    bar,
-                    len(every),
-                    sampling_params,
-                    priority,
-                    tokenization_kwargs,
-                    adapters=GivenAdapters(lora_request, prompt_adapter_request),
-                )
-            return self._enqueue(tickets)
+        adapters = GivenAdapters(lora_request, prompt_adapter_request)
+        return self._enqueue(
+            lambda: every, use_tqdm, sampling_params, priority, tokenization_kwargs, adapters
+        )
 
     def enqueue_chat(
         self,
@@ -232,29 +206,15 @@ class LLM(LLMControl, PoolingMethods, UnsupportedTransfers):
     ) -> list[str]:
         """Queue all conversations or none for `wait_for_completion`; returns their ids."""
         options = ChatOptions(
-            chat_template,
-            chat_template_content_format,
-            add_generation_prompt,
-            continue_final_message,
-            tools,
-            chat_template_kwargs,
-            mm_processor_kwargs,
-        )
+            chat_template, chat_template_content_format, add_generation_prompt,
+            continue_final_message, tools, chat_template_kwargs, mm_processor_kwargs,
+        )  # fmt: skip
         tokenization = chat_tokenization(tokenization_kwargs)
-        tickets: list[Ticket] = []
-        with deferred_signals(undo=lambda: self._withdraw(tickets)):
-            prompts = self.renderer.render_chat(messages, options)
-            with counted(prompts, use_tqdm, "Rendering conversations") as bar:
-                tickets = self._add(
-                    bar,
-                    len(prompts),
-                    sampling_params,
-                    priority,
-                    tokenization,
-                    "messages",
-                    adapters=GivenAdapters(lora_request, prompt_adapter_request),
-                )
-            return self._enqueue(tickets)
+        adapters = GivenAdapters(lora_request, prompt_adapter_request)
+        render = partial(self.renderer.render_chat, messages, options)
+        return self._enqueue(
+            render, use_tqdm, sampling_params, priority, tokenization, adapters, "messages"
+        )
 
     @with_signals_deferred
     def wait_for_completion(
@@ -308,10 +268,26 @@ class LLM(LLMControl, PoolingMethods, UnsupportedTransfers):
     def __exit__(self, *raised: object) -> None:
         self.close()
 
-    def _enqueue(self, tickets: list[Ticket]) -> list[str]:
-        with self._lock:
-            self._enqueued.setdefault(threading.get_ident(), []).extend(tickets)
-        return [ticket.request_id for ticket in tickets]
+    def _enqueue(
+        self,
+        render: Callable[[], Sequence[PromptType]],
+        use_tqdm: Progress,
+        sampling_params: Params,
+        priority: int | Sequence[int] | None,
+        tokenization_kwargs: Mapping[str, Any] | None,
+        adapters: GivenAdapters,
+        name: str = "prompts",
+    ) -> list[str]:
+        title = f"Rendering {'prompts' if name == 'prompts' else 'conversations'}"
+        options = (sampling_params, priority, tokenization_kwargs, adapters, name)
+        tickets: list[Ticket] = []
+        with deferred_signals(undo=lambda: self._withdraw(tickets)):
+            prompts = render()
+            with counted(prompts, use_tqdm, title) as bar:
+                tickets = self._add(bar, len(prompts), *options)
+            with self._lock:
+                self._enqueued.setdefault(threading.get_ident(), []).extend(tickets)
+            return [ticket.request_id for ticket in tickets]
 
     def _withdraw(self, tickets: list[Ticket]) -> None:
         """Abort requests whose ids `enqueue` could not return."""
@@ -327,9 +303,8 @@ class LLM(LLMControl, PoolingMethods, UnsupportedTransfers):
         sampling_params: Params,
         priority: int | Sequence[int] | None,
         tokenization_kwargs: Mapping[str, Any] | None,
-        name: str = "prompts",
-        *,
         adapters: GivenAdapters,
+        name: str = "prompts",
     ) -> list[Ticket]:
         """Add all requests, or none if one is invalid or a signal handler raises. `name`: name of
         the caller's argument with the prompts."""
