@@ -86,6 +86,21 @@ def deepseek_experts(keys: Keys, normalised: bool) -> Config:
     }
 
 
+def qwen_experts(keys: Keys, normalised: bool) -> Config:
+    """Experts by Qwen's names. `normalised`: as in `deepseek_experts`."""
+    check_router(keys, SOFTMAX)
+    experts = read_experts(keys)
+    shared = {"shared_expert_intermediate_size": experts.shared_width}
+    return {
+        "num_experts": experts.count,
+        "num_experts_per_tok": experts.top_k,
+        "moe_intermediate_size": experts.width,
+        "mlp_layer_types": experts.layer_types,
+        "norm_topk_prob": normalises(keys, normalised),
+        **(shared if experts.shared_width else {}),
+    }
+
+
 def expert_groups(keys: Keys) -> Config:
     """The groups of experts, in some of which those of a token are."""
     return {

@@ -12,6 +12,7 @@ from quire.gguf.architectures.expert_parts import (
     expert_parts,
     local_experts,
     normalises,
+    qwen_experts,
 )
 from quire.gguf.architectures.expert_tensors import read_experts
 from quire.gguf.architectures.facts import has_part, has_tensor, window
@@ -67,25 +68,12 @@ def _phimoe(keys: Keys) -> Config:
 
 
 def _qwen2(keys: Keys) -> Config:
-    check_router(keys, SOFTMAX)
-    experts = read_experts(keys)
-    shared = {"shared_expert_intermediate_size": experts.shared_width}
-    return {
-        "num_experts": experts.count,
-        "num_experts_per_tok": experts.top_k,
-        "moe_intermediate_size": experts.width,
-        "mlp_layer_types": experts.layer_types,
-        "norm_topk_prob": normalises(keys, False),
-        "qkv_bias": has_part(keys, "attn_q.bias"),
-        **(shared if experts.shared_width else {}),
-    }
+    return {**qwen_experts(keys, False), "qkv_bias": has_part(keys, "attn_q.bias")}
 
 
 def _qwen3(keys: Keys) -> Config:
     """llama.cpp normalises the weights of all of them, as the published models do."""
-    found = _qwen2(keys)
-    bias = found.pop("qkv_bias")
-    return {**found, "attention_bias": bias, "norm_topk_prob": normalises(keys, True)}
+    return {**qwen_experts(keys, True), "attention_bias": has_part(keys, "attn_q.bias")}
 
 
 def _olmoe(keys: Keys) -> Config:

@@ -14,6 +14,7 @@ from quire.gguf.architectures.expert_parts import (
     expert_groups,
     expert_parts,
     normalises,
+    qwen_experts,
 )
 from quire.gguf.architectures.expert_tensors import read_experts
 from quire.gguf.architectures.facts import (
@@ -190,17 +191,7 @@ def _delta(keys: Keys) -> Config:
 
 
 def _delta_experts(keys: Keys) -> Config:
-    check_router(keys, SOFTMAX)
-    experts = read_experts(keys)
-    return {
-        **_delta(keys),
-        "num_experts": experts.count,
-        "num_experts_per_tok": experts.top_k,
-        "moe_intermediate_size": experts.width,
-        "shared_expert_intermediate_size": experts.shared_width,
-        "mlp_layer_types": experts.layer_types,
-        "norm_topk_prob": normalises(keys, True),
-    }
+    return {**qwen_experts(keys, True), **_delta(keys)}
 
 
 def _lfm2(keys: Keys) -> Config:
