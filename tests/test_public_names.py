@@ -20,24 +20,24 @@ def test_unknown_name_is_an_attribute_error() -> None:
         _ = quire.NoSuchThing
 
 
-def test_import_pulls_in_nothing_heavy() -> None:
+def heavy_modules(statements: str, *heavy: str) -> str:
+    """Which of these modules a Python imports that runs the statements."""
     code = (
-        "import sys, quire; heavy = {'numpy', 'torch', 'transformers', 'tokenizers', 'jinja2'};"
-        "print(sorted(heavy & set(sys.modules)))"
+        f"import sys, quire; {statements or None}; print(sorted({set(heavy)} & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
+    return done.stdout.strip()
+
+
+def test_import_pulls_in_nothing_heavy() -> None:
+    found = heavy_modules("", "numpy", "torch", "transformers", "tokenizers", "jinja2")
+    assert found == "[]"
 
 
 def test_engine_imports_neither_torch_nor_transformers() -> None:
-    code = (
-        "import sys, quire; quire.LLM; quire.SamplingParams;"
-        "import quire.core.engine_core;"
-        "heavy = {'torch', 'transformers', 'huggingface_hub', 'llguidance'};"
-        "print(sorted(heavy & set(sys.modules)))"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
+    statements = "quire.LLM; quire.SamplingParams; import quire.core.engine_core"
+    heavy = ("torch", "transformers", "huggingface_hub", "llguidance")
+    assert heavy_modules(statements, *heavy) == "[]"
 
 
 def test_a_server_starts_without_what_is_rarely_used() -> None:
@@ -48,22 +48,14 @@ def test_a_server_starts_without_what_is_rarely_used() -> None:
         "models.families", "parsers.channels", "parsers.detection", "parsers.registry",
         "parsers.tool_formats.tagged", "structured.compile", "vllm", "worker.processors",
     )  # fmt: skip
-    code = (
-        "import sys, quire.cli.commands.serve, quire.server.serving;"
-        "heavy = {'llguidance', 'jinja2', 'tokenizers', 'torch', 'transformers', 'uvloop'};"
-        f"heavy |= {{'quire.' + room for room in {rooms}}};"
-        "print(sorted(heavy & set(sys.modules)))"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
+    heavy = ("llguidance", "jinja2", "tokenizers", "torch", "transformers", "uvloop")
+    statements = "import quire.cli.commands.serve, quire.server.serving"
+    assert heavy_modules(statements, *heavy, *(f"quire.{room}" for room in rooms)) == "[]"
 
 
 def test_an_offline_engine_imports_no_server() -> None:
-    code = (
-        "import sys, quire; quire.LLM;"
-        "heavy = {'asyncio', 'starlette', 'uvicorn', 'prometheus_client', 'quire.server',"
-        " 'quire.parsers', 'quire.frontend.online'};"
-        "print(sorted(heavy & set(sys.modules)))"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
+    found = heavy_modules(
+        "quire.LLM", "asyncio", "starlette", "uvicorn", "prometheus_client", "quire.server",
+        "quire.parsers", "quire.frontend.online",
+    )  # fmt: skip
+    assert found == "[]"
