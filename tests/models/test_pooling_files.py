@@ -292,17 +292,22 @@ def test_late_interaction(tmp_path: Path) -> None:
     assert found.outputs.score == pytest.approx((query @ document.T).max(axis=1).sum(), abs=1e-5)
 
 
-def test_logits_of_two_tokens_are_a_score(tmp_path: Path) -> None:
-    """Qwen3-Reranker's kind: the probability of yes against no."""
+def _decoder(directory: Path, is_tied: bool) -> torch.nn.Module:
     torch.manual_seed(5)
     config = transformers.Qwen3Config(
         vocab_size=len(WORDS), hidden_size=32, num_hidden_layers=2, num_attention_heads=4,
         num_key_value_heads=2, head_dim=8, intermediate_size=40, max_position_embeddings=64,
-        initializer_range=0.4, tie_word_embeddings=True, bos_token_id=None, eos_token_id=None,
+        initializer_range=0.4, tie_word_embeddings=is_tied, bos_token_id=None, eos_token_id=None,
     )  # fmt: skip
     model = transformers.Qwen3ForCausalLM(config).eval()
-    model.save_pretrained(tmp_path)
-    (tmp_path / "vocab.txt").write_text("\n".join(WORDS) + "\n")
+    model.save_pretrained(directory)
+    (directory / "vocab.txt").write_text("\n".join(WORDS) + "\n")
+    return model
+
+
+def test_logits_of_two_tokens_are_a_score(tmp_path: Path) -> None:
+    """Qwen3-Reranker's kind: the probability of yes against no."""
+    model = _decoder(tmp_path, is_tied=True)
     overrides = {
         "architectures": ["Qwen3ForSequenceClassification"],
         "classifier_from_token": ["no", "yes"],
@@ -328,15 +333,7 @@ _LIKE_VLLM = (
 
 def _reranker(directory: Path, **files: Any) -> torch.nn.Module:
     """A language model as a reranker of sentence-transformers. `files`: more of its settings."""
-    torch.manual_seed(5)
-    config = transformers.Qwen3Config(
-        vocab_size=len(WORDS), hidden_size=32, num_hidden_layers=2, num_attention_heads=4,
-        num_key_value_heads=2, head_dim=8, intermediate_size=40, max_position_embeddings=64,
-        initializer_range=0.4, tie_word_embeddings=False, bos_token_id=None, eos_token_id=None,
-    )  # fmt: skip
-    model = transformers.Qwen3ForCausalLM(config).eval()
-    model.save_pretrained(directory)
-    (directory / "vocab.txt").write_text("\n".join(WORDS) + "\n")
+    model = _decoder(directory, is_tied=False)
     modules(directory, "LogitScore")
     ids = {"true_token_id": WORDS.index("yes"), "false_token_id": WORDS.index("no")}
     write(directory / "1_LogitScore" / "config.json", {**ids, "module_input_name": "causal_logits"})
