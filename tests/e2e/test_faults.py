@@ -18,12 +18,12 @@ from typing import Any
 
 import httpx
 import pytest
+from processes import is_alive
 
 from quire.config.engine_args import EngineArgs
 from quire.weights import PACKED_NAME
 
 from .conftest import FAKES, RunningServer, StartServer
-from .processes import is_alive
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="relies on /proc")
 

@@ -14,9 +14,9 @@ from typing import Any
 
 import httpx
 import pytest
+from processes import command_line, is_alive, resident_mib
 
 from .conftest import FAKES, RunningServer, StartServer
-from .processes import command_line, is_alive, resident_mib
 
 if str(FAKES) not in sys.path:
     sys.path.insert(0, str(FAKES))

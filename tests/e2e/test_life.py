@@ -18,9 +18,9 @@ from pathlib import Path
 
 import httpx
 import pytest
+from processes import command_line, is_alive
 
 from .conftest import RunningServer, StartServer
-from .processes import command_line, is_alive
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="relies on /proc")
 DEMO = Path(__file__).parents[2] / "src" / "quire" / "demo_model"

@@ -15,6 +15,7 @@ from types import SimpleNamespace
 
 import msgspec
 import pytest
+from processes import is_alive
 
 from quire.errors import ConfigError, EngineDeadError
 from quire.logits_processors import LogitsProcessor
@@ -50,19 +51,11 @@ def test_a_class_without_a_name_is_refused() -> None:
         make_process_client(config)
 
 
-def _is_alive(pid: int) -> bool:
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][0]
-    except OSError:
-        return False
-    return state != "Z"
-
-
 def _wait_gone(pid: int, timeout_s: float) -> bool:
     end = time.monotonic() + timeout_s
-    while _is_alive(pid) and time.monotonic() < end:
+    while is_alive(pid) and time.monotonic() < end:
         time.sleep(0.02)
-    return not _is_alive(pid)
+    return not is_alive(pid)
 
 
 @pytest.mark.parametrize(
@@ -78,7 +71,7 @@ def test_a_killed_or_stopped_engine_is_noticed(number: signal.Signals, cause: st
         await recorder.until(lambda: recorder.deaths)
         assert cause in str(recorder.deaths[0])
         client.shutdown()
-        assert not _is_alive(client.pid)
+        assert not is_alive(client.pid)
 
     asyncio.run(scenario())
 
@@ -91,7 +84,7 @@ def test_an_engine_that_is_stopped_while_it_starts_is_noticed() -> None:
 def test_a_module_path_may_hold_what_is_no_text(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "path", [Path("/nowhere"), *sys.path])
     client = make_process_client(make_config())
-    assert _is_alive(client.pid)
+    assert is_alive(client.pid)
     client.shutdown()
 
 
@@ -142,7 +135,7 @@ def test_no_engine_outlives_its_parent(is_stopped: bool) -> None:
     with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE) as parent:
         assert parent.stdout is not None
         engine_pid = int(parent.stdout.readline())
-        assert _is_alive(engine_pid)
+        assert is_alive(engine_pid)
         if is_stopped:
             os.kill(engine_pid, signal.SIGSTOP)
         parent.kill()

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from processes import is_alive
 from rendered_here import HELLO
 
 from quire.chat import async_renderer as renderer_module
@@ -31,13 +32,6 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="relies on /proc
 
 ECHO = "{{ messages[0].content }}"
 TEMPLATES = ChatTemplates({"default": ECHO, "tool_use": "tools"}, {"bos_token": "<s>"})
-
-
-def is_alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][0] != "Z"
-    except OSError:
-        return False
 
 
 def until(condition: Callable[[], Any], timeout_s: float = 10.0) -> None:
