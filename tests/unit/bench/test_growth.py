@@ -11,13 +11,13 @@ import pytest
 
 
 def test_growth(
-    tiny_model: Path,
+    model_dir: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setenv("QUIRE_BACKEND", "reference")
-    words = ["--model", str(tiny_model), "--max-requests", "4", "--max-context", "256"]
+    words = ["--model", str(model_dir), "--max-requests", "4", "--max-context", "256"]
     files = ["--json", str(tmp_path / "r.json"), "--svg", str(tmp_path / "r.svg")]
     monkeypatch.setattr("sys.argv", ["growth.py", *words, *files])
     monkeypatch.setattr(growth, "CONTEXTS", (128, 256))

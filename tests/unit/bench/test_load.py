@@ -218,12 +218,12 @@ def busy_server() -> Iterator[ScriptedServer]:
 
 def test_the_command_writes_what_vllms_writes(
     busy_server: ScriptedServer,
-    tiny_model: Path,
+    model_dir: Path,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     words = [
-        "bench", "serve", "--base-url", busy_server.url, "--model", str(tiny_model),
+        "bench", "serve", "--base-url", busy_server.url, "--model", str(model_dir),
         "--num-prompts", "12", "--input-len", "20", "--output-len", "8", "--max-concurrency", "4",
         "--percentile-metrics", "ttft,e2el", "--metric-percentiles", "50,99", "--goodput",
         "ttft:5000", "--save-result", "--result-dir", str(tmp_path), "--result-filename", "r.json",
@@ -247,10 +247,10 @@ def test_the_command_writes_what_vllms_writes(
 
 
 def test_the_command_explains_a_server_that_refuses(
-    busy_server: ScriptedServer, tiny_model: Path, capsys: pytest.CaptureFixture[str]
+    busy_server: ScriptedServer, model_dir: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     busy_server.script.refusal = (404, "no such model")
-    words = ["bench", "serve", "--base-url", busy_server.url, "--model", str(tiny_model)]
+    words = ["bench", "serve", "--base-url", busy_server.url, "--model", str(model_dir)]
     assert main([*words, "--num-prompts", "1"]) == 1
     assert "no such model" in capsys.readouterr().err
     with pytest.raises(ReplyError):

@@ -22,9 +22,9 @@ def bench(command: str, model: Path, out: Path, *words: str) -> dict[str, object
     return found
 
 
-def test_latency(tiny_model: Path, tmp_path: Path) -> None:
+def test_latency(model_dir: Path, tmp_path: Path) -> None:
     words = "--input-len 8 --output-len 3 --batch-size 2 --num-iters-warmup 1 --num-iters 4"
-    found = bench("latency", tiny_model, tmp_path / "r.json", *words.split())
+    found = bench("latency", model_dir, tmp_path / "r.json", *words.split())
     latencies = found["latencies"]
     assert isinstance(latencies, list)
     assert len(latencies) == 4
@@ -33,9 +33,9 @@ def test_latency(tiny_model: Path, tmp_path: Path) -> None:
     assert list(found["percentiles"]) == ["10", "25", "50", "75", "90", "99"]
 
 
-def test_throughput(tiny_model: Path, tmp_path: Path) -> None:
+def test_throughput(model_dir: Path, tmp_path: Path) -> None:
     words = "--num-prompts 6 --input-len 8 --output-len 3 --num-warmups 1"
-    found = bench("throughput", tiny_model, tmp_path / "r.json", *words.split())
+    found = bench("throughput", model_dir, tmp_path / "r.json", *words.split())
     assert found["num_requests"] == 6
     total = found["total_num_tokens"]
     assert isinstance(total, int)
@@ -46,19 +46,19 @@ def test_throughput(tiny_model: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("quantization", ["none", "int8"])
 def test_a_shape_is_measured_without_its_weights(
-    tiny_model: Path, tmp_path: Path, quantization: str
+    model_dir: Path, tmp_path: Path, quantization: str
 ) -> None:
     """A config.json is enough, and a tokenizer where the prompts are texts."""
     shape = tmp_path / "shape"
     shape.mkdir()
-    shutil.copy(tiny_model / "config.json", shape)
+    shutil.copy(model_dir / "config.json", shape)
     words = ["--load-format", "dummy", "--output-len", "3"]
     if quantization != "none":
         words += ["--quantization", quantization]
     few = "--input-len 8 --batch-size 2 --num-iters-warmup 0 --num-iters 2 --skip-tokenizer-init"
     found = bench("latency", shape, tmp_path / "r.json", *words, *few.split())
     assert len(found["latencies"]) == 2  # type: ignore[arg-type]
-    for file in tiny_model.glob("tokenizer*"):
+    for file in model_dir.glob("tokenizer*"):
         shutil.copy(file, shape)
     found = bench(
         "throughput", shape, tmp_path / "r.json", *words, "--num-prompts=2", "--input-len=8"
@@ -66,27 +66,27 @@ def test_a_shape_is_measured_without_its_weights(
     assert found["num_requests"] == 2
 
 
-def test_startup(tiny_model: Path, tmp_path: Path) -> None:
+def test_startup(model_dir: Path, tmp_path: Path) -> None:
     words = "--num-iters-cold 1 --num-iters-warmup 0 --num-iters-warm 1 --max-model-len 64"
-    found = bench("startup", tiny_model, tmp_path / "r.json", *words.split())
+    found = bench("startup", model_dir, tmp_path / "r.json", *words.split())
     assert 0 < found["avg_warm_startup_time"] < found["avg_warm_first_token_time"]  # type: ignore[operator]
     assert found["cold_startup_times"]
 
 
 def test_what_cannot_be_measured_is_refused(
-    tiny_model: Path, capsys: pytest.CaptureFixture[str]
+    model_dir: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["bench", "latency", str(tiny_model), "--input-len", "4k"]) == 1
+    assert main(["bench", "latency", str(model_dir), "--input-len", "4k"]) == 1
     assert "more than the model's 512" in capsys.readouterr().err
-    assert main(["bench", "throughput", str(tiny_model), "--num-prompts", "1"]) == 1
+    assert main(["bench", "throughput", str(model_dir), "--num-prompts", "1"]) == 1
     assert "longer than max_model_len" in capsys.readouterr().err
     assert main(["bench", "latency", "--batch-size", "0"]) == 1
 
 
 @pytest.mark.parametrize("command", ["latency", "throughput"])
-def test_steps_are_recorded(tiny_model: Path, tmp_path: Path, command: str) -> None:
+def test_steps_are_recorded(model_dir: Path, tmp_path: Path, command: str) -> None:
     few = "--batch-size 2 --num-iters-warmup 0" if command == "latency" else "--num-prompts 2"
-    words = ["bench", command, str(tiny_model), *few.split(), "--input-len=8", "--output-len=3"]
+    words = ["bench", command, str(model_dir), *few.split(), "--input-len=8", "--output-len=3"]
     assert main([*words, "--profile"]) == 1
     where = f"--profiler-config.torch_profiler_dir={tmp_path}"
     assert main([*words, "--profile", "--profiler-config.profiler=torch", where]) == 0

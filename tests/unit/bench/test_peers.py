@@ -142,12 +142,12 @@ def test_the_probe_reads_faster_than_a_disk() -> None:
     assert found.best >= found.sustained > 1e8
 
 
-def test_quire_itself_is_driven(tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_quire_itself_is_driven(model_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("QUIRE_BACKEND", "reference")
     child = Path(__file__).parents[3] / "bench" / "helpers" / "peer_child.py"
     requests = json.dumps({"prompts": [[1, 2, 3], [4, 5]], "output_len": 4}) + "\n"
     done = subprocess.run(
-        [sys.executable, str(child), "quire", str(tiny_model), '{"max_model_len": 256}'],
+        [sys.executable, str(child), "quire", str(model_dir), '{"max_model_len": 256}'],
         input=requests, capture_output=True, text=True, timeout=60, check=False,
     )  # fmt: skip
     lines = [json.loads(line) for line in done.stdout.splitlines()]
@@ -157,14 +157,12 @@ def test_quire_itself_is_driven(tiny_model: Path, monkeypatch: pytest.MonkeyPatc
     assert lines[1]["seconds"] > 0
 
 
-def test_no_engine_outlives_the_benchmark(
-    tiny_model: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_engine_outlives_the_benchmark(model_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("QUIRE_BACKEND", "reference")
     script = Path(__file__).parents[3] / "bench" / "peers.py"
     settings = 'quire={"max_model_len": 256}'
     parent = subprocess.Popen(
-        [sys.executable, str(script), "--model", str(tiny_model), "--option", settings,
+        [sys.executable, str(script), "--model", str(model_dir), "--option", settings,
          "--rounds", "1000", "--workloads", "decode"],
         stdout=subprocess.PIPE, text=True,
     )  # fmt: skip

@@ -1,20 +1,8 @@
-"""Puts the shared helpers on the path, and gives every test a tiny model directory."""
+"""Which backend computes in these tests."""
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
-
-TESTS = Path(__file__).parents[2]
-
-
-@pytest.fixture(scope="session")
-def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A random model that runs in milliseconds, with a chat template."""
-    from tiny_checkpoint import write_tiny_checkpoint
-
-    return write_tiny_checkpoint(tmp_path_factory.mktemp("models") / "tiny")
 
 
 @pytest.fixture(autouse=True)

@@ -17,10 +17,10 @@ from quire.errors import BackendError
 
 
 def test_explain_shows_program_memory_and_bounds(
-    tiny_model: Path, capsys: pytest.CaptureFixture[str]
+    model_dir: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     given = ["--hf-overrides", '{"num_hidden_layers": 3}', "--load-format", "dummy"]
-    assert main(["explain", str(tiny_model), *given, "--usage", "server", "--max-num-seqs=5"]) == 0
+    assert main(["explain", str(model_dir), *given, "--usage", "server", "--max-num-seqs=5"]) == 0
     text = capsys.readouterr().out
     # As it is compiled: behind the last attention only the wanted rows are computed.
     assert "layers 0..1 x2" in text
@@ -38,38 +38,38 @@ def test_explain_shows_program_memory_and_bounds(
     assert {"max-num-queued-reqs", "max-num-seqs", "max-model-len"} <= set(rows)
 
 
-def test_the_parameters_add_up(tiny_model: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["explain", str(tiny_model)]) == 0
+def test_the_parameters_add_up(model_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explain", str(model_dir)]) == 0
     text = capsys.readouterr().out
     rows = text[text.index("\nparameters") : text.index("\nmemory")].splitlines()[2:]
     counts = [next(int(w.replace(",", "")) for w in row.split() if w[0].isdigit()) for row in rows]
     from safetensors.numpy import load_file
 
-    stored = sum(tensor.size for tensor in load_file(tiny_model / "model.safetensors").values())
+    stored = sum(tensor.size for tensor in load_file(model_dir / "model.safetensors").values())
     assert counts[0] == sum(counts[1:]) == stored
 
 
 def test_explain_shows_what_a_step_takes(
-    tiny_model: Path, capsys: pytest.CaptureFixture[str]
+    model_dir: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     from quire.config.engine_args import EngineArgs
     from quire.planning.plan import plan_engine
     from quire.units import format_bytes
 
-    given = EngineArgs(str(tiny_model), max_num_batched_tokens=300)
+    given = EngineArgs(str(model_dir), max_num_batched_tokens=300)
     needs = plan_engine(given).needs
-    assert main(["explain", str(tiny_model), "--max-num-batched-tokens", "300"]) == 0
+    assert main(["explain", str(model_dir), "--max-num-batched-tokens", "300"]) == 0
     text = capsys.readouterr().out
     [row] = [row for row in text.splitlines() if row.startswith("  one step ")]
     assert f" {format_bytes(needs.workspace_bytes)} at most: activations" in row
 
 
 def test_explain_says_how_the_cache_is_held(
-    tiny_model: Path, capsys: pytest.CaptureFixture[str]
+    model_dir: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["explain", str(tiny_model), "--kv-cache-dtype", "int8"]) == 0
+    assert main(["explain", str(model_dir), "--kv-cache-dtype", "int8"]) == 0
     assert "(int8: 8 bits a number, a scale for each token and head)" in capsys.readouterr().out
-    assert main(["explain", str(tiny_model), "--kv-cache-dtype", "fp8"]) == 1
+    assert main(["explain", str(model_dir), "--kv-cache-dtype", "fp8"]) == 1
     assert "int8 (8 bits" in capsys.readouterr().err
 
 
@@ -94,7 +94,7 @@ def test_explain_shows_what_a_window_saves(
 
 
 def test_explain_says_how_replies_are_read(
-    tiny_model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    model_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     template = tmp_path / "template.jinja"
     template.write_text(
@@ -102,29 +102,29 @@ def test_explain_says_how_replies_are_read(
         "m.tool_calls or [] %}<go>{{ call.function.name }}<with>{{ call.function.arguments | "
         "tojson }}</go>{% endfor %}<end>{% endfor %}{{ '<think>' if add_generation_prompt }}"
     )
-    assert main(["explain", str(tiny_model), "--chat-template", str(template)]) == 0
+    assert main(["explain", str(model_dir), "--chat-template", str(template)]) == 0
     text = capsys.readouterr().out
     assert "qwen3 (the chat template opens it in the prompt)" in text
     assert "json_in_tags (from the chat template: '<go>NAME<with>{...}</go>')" in text
     template.write_text("{% for m in messages %}{{ m.content }}{% endfor %}")
     words = ["--chat-template", str(template), "--reasoning-parser", "none"]
-    assert main(["explain", str(tiny_model), *words]) == 0
+    assert main(["explain", str(model_dir), *words]) == 0
     text = capsys.readouterr().out
     assert re.search(r"reasoning +not parsed\n", text)
     assert re.search(r"tool calls +not parsed: the chat template shows no tools", text)
 
 
-def test_explain_in_json(tiny_model: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["explain", str(tiny_model), "--json", "--max-model-len", "100"]) == 0
+def test_explain_in_json(model_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explain", str(model_dir), "--json", "--max-model-len", "100"]) == 0
     plan = json.loads(capsys.readouterr().out)
     assert plan["model"]["max_model_len"] == 100
     assert plan["cache"]["num_blocks"] * plan["cache"]["block_size"] >= 100
 
 
 def test_explain_refuses_what_would_not_start(
-    tiny_model: Path, capsys: pytest.CaptureFixture[str]
+    model_dir: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["explain", str(tiny_model), "--max-model-len", "9k"]) == 1
+    assert main(["explain", str(model_dir), "--max-model-len", "9k"]) == 1
     assert "use at most 512" in capsys.readouterr().err
 
 
@@ -193,12 +193,12 @@ def test_the_quota_is_the_one_that_threads_are_counted_by(monkeypatch: pytest.Mo
 
 
 def test_explain_says_what_float16_becomes(
-    tiny_model: Path, capsys: pytest.CaptureFixture[str]
+    model_dir: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["explain", str(tiny_model), "--dtype", "half"]) == 0
+    assert main(["explain", str(model_dir), "--dtype", "half"]) == 0
     text = " ".join(capsys.readouterr().out.split())
     assert "arithmetic bfloat16 asked for half: float16 is computed in bfloat16" in text
-    assert main(["explain", str(tiny_model)]) == 0
+    assert main(["explain", str(model_dir)]) == 0
     assert "asked for" not in capsys.readouterr().out
 
 

@@ -47,8 +47,8 @@ class Run:
 
 
 @pytest.fixture
-def run(tmp_path: Path, tiny_model: Path) -> Run:
-    return Run(tmp_path, tiny_model)
+def run(tmp_path: Path, model_dir: Path) -> Run:
+    return Run(tmp_path, model_dir)
 
 
 def test_rows_of_all_formats_get_the_same_replies(run: Run) -> None:

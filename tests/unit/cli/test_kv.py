@@ -173,15 +173,15 @@ def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("_own_cache")
-def test_what_a_tier_costs(tiny_model: Path, tmp_path: Path, run: Run) -> None:
-    found = run("bench", tiny_model, "--kv-store-memory", "1MiB", "--json")
+def test_what_a_tier_costs(model_dir: Path, tmp_path: Path, run: Run) -> None:
+    found = run("bench", model_dir, "--kv-store-memory", "1MiB", "--json")
     assert [tier["tier"] for tier in found["tiers"]] == ["memory", "disk"]
     for tier in found["tiers"]:
         assert min(tier["write_s"], tier["read_s"], tier["ask_s"]) > 0
     assert found["seconds_per_token"] > 0
     left_over = {path.name for path in (tmp_path / "cache" / "quire").iterdir()}
     assert left_over <= {"tokenizers"}
-    text = run("bench", tiny_model, "--no-kv-store", code=1)
+    text = run("bench", model_dir, "--no-kv-store", code=1)
     assert "this engine has no KV store" in text
 
 
@@ -193,16 +193,16 @@ def test_when_loading_wins() -> None:
 
 
 @pytest.mark.usefixtures("_own_cache")
-def test_prompts_are_computed(tiny_model: Path, tmp_path: Path, run: Run) -> None:
+def test_prompts_are_computed(model_dir: Path, tmp_path: Path, run: Run) -> None:
     prompts = tmp_path / "prompts"
     lines = [
         "a text", "", json.dumps({"prompt": [1, 2, 3], "cache_salt": "s"}),
         json.dumps({"messages": [{"role": "user", "content": "hi"}]}),
     ]  # fmt: skip
     prompts.write_text("\n".join(lines))
-    assert "3 prompts, " in run("warm", prompts, tiny_model)
-    assert "has no KV store" in run("warm", prompts, tiny_model, "--no-kv-store", code=1)
+    assert "3 prompts, " in run("warm", prompts, model_dir)
+    assert "has no KV store" in run("warm", prompts, model_dir, "--no-kv-store", code=1)
     assert "give a file of prompts" in run("warm", code=1)
     for bad in ("{", '{"prompt": 3}', '{"messages": [], "prompt": "a"}', '{"a": 1}'):
         prompts.write_text(f"text\n{bad}")
-        assert "line 2: " in run("warm", prompts, tiny_model, code=1)
+        assert "line 2: " in run("warm", prompts, model_dir, code=1)

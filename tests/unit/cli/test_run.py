@@ -88,9 +88,9 @@ def test_a_folder_of_models_names_them(tmp_path: Path, capsys: pytest.CaptureFix
         assert str(tmp_path / "above" / model) in told
 
 
-def test_people_get_moderate_sampling_where_the_model_recommends_none(tiny_model: Path) -> None:
+def test_people_get_moderate_sampling_where_the_model_recommends_none(model_dir: Path) -> None:
     wanted = {"temperature": 0.7, "top_p": 0.95, "min_p": 0.05}
-    conversation = LocalConversation(EngineArgs(model=str(tiny_model), max_num_seqs=2))
+    conversation = LocalConversation(EngineArgs(model=str(model_dir), max_num_seqs=2))
     try:
         params = conversation._params()
         assert {name: getattr(params, name) for name in wanted} == wanted
@@ -105,10 +105,10 @@ def test_people_get_moderate_sampling_where_the_model_recommends_none(tiny_model
 
 
 def test_a_model_without_a_chat_template_says_so(
-    tiny_model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    model_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     model = tmp_path / "bare"
-    shutil.copytree(tiny_model, model)
+    shutil.copytree(model_dir, model)
     config = json.loads((model / "tokenizer_config.json").read_text())
     config.pop("chat_template", None)
     (model / "tokenizer_config.json").write_text(json.dumps(config))
@@ -123,26 +123,26 @@ def answer(capsys: pytest.CaptureFixture[str], *words: str) -> str:
 
 
 def test_one_answer_is_the_same_every_time(
-    tiny_model: Path, capsys: pytest.CaptureFixture[str]
+    model_dir: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    first = answer(capsys, str(tiny_model), "hello")
+    first = answer(capsys, str(model_dir), "hello")
     assert first.endswith("\n")
-    assert first == answer(capsys, "--model", str(tiny_model), "hello")
+    assert first == answer(capsys, "--model", str(model_dir), "hello")
 
 
 def test_a_pipe_is_a_prompt(
-    tiny_model: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    model_dir: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    expected = answer(capsys, str(tiny_model), "hello")
+    expected = answer(capsys, str(model_dir), "hello")
     monkeypatch.setattr("sys.stdin", io.StringIO("hello"))
-    assert answer(capsys, str(tiny_model)) == expected
+    assert answer(capsys, str(model_dir)) == expected
     monkeypatch.setattr("sys.stdin", io.StringIO("  \n"))
-    assert main(["run", str(tiny_model)]) == 1
+    assert main(["run", str(model_dir)]) == 1
     assert "standard input is empty" in capsys.readouterr().err
 
 
-def test_stopping_early_frees_the_request(tiny_model: Path) -> None:
-    conversation = LocalConversation(EngineArgs(model=str(tiny_model), max_num_seqs=2))
+def test_stopping_early_frees_the_request(model_dir: Path) -> None:
+    conversation = LocalConversation(EngineArgs(model=str(model_dir), max_num_seqs=2))
     conversation.settings.update(temperature=0.0, max_tokens=50)
     try:
         stream = conversation.stream([{"role": "user", "content": "hello"}])
@@ -157,6 +157,6 @@ def test_stopping_early_frees_the_request(tiny_model: Path) -> None:
         conversation.close()
 
 
-def test_a_wrong_setting_is_one_line(tiny_model: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["run", str(tiny_model), "hello", "--temperature", "9"]) == 1
+def test_a_wrong_setting_is_one_line(model_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", str(model_dir), "hello", "--temperature", "9"]) == 1
     assert "temperature must be in [0, 2]" in capsys.readouterr().err

@@ -36,7 +36,7 @@ def request(custom_id: str, **body: Any) -> str:
     return json.dumps({"custom_id": custom_id, "method": "POST", "url": url, "body": body})
 
 
-def test_a_batch(tmp_path: Path, tiny_model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_batch(tmp_path: Path, model_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
     good = [request(f"p{n}", prompt=f"prompt number {n}", max_tokens=1 + n % 7) for n in range(20)]
     chat = request("chat", messages=[{"role": "user", "content": "hi"}])
     bad = [
@@ -48,7 +48,7 @@ def test_a_batch(tmp_path: Path, tiny_model: Path, capsys: pytest.CaptureFixture
         request("hot", prompt="x", temperature=9),
         request("model", prompt="x", model="another"),
     ]
-    replies = run(tmp_path, tiny_model, [*good[:10], *bad, *good[10:], "", chat], code=1)
+    replies = run(tmp_path, model_dir, [*good[:10], *bad, *good[10:], "", chat], code=1)
     ids = [reply["custom_id"] for reply in replies]
     assert ids == [
         *[f"p{n}" for n in range(10)], None, None, None, "stream", "url", "hot", "model",
@@ -76,10 +76,10 @@ def test_a_batch(tmp_path: Path, tiny_model: Path, capsys: pytest.CaptureFixture
 
 
 def test_errors_that_have_their_line_end_with_success(
-    tmp_path: Path, tiny_model: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, model_dir: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     lines = [request("hot", prompt="x", temperature=9), request("good", prompt="x")]
-    replies = run(tmp_path, tiny_model, lines, "--fingerprint-mode", "none")
+    replies = run(tmp_path, model_dir, lines, "--fingerprint-mode", "none")
     assert [reply["error"] is None for reply in replies] == [False, True]
     assert replies[1]["response"]["body"].get("system_fingerprint") is None
     assert "1 failed" in capsys.readouterr().err
@@ -117,11 +117,11 @@ def store() -> Iterator[str]:
 
 
 def test_files_may_be_urls(
-    store: str, tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    store: str, model_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(batch_files, "RETRY_S", 0.0)
     Store.content, Store.refusals = request("a", prompt="x").encode(), 2
-    words = ["run-batch", "-i", f"{store}/in", "-o", f"{store}/out", "--model", str(tiny_model)]
+    words = ["run-batch", "-i", f"{store}/in", "-o", f"{store}/out", "--model", str(model_dir)]
     assert main([*words, "--disable-tqdm", "--output-tmp-dir", str(tmp_path)]) == 0
     assert json.loads(Store.content)["custom_id"] == "a"
     assert list(tmp_path.iterdir()) == []
@@ -129,13 +129,13 @@ def test_files_may_be_urls(
 
 def test_urls_that_fail_are_told(
     store: str,
-    tiny_model: Path,
+    model_dir: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setattr(batch_files, "RETRY_S", 0.0)
-    model = ["--model", str(tiny_model), "--disable-tqdm", "--output-tmp-dir", str(tmp_path)]
+    model = ["--model", str(model_dir), "--disable-tqdm", "--output-tmp-dir", str(tmp_path)]
     assert main(["run-batch", "-i", f"{store}/no", "-o", "x", *model]) == 1
     assert "cannot be fetched: HTTP Error 404" in capsys.readouterr().err
     Store.content, Store.refusals = request("a", prompt="x").encode(), 99
@@ -172,11 +172,11 @@ def test_the_bundled_model_by_its_name(tmp_path: Path) -> None:
     assert reply["error"] is None
 
 
-def test_same_tokens_alone_and_in_company(tmp_path: Path, tiny_model: Path) -> None:
+def test_same_tokens_alone_and_in_company(tmp_path: Path, model_dir: Path) -> None:
     lines = [request(f"p{n}", prompt=f"prompt number {n}", max_tokens=12) for n in range(8)]
-    together = run(tmp_path, tiny_model, lines)
+    together = run(tmp_path, model_dir, lines)
     for n in (0, 5):
-        alone = run(tmp_path, tiny_model, [lines[n]])[0]
+        alone = run(tmp_path, model_dir, [lines[n]])[0]
         assert alone["response"]["body"]["choices"] == together[n]["response"]["body"]["choices"]
 
 
@@ -188,11 +188,11 @@ def test_what_is_missing_is_said(capsys: pytest.CaptureFixture[str], tmp_path: P
 
 
 def test_a_disk_without_room_keeps_what_there_is(
-    tmp_path: Path, tiny_model: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, model_dir: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     source, target = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
     source.write_text("\n".join(request(f"p{n}", prompt="x") for n in range(40)))
-    words = ["run-batch", "-i", str(source), "-o", str(target), "--model", str(tiny_model)]
+    words = ["run-batch", "-i", str(source), "-o", str(target), "--model", str(model_dir)]
     with small_disk(10_000):
         assert main([*words, "--disable-tqdm"]) == 1
     said = f"{target} cannot be written: File too large; the incomplete file is {target}.part"
@@ -201,19 +201,19 @@ def test_a_disk_without_room_keeps_what_there_is(
     assert json.loads((tmp_path / "out.jsonl.part").read_text().splitlines()[0])["error"] is None
 
 
-def test_an_id_that_is_no_text(tmp_path: Path, tiny_model: Path) -> None:
+def test_an_id_that_is_no_text(tmp_path: Path, model_dir: Path) -> None:
     lines = [request("\ud800", prompt="x"), request("é", prompt="x")]
-    replies = run(tmp_path, tiny_model, lines)
+    replies = run(tmp_path, model_dir, lines)
     assert [reply["custom_id"] for reply in replies] == ["\ud800", "é"]
 
 
 def test_the_progress_bar_has_a_total(
-    tmp_path: Path, tiny_model: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, model_dir: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     lines = ["", *[request(f"p{n}", prompt="x") for n in range(6)], "{not json", "", "[]"]
     source, target = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
     source.write_text("\n".join(lines))
-    words = ["run-batch", "-i", str(source), "-o", str(target), "--model", str(tiny_model)]
+    words = ["run-batch", "-i", str(source), "-o", str(target), "--model", str(model_dir)]
     assert main([*words, "--max-num-seqs", "2"]) == 1
     first, *_, last = (
         capsys.readouterr().err.replace("\r", "\n").partition("Requests:")[2].split("\nReq")
