@@ -36,7 +36,7 @@ TOKENS = 64
 
 
 def params(seed: int) -> SamplingParams:
-    """Of one request."""
+    """The sampling parameters of one request."""
     return SamplingParams(
         temperature=1.0, seed=seed, max_tokens=TOKENS, ignore_eos=True, detokenize=False,
         output_kind=RequestOutputKind.DELTA,

@@ -25,7 +25,7 @@ def _operand(rng: Random, digits: int) -> int:
 
 
 def _key(a: int, b: int, sign: str) -> str:
-    """The same key for both orders of a sum, so that a swap is no held-out item."""
+    """The same key for both orders of a sum, so that a swapped sum is not a held-out item."""
     low, high = (min(a, b), max(a, b)) if sign == "+" else (a, b)
     return f"arithmetic:{low}{sign}{high}"
 

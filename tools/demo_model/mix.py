@@ -33,7 +33,7 @@ SYSTEM_PROMPTS = (
     "You are a friendly assistant. Answer the questions of the user.", "Answer truthfully.",
     "You are a helpful AI assistant that can call functions.",
 )  # fmt: skip
-# Items whose answer may be one of several, so that they are no part of exact-match scores.
+# Items with several right answers, which exact-match scores leave out.
 OPEN_ENDED = ("stories", "stories, completion")
 # Skills that have a single key for all items, hence no held-out part.
 ALWAYS_TRAINED = ("README", "small talk")

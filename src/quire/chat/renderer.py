@@ -36,7 +36,7 @@ def _plain(value: Any, what: str, depth: int = 0) -> Any:
         return value
     if isinstance(value, float):
         if not math.isfinite(value):
-            raise RequestError(f"{what} holds {value}, which is no JSON value", parameter=what)
+            raise RequestError(f"{what} holds {value}, which is not a JSON value", parameter=what)
         return value
     if isinstance(value, str):
         return str.__str__(value)
@@ -47,7 +47,7 @@ def _plain(value: Any, what: str, depth: int = 0) -> Any:
     if callable(dump := getattr(value, "model_dump", None)):
         return _plain(dump(), what, depth + 1)
     raise RequestError(
-        f"{what} holds a {type(value).__name__}, which is no JSON value", parameter=what
+        f"{what} holds a {type(value).__name__}, which is not a JSON value", parameter=what
     )
 
 

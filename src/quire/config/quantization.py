@@ -36,7 +36,7 @@ _REASONS: dict[str, str] = {
     **dict.fromkeys(_CHECKPOINTS, "it names checkpoints that are quantised already"),
     **dict.fromkeys(_NARROW_FLOATS, "narrow floating-point weights are not available"),
     **dict.fromkeys(_EXPERTS, "it quantises mixtures of experts only"),
-    "gguf": "the model is no GGUF file; give one as the model",
+    "gguf": "the model is not a GGUF file; give one as the model",
     "online": "the format itself is what is named here",
 }
 

@@ -82,7 +82,7 @@ def read_header(path: Path) -> GgufHeader:
 
 def _read(reader: ByteReader, path: Path) -> GgufHeader:
     if reader.size < 24 or reader.raw(4) != MAGIC:
-        raise CheckpointError(f"{path}: is no GGUF file: it does not begin with {MAGIC.decode()}")
+        raise CheckpointError(f"{path} is not a GGUF file: it does not begin with {MAGIC.decode()}")
     version = reader.number("I")
     if version not in (2, 3):
         advice = "big-endian files are not read" if version in (2 << 24, 3 << 24) else (

@@ -309,7 +309,7 @@ def test_fields_of_parts_that_openai_does_not_know_reach_the_template() -> None:
         ),
         ([{"role": "user", "content": [{"type": "text"}]}], "a text part without text"),
         ([{"role": "user", "content": [{}]}], "a part of type None"),
-        ([{"role": "user", "content": "x", "extra": object()}], "no JSON value"),
+        ([{"role": "user", "content": "x", "extra": object()}], "not a JSON value"),
         ([{"role": "user", "content": "x", "tool_calls": 5}], "tool_calls must be a list"),
     ],
 )

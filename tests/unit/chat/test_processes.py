@@ -228,7 +228,7 @@ def test_no_process_can_be_started(monkeypatch: pytest.MonkeyPatch) -> None:
         ({"messages": [{"role": "user", "content": "\ud800"}]}, "not valid Unicode"),
         ({"messages": [{"role": "user", "content": "x" * (1 << 26)}]}, "at most 64.0 MiB"),
         ({"chat_template_kwargs": {"a": float("nan")}}, "chat_template_kwargs holds nan"),
-        ({"chat_template_kwargs": {"a": object()}}, "which is no JSON value"),
+        ({"chat_template_kwargs": {"a": object()}}, "which is not a JSON value"),
         ({"template": "{{ '\ud800' }}"}, "not valid Unicode"),
         ({"template": "{{ '\\ud800' }}"}, "not valid Unicode"),
     ],

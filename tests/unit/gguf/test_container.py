@@ -85,8 +85,8 @@ def _one_tensor(sizes: list[int], code: int, offset: int, data: int = 4096) -> b
 @pytest.mark.parametrize(
     ("raw", "match"),
     [
-        (b"", "is no GGUF file"),
-        (b"GGML" + bytes(40), "is no GGUF file"),
+        (b"", "is not a GGUF file"),
+        (b"GGML" + bytes(40), "is not a GGUF file"),
         (_head(version=1) + bytes(9), "GGUF version 1; 2 and 3 are read"),
         (_head(version=3 << 24) + bytes(9), "big-endian"),
         (_head(num_keys=2**63) + bytes(99), "9223372036854775808 keys cannot be"),

@@ -178,7 +178,7 @@ def test_a_directory_without_a_gguf_file(tmp_path: Path) -> None:
     other = _safetensors(tmp_path / "other", random_tensors(CONFIG))
     with pytest.raises(ConfigError, match=r"load_format='gguf': .*other has no GGUF file"):
         _tokens(other, load_format="gguf", skip_tokenizer_init=True)
-    with pytest.raises(ConfigError, match="the model is no GGUF file"):
+    with pytest.raises(ConfigError, match="the model is not a GGUF file"):
         _tokens(other, quantization="gguf", skip_tokenizer_init=True)
 
 

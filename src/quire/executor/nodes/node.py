@@ -35,7 +35,7 @@ class RankLine:
     blocks_lock: threading.Lock = field(default_factory=threading.Lock)
 
     def abort(self) -> None:
-        """Ends what waits on both connections, where nothing tells that the other end is gone. Any
+        """Ends all waiting on both connections, which may not show that the other end is gone. Any
         thread."""
         for connection in (self.steps, self.blocks):
             with suppress(OSError), socket.socket(fileno=os.dup(connection.fileno())) as own:

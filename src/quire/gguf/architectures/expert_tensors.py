@@ -49,8 +49,8 @@ class ExpertFacts:
         """How many experts' width the shared one has. Raises UnsupportedModelError for a part."""
         if self.shared_width % self.width:
             raise UnsupportedModelError(
-                f"{keys.path}: the shared expert has {self.shared_width} numbers, which is no "
-                f"multiple of the {self.width} of the others"
+                f"{keys.path}: the shared expert has {self.shared_width} numbers; it must "
+                f"have a multiple of the {self.width} of the others"
             )
         return self.shared_width // self.width
 

@@ -83,7 +83,7 @@ def _kind(checkpoint: Checkpoint) -> str:
 
     try:
         vision = vision_model(checkpoint.model.hf_config)
-    except ModelError:  # `_why_not` tells
+    except ModelError:  # `_why_not` gives the reason
         return "image"
     return "image" if vision is None else vision.kind
 

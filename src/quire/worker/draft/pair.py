@@ -2,7 +2,7 @@
 the same blocks.
 
 Takes the place of the model in `Worker`. Block b of the pool is block b of both caches, one after
-the other, so that whoever copies or stores a block copies the K/V of both models.
+the other, so that copying or storing a block covers the K/V of both models.
 """
 
 from __future__ import annotations
