@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from quantised_files import (
     as_fp8_rows,
     as_fp8_tensor,
     as_gptq,
+    bit_words,
     compressed,
     words,
 )
@@ -36,16 +38,6 @@ class Kind:
     section: str | None = None
     others: Mapping[str, Packer | None] = field(default_factory=dict)
     """Packers of modules with other endings; None: a module that is not quantised."""
-
-
-def bit_words(codes: torch.Tensor, bits: int, axis: int) -> torch.Tensor:
-    """Codes of 2, 4 or 8 bits along an axis, the first in the lowest bits of a word."""
-    count = 32 // bits
-    moved = codes.to(torch.int64).movedim(axis, -1)
-    split = moved.reshape(*moved.shape[:-1], -1, count)
-    packed = sum(split[..., i] << (bits * i) for i in range(count))
-    packed = torch.where(packed >= 2**31, packed - 2**32, packed)
-    return packed.to(torch.int32).movedim(-1, axis).contiguous()
 
 
 def three_bit_words(codes: torch.Tensor, axis: int) -> torch.Tensor:
@@ -116,25 +108,13 @@ def _codes_of(packed: torch.Tensor, axis: int) -> torch.Tensor:
     return split.flatten(-2).movedim(-1, axis)
 
 
-def as_packed_bytes(base: str, weight: torch.Tensor) -> tuple[Tensors, torch.Tensor]:
-    rows = len(weight)
-    scales = (weight.reshape(rows, -1, GROUP).abs().amax(2) / 127).bfloat16()
+def as_packed(base: str, weight: torch.Tensor, bits: int) -> tuple[Tensors, torch.Tensor]:
+    rows, zero = len(weight), 1 << (bits - 1)
+    scales = (weight.reshape(rows, -1, GROUP).abs().amax(2) / (zero - 1)).bfloat16()
     spread = scales.float().repeat_interleave(GROUP, 1)
-    codes = (weight / spread).round().clamp(-128, 127).to(torch.int64)
+    codes = (weight / spread).round().clamp(-zero, zero - 1).to(torch.int64)
     return {
-        f"{base}.weight_packed": bit_words(codes + 128, 8, 1),
-        f"{base}.weight_scale": scales,
-        f"{base}.weight_shape": torch.tensor(weight.shape),
-    }, codes * spread
-
-
-def as_packed_nibbles(base: str, weight: torch.Tensor) -> tuple[Tensors, torch.Tensor]:
-    rows = len(weight)
-    scales = (weight.reshape(rows, -1, GROUP).abs().amax(2) / 7).bfloat16()
-    spread = scales.float().repeat_interleave(GROUP, 1)
-    codes = (weight / spread).round().clamp(-8, 7).to(torch.int64)
-    return {
-        f"{base}.weight_packed": words(codes + 8, 1),
+        f"{base}.weight_packed": bit_words(codes + zero, bits, 1),
         f"{base}.weight_scale": scales,
         f"{base}.weight_shape": torch.tensor(weight.shape),
     }, codes * spread
@@ -320,10 +300,10 @@ DESCRIBED: dict[str, Kind] = {
     ),
     "text-config": Kind(gptq(4), GPTQ, section="text_config"),
     "mixed": Kind(
-        as_packed_nibbles, _MIXED, held=8, others=dict.fromkeys(_ATTENTION, as_fp8_rows)
+        partial(as_packed, bits=4), _MIXED, held=8, others=dict.fromkeys(_ATTENTION, as_fp8_rows)
     ),
     "packed-8": Kind(
-        as_packed_bytes,
+        partial(as_packed, bits=8),
         compressed("pack-quantized", {"num_bits": 8, "strategy": "group", "group_size": GROUP}),
     ),
     "mxfp4-pack": Kind(

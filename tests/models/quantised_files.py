@@ -31,13 +31,19 @@ FP4 = (np.array([*_HALF, *(-x for x in _HALF)], np.float32) / np.float32(12)).to
 """bitsandbytes, `functional.py`, `get_4bit_type`."""
 
 
-def words(codes: torch.Tensor, axis: int) -> torch.Tensor:
-    """8 codes a word along an axis, the first one in the lowest bits."""
+def bit_words(codes: torch.Tensor, bits: int, axis: int) -> torch.Tensor:
+    """Codes of 2, 4 or 8 bits along an axis, the first in the lowest bits of a word."""
+    count = 32 // bits
     moved = codes.to(torch.int64).movedim(axis, -1)
-    eights = moved.reshape(*moved.shape[:-1], -1, 8)
-    packed = sum(eights[..., i] << (4 * i) for i in range(8))
+    split = moved.reshape(*moved.shape[:-1], -1, count)
+    packed = sum(split[..., i] << (bits * i) for i in range(count))
     packed = torch.where(packed >= 2**31, packed - 2**32, packed)
     return packed.to(torch.int32).movedim(-1, axis).contiguous()
+
+
+def words(codes: torch.Tensor, axis: int) -> torch.Tensor:
+    """8 codes a word."""
+    return bit_words(codes, 4, axis)
 
 
 def as_fp8_blocks(
