@@ -10,6 +10,7 @@ import pytest
 from running_server import RunningServer, StartServer, engine_options
 
 if TYPE_CHECKING:
+    import openai
     from trace_collector import Collector
 
 FAKES = Path(__file__).parents[1] / "fakes"
@@ -53,6 +54,14 @@ def server(tiny_model: Path) -> Iterator[RunningServer]:
     running = RunningServer(engine_options(tiny_model), {"port": 0})
     yield running.wait_until_serving()
     running.stop()
+
+
+@pytest.fixture
+def client(server: RunningServer) -> Iterator[openai.OpenAI]:
+    import openai
+
+    with openai.OpenAI(base_url=f"{server.url}/v1", api_key="unused", max_retries=0) as client:
+        yield client
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -13,12 +12,6 @@ import pytest
 from .conftest import RunningServer, StartServer
 
 MESSAGES = [{"role": "user", "content": "Tell me something."}]
-
-
-@pytest.fixture
-def client(server: RunningServer) -> Iterator[openai.OpenAI]:
-    with openai.OpenAI(base_url=f"{server.url}/v1", api_key="unused", max_retries=0) as client:
-        yield client
 
 
 def test_models_are_listed_and_found(client: openai.OpenAI) -> None:

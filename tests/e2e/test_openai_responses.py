@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator
 
 import openai
 import pytest
 from pydantic import BaseModel
 
-from .conftest import RunningServer, StartServer
+from .conftest import StartServer
 
 WEATHER = {
     "type": "function", "name": "get_weather", "strict": True,
@@ -24,12 +23,6 @@ OPTIONS = {"model": "tiny", "max_output_tokens": 12, "temperature": 0}
 
 class Choice(BaseModel):
     yes: bool
-
-
-@pytest.fixture
-def client(server: RunningServer) -> Iterator[openai.OpenAI]:
-    with openai.OpenAI(base_url=f"{server.url}/v1", api_key="unused", max_retries=0) as client:
-        yield client
 
 
 def test_a_response_and_its_stream_say_the_same(client: openai.OpenAI) -> None:

@@ -20,8 +20,6 @@ from quire.errors import RequestError
 from quire.structured.params import GuidedDecodingParams, StructuredOutputsParams
 from quire.structured.trials.trial import GrammarTrial
 
-from .conftest import RunningServer
-
 MESSAGES: list[Any] = [{"role": "user", "content": "Tell me something."}]
 SCHEMA = {
     "type": "object",
@@ -40,12 +38,6 @@ class Pet(pydantic.BaseModel):
 
     kind: str = pydantic.Field(max_length=5)
     is_old: bool
-
-
-@pytest.fixture
-def client(server: RunningServer) -> Iterator[openai.OpenAI]:
-    with openai.OpenAI(base_url=f"{server.url}/v1", api_key="unused", max_retries=0) as client:
-        yield client
 
 
 @pytest.fixture(scope="module")
