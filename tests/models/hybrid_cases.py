@@ -86,7 +86,7 @@ HYBRID_CASES = [
           mlp_multipliers=[0.9, 0.6], embedding_multiplier=2.0, lm_head_multiplier=0.4),
     _case("falcon-h1-plain", transformers.FalconH1Config, _MAMBA2, mamba_d_ssm=120,
           mamba_n_groups=1, mamba_rms_norm=True, mamba_norm_before_gate=True,
-          projectors_bias=True),
+          projectors_bias=True, mamba_proj_bias=True, ssm_in_multiplier=1.1),
     _case("bamba", transformers.BambaConfig, _MAMBA2, attn_layer_indices=[1],
           num_attention_heads=5, num_key_value_heads=1),
     # transformers bounds the time step of prompts by time_step_min, and that of further tokens not

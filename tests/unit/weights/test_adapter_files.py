@@ -93,6 +93,7 @@ BAD_CONFIGS: dict[str, tuple[dict[str, Any], str]] = {
     "lying rank": ({"r": 5}, "not of rank 5"),
     "rank zero": ({"r": 0}, "r must be from 1"),
     "alpha": ({"lora_alpha": "16"}, "lora_alpha must be a number"),
+    "an alpha that no float32 holds": ({"lora_alpha": 10**400}, "lora_alpha must be a number"),
     "bias": ({"bias": "all"}, "Adapter bias is not supported"),
     "pissa": ({"init_lora_weights": "pissa_niter_4"}, "convert the adapter"),
     "aLoRA": ({"alora_invocation_tokens": [1]}, "alora_invocation_tokens must be empty"),

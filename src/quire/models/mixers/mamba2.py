@@ -11,8 +11,9 @@ from quire.program import Activation, Builder, Out, Tensor, Value
 
 @dataclass(frozen=True, slots=True)
 class Mamba2Factors:
-    """Factors on the parts of the input product, and on the result (Falcon-H1)."""
+    """Factors on the input, on the parts of its product, and on the result (Falcon-H1)."""
 
+    before: float
     z: float
     x: float
     b: float
@@ -65,6 +66,8 @@ class Mamba2Mixer(Mixer):
             return z, xbc, dt
         sizes = {"z": width, "x": width, "b": states, "c": states, "dt": self.num_heads}
         outs = Out.stacked(f"{prefix}in_proj", [*sizes.items()], self.in_bias)
+        # Not after the product, which may have a bias.
+        x = x if factors.before == 1.0 else builder.scale(x, factors.before)
         products = builder.linears(x, outs, hint="in")
         wanted = (factors.z, factors.x, factors.b, factors.c, factors.dt)
         z, inner, b, c, dt = (

@@ -20,6 +20,7 @@ CONFIG_NAME = "adapter_config.json"
 _MAX_CONFIG_BYTES = 1 * MiB
 MAX_RANK = 65536
 """Far above any published adapter."""
+_MAX_ALPHA = 1e9
 _REQUIRED = ("r", "lora_alpha", "target_modules")
 _REFUSED: dict[str, str] = {
     "alora_invocation_tokens": "adapters that begin at certain tokens (aLoRA)",
@@ -138,13 +139,23 @@ def _refuse(path: Path, fields: Mapping[str, Any]) -> None:
         )
 
 
-def _number(path: Path, name: str, value: Any, *, whole: bool) -> float:
+def alpha_of(where: str, value: Any) -> float:
+    """A factor of an adapter, or raises CheckpointError; `where` names it."""
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not is_number or not math.isfinite(value) or (whole and value != int(value)):
-        raise CheckpointError(f"{path}: {name} must be a number, got {quoted(value)}")
+    if not is_number or not abs(value) <= _MAX_ALPHA:
+        raise CheckpointError(
+            f"{where} must be a number from -{_MAX_ALPHA:g} to {_MAX_ALPHA:g}, got {quoted(value)}"
+        )
+    return float(value)
+
+
+def _number(path: Path, name: str, value: Any, *, whole: bool) -> float:
+    number = alpha_of(f"{path}: {name}", value)
+    if whole and number != int(number):
+        raise CheckpointError(f"{path}: {name} must be a whole number, got {quoted(value)}")
     if whole and not 1 <= value <= MAX_RANK:
         raise CheckpointError(f"{path}: {name} must be from 1 to {MAX_RANK}, got {quoted(value)}")
-    return float(value)
+    return number
 
 
 def _flag(path: Path, fields: Mapping[str, Any], name: str) -> bool:

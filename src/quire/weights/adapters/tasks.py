@@ -19,7 +19,7 @@ import numpy as np
 from quire.config.checkpoint.adapter_tasks import MAX_CONFIG_BYTES, tasks_of
 from quire.config.checkpoint.model_files import read_json_object
 from quire.errors import CheckpointError, quoted
-from quire.weights.adapters.config import MAX_RANK, PatternTable, PeftConfig
+from quire.weights.adapters.config import MAX_RANK, PatternTable, PeftConfig, alpha_of
 from quire.weights.adapters.parts import Floats
 from quire.weights.adapters.read import AdapterFiles, LoraModule, read_adapter
 from quire.weights.open import open_checkpoint
@@ -54,9 +54,8 @@ def _read_task(
             f"{path}: lora_rank must be a whole number from 1 to {max_rank} (max_lora_rank), got "
             f"{quoted(rank)}"
         )
-    if isinstance(alpha, bool) or not isinstance(alpha, int | float) or not np.isfinite(alpha):
-        raise CheckpointError(f"{path}: lora_alpha must be a number, got {quoted(alpha)}")
-    config = PeftConfig(path, rank, float(alpha), False, PatternTable({}), PatternTable({}), False)
+    alpha = alpha_of(f"{path}: lora_alpha", alpha)
+    config = PeftConfig(path, rank, alpha, False, PatternTable({}), PatternTable({}), False)
     with closing(open_checkpoint(checkpoint)) as store:
         modules = tuple(_modules(store, task, num_tasks, rank, max_bytes))
         if not modules:

@@ -61,12 +61,11 @@ def _falcon_h1(reader: ConfigReader) -> DecoderSpec:
     norm = "none"
     if reader.flag("mamba_rms_norm", False):
         norm = "before" if reader.flag("mamba_norm_before_gate", True) else "after"
-    before = read_factor(reader, "ssm_in_multiplier")
-    z, x, b, c, dt = _factors(reader, "ssm_multipliers", 5)
-    out = read_factor(reader, "ssm_out_multiplier")
+    before, out = (read_factor(reader, f"ssm_{one}_multiplier") for one in ("in", "out"))
+    parts = _factors(reader, "ssm_multipliers", 5)
     mixer = read_mamba2(
         reader, spec.norm.eps, norm=norm, out_bias=reader.flag("projectors_bias", False),
-        factors=Mamba2Factors(before * z, before * x, before * b, before * c, before * dt, out),
+        factors=Mamba2Factors(before, *parts, out),
     )  # fmt: skip
     heads, gate_down = spec.attention.heads, _factors(reader, "mlp_multipliers", 2)
     attention = replace(
