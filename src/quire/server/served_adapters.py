@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
+from weakref import WeakValueDictionary
 
 from quire.adapters import (
     AdapterModule,
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
 logger = get_logger(__name__)
 
 _MOST_NAME = 256
+_MOST_RESOLVING = 4
+"""Names that resolvers are asked for at a time: each may read a disk or ask a network."""
 
 
 class ServedAdapters:
@@ -43,8 +46,10 @@ class ServedAdapters:
         self.resolvers: list[LoRAResolver] = []
         """Asked for names that are not known."""
         self._num_ids = 0
-        self._lock = asyncio.Lock()
-        """Held while an adapter is loaded or removed, so that a name means one thing at a time."""
+        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        """By name. Held while an adapter is loaded or removed, so that a name means one thing at a
+        time."""
+        self._resolving = asyncio.Semaphore(_MOST_RESOLVING)
 
     def __contains__(self, name: str) -> bool:
         return name in self._by_name
@@ -100,7 +105,7 @@ class ServedAdapters:
                 f"The lora adapter '{module.name}' conflicts with a served base model.", "lora_name"
             )
         self._check_folder(module.path)
-        async with self._lock:
+        async with self._lock_of(module.name):
             before = self._by_name.get(module.name)
             if isinstance(before, PromptAdapterRequest):
                 raise _invalid(
@@ -128,7 +133,7 @@ class ServedAdapters:
         if none knows it, and 400 if it cannot be loaded."""
         if len(name) > _MOST_NAME:
             raise _unknown(name)
-        async with self._lock:
+        async with self._resolving, self._lock_of(name):
             if name in self._by_name:
                 return
             is_found = False
@@ -155,7 +160,7 @@ class ServedAdapters:
         """Removes an adapter; requests that use it go on. Raises HttpError for an unknown name."""
         if not name:
             raise _invalid("'lora_name' needs to be provided to unload a LoRA adapter.")
-        async with self._lock:
+        async with self._lock_of(name):
             request = self._by_name.get(name)
             if not isinstance(request, LoRARequest):
                 raise HttpError(
@@ -163,6 +168,12 @@ class ServedAdapters:
                 )
             del self._by_name[name]
             await engine.remove_lora(request.lora_int_id)
+
+    def _lock_of(self, name: str) -> asyncio.Lock:
+        lock = self._locks.get(name)
+        if lock is None:
+            lock = self._locks[name] = asyncio.Lock()
+        return lock
 
     def _request(self, module: AdapterModule, *, load_inplace: bool) -> LoRARequest:
         """With the number that the name has already, or the next one."""

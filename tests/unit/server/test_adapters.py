@@ -260,3 +260,44 @@ def test_resolvers_find_adapters_by_name(base: Path, tmp_path: Path) -> None:
             engine.shutdown()
 
     asyncio.run(use())
+
+
+class Slow(LoRAResolver):
+    """Answers for one name when it is told to."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self.may_answer = asyncio.Event()
+
+    async def resolve_lora(self, base_model_name: str, lora_name: str) -> LoRARequest | None:
+        del base_model_name
+        if lora_name == self._name:
+            await self.may_answer.wait()
+        return None
+
+
+def test_a_slow_resolver_delays_no_other_name(base: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "adapters"
+    known = {"base_model_name_or_path": str(base)}
+    paths = [write_adapter(folder / name, base, 1, **known) for name in ("found", "given")]
+
+    async def use() -> None:
+        engine, served, slow = engine_of(base), ServedAdapters(), Slow("slow")
+        served.resolvers = [slow, FilesystemResolver(str(folder))]
+        waiting = asyncio.create_task(served.resolve(engine, "slow"))
+        try:
+            await asyncio.sleep(0)
+            async with asyncio.timeout(60):
+                await served.resolve(engine, "found")
+                await served.load(engine, module("given", paths[1]), ["base"], in_place=False)
+                await served.unload(engine, "found")
+            assert [*served] == ["given"]
+            assert not waiting.done()
+            slow.may_answer.set()
+            with pytest.raises(HttpError, match="does not exist"):
+                await waiting
+        finally:
+            waiting.cancel()
+            engine.shutdown()
+
+    asyncio.run(use())
