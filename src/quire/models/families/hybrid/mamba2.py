@@ -62,10 +62,10 @@ def _falcon_h1(reader: ConfigReader) -> DecoderSpec:
     if reader.flag("mamba_rms_norm", False):
         norm = "before" if reader.flag("mamba_norm_before_gate", True) else "after"
     before, out = (read_factor(reader, f"ssm_{one}_multiplier") for one in ("in", "out"))
-    parts = _factors(reader, "ssm_multipliers", 5)
+    z, x, b, c, dt = _factors(reader, "ssm_multipliers", 5)
     mixer = read_mamba2(
         reader, spec.norm.eps, norm=norm, out_bias=reader.flag("projectors_bias", False),
-        factors=Mamba2Factors(before, *parts, out),
+        factors=Mamba2Factors(before, z, x, b, c, dt, out),
     )  # fmt: skip
     heads, gate_down = spec.attention.heads, _factors(reader, "mlp_multipliers", 2)
     attention = replace(
