@@ -20,7 +20,7 @@ CONFIG_NAME = "adapter_config.json"
 _MAX_CONFIG_BYTES = 1 * MiB
 MAX_RANK = 65536
 """Far above any published adapter."""
-_MAX_ALPHA = 1e9
+_MAX_NUMBER = 1e9
 _REQUIRED = ("r", "lora_alpha", "target_modules")
 _REFUSED: dict[str, str] = {
     "alora_invocation_tokens": "adapters that begin at certain tokens (aLoRA)",
@@ -139,18 +139,19 @@ def _refuse(path: Path, fields: Mapping[str, Any]) -> None:
         )
 
 
-def alpha_of(where: str, value: Any) -> float:
-    """A factor of an adapter, or raises CheckpointError; `where` names it."""
+def checked_number(where: str, value: Any) -> float:
+    """Return a number of an adapter's configuration. `where`: its name in errors. Raises
+    CheckpointError if it is not a number, or a large one."""
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not is_number or not abs(value) <= _MAX_ALPHA:
+    if not is_number or not abs(value) <= _MAX_NUMBER:
         raise CheckpointError(
-            f"{where} must be a number from -{_MAX_ALPHA:g} to {_MAX_ALPHA:g}, got {quoted(value)}"
+            f"{where} must be a number from -{_MAX_NUMBER:g} to {_MAX_NUMBER:g}, got {quoted(value)}"
         )
     return float(value)
 
 
 def _number(path: Path, name: str, value: Any, *, whole: bool) -> float:
-    number = alpha_of(f"{path}: {name}", value)
+    number = checked_number(f"{path}: {name}", value)
     if whole and number != int(number):
         raise CheckpointError(f"{path}: {name} must be a whole number, got {quoted(value)}")
     if whole and not 1 <= value <= MAX_RANK:

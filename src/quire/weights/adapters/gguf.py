@@ -19,7 +19,7 @@ from quire.gguf.architectures import ARCHITECTURES, Architecture
 from quire.gguf.architectures.row import ANY_EXPERT
 from quire.gguf.block_types import block_values
 from quire.gguf.container import GgufHeader, GgufTensor, read_header
-from quire.weights.adapters.config import MAX_RANK, PatternTable, PeftConfig, alpha_of
+from quire.weights.adapters.config import MAX_RANK, PatternTable, PeftConfig, checked_number
 from quire.weights.adapters.parts import Floats
 from quire.weights.adapters.read import AdapterFiles, LoraModule, check_size
 from quire.weights.mapped_file import MappedFile
@@ -113,7 +113,7 @@ def _checked(header: GgufHeader) -> tuple[Architecture, float]:
             "supported"
         )
     where = f"{header.path}: adapter.lora.alpha"
-    return row, alpha_of(where, values.get("adapter.lora.alpha", 0.0))
+    return row, checked_number(where, values.get("adapter.lora.alpha", 0.0))
 
 
 def _module_of(path: Path, row: Architecture, base: str) -> LoraModule:

@@ -19,7 +19,7 @@ import numpy as np
 from quire.config.checkpoint.adapter_tasks import MAX_CONFIG_BYTES, tasks_of
 from quire.config.checkpoint.model_files import read_json_object
 from quire.errors import CheckpointError, quoted
-from quire.weights.adapters.config import MAX_RANK, PatternTable, PeftConfig, alpha_of
+from quire.weights.adapters.config import MAX_RANK, PatternTable, PeftConfig, checked_number
 from quire.weights.adapters.parts import Floats
 from quire.weights.adapters.read import AdapterFiles, LoraModule, read_adapter
 from quire.weights.open import open_checkpoint
@@ -54,7 +54,7 @@ def _read_task(
             f"{path}: lora_rank must be a whole number from 1 to {max_rank} (max_lora_rank), got "
             f"{quoted(rank)}"
         )
-    alpha = alpha_of(f"{path}: lora_alpha", alpha)
+    alpha = checked_number(f"{path}: lora_alpha", alpha)
     config = PeftConfig(path, rank, alpha, False, PatternTable({}), PatternTable({}), False)
     with closing(open_checkpoint(checkpoint)) as store:
         modules = tuple(_modules(store, task, num_tasks, rank, max_bytes))
