@@ -145,7 +145,8 @@ def checked_number(where: str, value: Any) -> float:
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     if not is_number or not abs(value) <= _MAX_NUMBER:
         raise CheckpointError(
-            f"{where} must be a number from -{_MAX_NUMBER:g} to {_MAX_NUMBER:g}, got {quoted(value)}"
+            f"{where} must be a number from -{_MAX_NUMBER:g} to {_MAX_NUMBER:g}, "
+            f"got {quoted(value)}"
         )
     return float(value)
 
