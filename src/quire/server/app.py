@@ -10,7 +10,7 @@ import inspect
 from collections.abc import Callable, Sequence
 from functools import cache, partial
 from importlib import import_module
-from typing import Any, cast
+from typing import Any
 
 import msgspec
 from starlette.applications import Starlette
@@ -196,11 +196,7 @@ def _with_error_replies(handler: Callable[..., Any], logs_stack: bool) -> Callab
     """Wraps a handler: errors become error replies; a client's disconnect is not an error.
     `logs_stack`: every error is logged with its stack."""
 
-    async def answered(request: Request) -> Any:
-        try:
-            return await handler(request)
-        except (SystemExit, KeyboardInterrupt) as error:  # of a plug-in: would end the event loop
-            raise RuntimeError(f"{type(error).__name__}: {error}") from error
+    answered = _contained(handler)
 
     async def endpoint(request: Request) -> Any:
         try:
@@ -216,6 +212,19 @@ def _with_error_replies(handler: Callable[..., Any], logs_stack: bool) -> Callab
             return _answer(request, problem_of(error))
 
     return endpoint
+
+
+def _contained(call: Callable[..., Any]) -> Callable[..., Any]:
+    """`call`, where what ends the event loop, also from a child task, becomes another error: a
+    plug-in or users' middleware may call `sys.exit`."""
+
+    async def calling(*args: Any) -> Any:
+        try:
+            return await call(*args)
+        except (SystemExit, KeyboardInterrupt) as error:
+            raise RuntimeError(f"{type(error).__name__}: {error}") from error
+
+    return calling
 
 
 def _absent(path: str, reason: str) -> Callable[..., Any]:
@@ -263,11 +272,12 @@ def user_middleware(path: str) -> Middleware:
             f"middleware={quoted(path)} cannot be imported: {error}; write package.module.Name"
         ) from None
     if inspect.isclass(found):
-        return Middleware(cast("Any", found))
+        make: Callable[..., Any] = found
+        return Middleware(lambda app: _contained(make(app)))
     if inspect.iscoroutinefunction(found):
         from starlette.middleware.base import BaseHTTPMiddleware
 
-        return Middleware(BaseHTTPMiddleware, dispatch=found)
+        return Middleware(lambda app: _contained(BaseHTTPMiddleware(app, dispatch=found)))
     raise ConfigError(
         f"middleware={quoted(path)} is neither a class nor a coroutine function of request and "
         "next handler"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import ssl
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
@@ -49,6 +50,33 @@ def test_middleware_of_users_runs_in_order(make_harness: MakeHarness) -> None:
     reply = harness.request("GET", "/v1/models")
     assert (reply.status_code, reply.headers["x-trail"]) == (401, "class,function")
     assert "x-request-id" in reply.headers
+
+
+class Exiting(Outer):
+    """Middleware as a class, which ends the program."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["path"] == "/v1/models":
+            sys.exit("broken")
+        await super().__call__(scope, receive, send)
+
+
+async def exiting(
+    request: Request, call_next: Callable[[Request], Awaitable[Response]]
+) -> Response:
+    """The same as a function."""
+    if request.url.path == "/v1/models":
+        sys.exit("broken")
+    return await call_next(request)
+
+
+@pytest.mark.parametrize("name", ["Exiting", "exiting"])
+def test_middleware_that_exits_ends_its_request_alone(make_harness: MakeHarness, name: str) -> None:
+    """In a function: what it calls runs in a task of its own, from which SystemExit ends a loop."""
+    paths = tuple(f"{__name__}.{one}" for one in ("Outer", "inner", name))
+    harness = make_harness(middleware=paths)
+    assert harness.request("GET", "/v1/models").status_code == 500
+    assert harness.request("GET", "/version").status_code == 200
 
 
 @pytest.mark.parametrize("path", ["nowhere.Name", "os.no_such", "os.path", "json.dumps", "", "x"])
