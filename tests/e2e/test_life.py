@@ -208,6 +208,12 @@ def test_what_prevents_loading_is_the_last_line(start_server: StartServer, tmp_p
     assert "Traceback" not in server.log()
 
 
+def python_path_with(folder: Path) -> dict[str, str]:
+    """The environment of a server that imports from this folder first."""
+    paths = [str(folder), *filter(None, [os.environ.get("PYTHONPATH")])]
+    return {"PYTHONPATH": os.pathsep.join(paths)}
+
+
 def test_a_start_without_threads_is_told_as_the_last_line(
     start_server: StartServer, tmp_path: Path
 ) -> None:
@@ -220,8 +226,7 @@ def test_a_start_without_threads_is_told_as_the_last_line(
         "    start(thread)\n"
         "threading.Thread.start = checked\n"
     )
-    path = os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])
-    server = start_server(wait=False, engine_mode="thread", env={"PYTHONPATH": path})
+    server = start_server(wait=False, engine_mode="thread", env=python_path_with(tmp_path))
     server.may_log_tracebacks = True
     assert server.wait() == 1
     assert "RuntimeError: can't start new thread" in server.lines[-1]
@@ -236,8 +241,7 @@ def test_a_start_with_too_few_open_files_is_told_as_the_last_line(
         "    raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))\n"
         "select.epoll = epoll\n"
     )
-    path = os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])
-    server = start_server(wait=False, engine_mode="thread", env={"PYTHONPATH": path})
+    server = start_server(wait=False, engine_mode="thread", env=python_path_with(tmp_path))
     assert server.wait() == 1
     assert "cannot take connections: [Errno 24] Too many open files" in server.lines[-1]
 

@@ -39,7 +39,7 @@ class ThreadHost(EngineCoreClient):
         try:
             self._thread.start()
             self._engine_loop = self._booted.result()
-        except BaseException:  # such as Ctrl+C: nobody will have what is being built
+        except BaseException:  # such as Ctrl+C: the engine ends once it has started
             self._booted.add_done_callback(_stop)
             raise
         self._observation = StepObservation()

@@ -72,7 +72,7 @@ async def exiting(
 
 @pytest.mark.parametrize("name", ["Exiting", "exiting"])
 def test_middleware_that_exits_ends_its_request_alone(make_harness: MakeHarness, name: str) -> None:
-    """In a function: what it calls runs in a task of its own, from which SystemExit ends a loop."""
+    """A function runs the next handler in its own task; a SystemExit there ends the event loop."""
     paths = tuple(f"{__name__}.{one}" for one in ("Outer", "inner", name))
     harness = make_harness(middleware=paths)
     assert harness.request("GET", "/v1/models").status_code == 500

@@ -58,7 +58,8 @@ def kv_fingerprint(
 
 @functools.cache
 def _code_digest() -> str:
-    """Of the Python code that computes: a checkout of the sources changes without its version."""
+    """Return a hash of the Python code that computes K/V. In a checkout of the sources it changes
+    while the version stays the same."""
     digest = hashlib.sha256()
     for package in _COMPUTING:
         for path in sorted((_PACKAGE / package).rglob("*.py")):
