@@ -40,7 +40,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """What a backend can do, decided once when it is created."""
+    """The abilities of a backend, decided once when it is created."""
 
     name: str
     description: str
@@ -214,7 +214,7 @@ class MemoryReport:
 
     weight_bytes: int
     workspace_bytes: int
-    """As `Backend.workspace_bytes` returns it."""
+    """The result of `Backend.workspace_bytes`."""
     kv_reserved_bytes: int
 
 
@@ -362,7 +362,7 @@ class Backend(ABC):
     @property
     @abstractmethod
     def capabilities(self) -> Capabilities:
-        """What this backend can do here."""
+        """The abilities of this backend on this machine."""
 
     @abstractmethod
     def kv_block_bytes(self, program: Program, kv: KVCacheSpec) -> int:
@@ -409,9 +409,9 @@ class Backend(ABC):
     def compile_stand_in(
         self, program: Program, kv: KVCacheSpec, options: CompileOptions
     ) -> CompiledModel:
-        """As `compile`, with made-up weights: a model whose steps are timed, and whose tokens mean
-        nothing. A step takes as long as one with weights of the model's own. Raises BackendError
-        as `compile` does, and where steps are not timed."""
+        """Compile with made-up weights: a model whose steps are timed, and whose tokens mean
+        nothing. A step takes as long as one with weights of the model's own. Raises BackendError as
+        `compile` does, and if the backend does not time steps."""
         del program, kv, options
         raise BackendError(f"the {self.capabilities.name} backend does not time steps")
 

@@ -124,8 +124,8 @@ class Executor(ABC):
 def part_of_rank(
     buffer: memoryview, num_blocks: int, rank: int, num_ranks: int
 ) -> NDArray[np.uint8]:
-    """What a rank has in a buffer of `read_blocks`: a view [num_blocks, bytes of its part]. Raises
-    ValueError if the blocks do not divide into parts of one size."""
+    """Return the part of a rank in a buffer of `read_blocks`: a view [num_blocks, bytes of its
+    part]. Raises ValueError if the blocks do not divide into parts of one size."""
     if buffer.nbytes % max(1, num_blocks * num_ranks):
         raise ValueError(
             f"{buffer.nbytes} bytes do not divide into {num_blocks} blocks with a part for each "

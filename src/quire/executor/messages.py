@@ -1,4 +1,4 @@
-"""What an executor and the process of a rank say to each other, as msgpack.
+"""Messages between an executor and the process of a rank, as msgpack.
 
 Arrays travel as their bytes. Nothing is ever unpickled: only the classes that are listed here are
 made of a message.
@@ -32,7 +32,7 @@ _ARRAY, _RECORD = "array", "record"
 
 
 class Boot(msgspec.Struct, kw_only=True):
-    """What a rank is, and which files connect it to the others."""
+    """The first message to a rank: its number, and the files that connect it to the others."""
 
     config: EngineConfig
     number: int
@@ -44,7 +44,7 @@ class Boot(msgspec.Struct, kw_only=True):
     shared_fd: int
     """-1: the ranks of the stage share no memory."""
     draft_fd: int
-    """As `shared_fd`, for the draft model."""
+    """File of the shared memory of the draft model; -1: the ranks of the stage share none."""
 
 
 class Call(msgspec.Struct, tag="call"):

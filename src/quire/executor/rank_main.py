@@ -88,7 +88,7 @@ def _worker(boot: Boot) -> Any:
 
 
 def _answer(worker: Any, call: Call) -> Answer | None:
-    """What came of a call; None if nothing has to be answered."""
+    """Carry out a call. Returns the answer; None if the call needs no answer."""
     try:
         args, kwargs = from_plain(call.args), from_plain(call.kwargs)
         if call.is_of_model:

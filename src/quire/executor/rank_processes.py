@@ -28,7 +28,7 @@ logger = get_logger(__name__)
 
 _WATCH_S = 0.1
 _OTHERS_S = 0.8
-"""How long the other ranks have to report the same error as one of them."""
+"""Seconds in which the other ranks must report the same error as one of them."""
 _RANK_ERROR = RankError.__name__
 StartNodes = Callable[[EngineConfig], list[Node]]
 
@@ -112,8 +112,8 @@ class RankProcesses:
         return self._number
 
     def receive(self, number: int) -> list[Any]:
-        """What the ranks have answered. Raises what a rank raised. An error of some ranks alone
-        means that they are no longer in step: it ends all of them."""
+        """Return the answers of the ranks. Raises the error that a rank raised. An error of only
+        some ranks means that they are no longer in step: it ends all of them."""
         called = self._called[number]
         others_until: float | None = None
         while not called.is_complete:
@@ -159,7 +159,7 @@ class RankProcesses:
         self._watching.join(2 * EXIT_S)
 
     def abandon(self) -> None:
-        """As `shutdown`, without waiting."""
+        """Shut down without waiting."""
         self._is_closing.set()
 
     def fail(self, cause: str) -> EngineDeadError:
@@ -175,7 +175,7 @@ class RankProcesses:
         self._failure = FORKED  # what a copy would send, or read, belongs to the other process
 
     def _error_of_call(self, number: int, called: _Called) -> Exception:
-        """What the errors of a call mean."""
+        """Return the exception for the errors of a call."""
         rank_number, answer = min(called.errors.items(), key=lambda one: one[1].kind == _RANK_ERROR)
         rank = self.ranks[rank_number].rank
         is_alone = number > 0 and len(called.errors) < len(called.ranks)
@@ -210,7 +210,7 @@ class RankProcesses:
             raise self.fail(self._end_of(one)) from None
 
     def _end_of(self, one: RankLine) -> str:
-        """How a rank ended whose connection has closed."""
+        """Return the cause of the end of a rank whose connection has closed."""
         [node] = (node for node in self._nodes if one in node.lines)
         return node.end_of(one.rank)
 

@@ -77,7 +77,7 @@ class BlockPool:
         return self._keys[block_id]
 
     def num_revived_by(self, block_ids: Iterable[int]) -> int:
-        """How many of these blocks are free: `hold` would lower `num_free` by this number."""
+        """Number of these blocks that are free: `hold` would lower `num_free` by it."""
         return sum(1 for block_id in block_ids if self._ref_counts[block_id] == 0)
 
     def hold(self, block_ids: Iterable[int]) -> None:

@@ -132,16 +132,16 @@ class KVCacheManager:
         return prefix
 
     def within_snapshot(self, blocks: SequenceBlocks, num_computed: int, count: int) -> int:
-        """How many of the next `count` tokens a step may compute, so that a snapshot of the state
-        can be taken where it is wanted."""
+        """Number of the next `count` tokens that a step may compute, so that a snapshot of the
+        state can be taken at a wanted position."""
         if self.snapshots is None:
             return count
         return self.snapshots.within(blocks, num_computed, count)
 
     def most_drafts(self, blocks: SequenceBlocks, num_tokens: int, count: int) -> int:
-        """How many of `count` draft tokens a step may compute after the `num_tokens` of a request,
-        so that rejected ones can be taken back. None if that needs more than the free blocks: no
-        request is preempted for a guess."""
+        """Number of `count` draft tokens that a step may compute after the `num_tokens` of a
+        request, so that rejected ones can be taken back. None if that needs more than the free
+        blocks: no request is preempted for a guess."""
         if self.snapshots is not None:
             count = self.snapshots.most_drafts(num_tokens, count)
         num_added = sum(self._num_to_add(blocks, num_tokens + count))
@@ -159,7 +159,7 @@ class KVCacheManager:
             self.snapshots.take(blocks, keys, num_computed, room)
 
     def take_copies(self) -> list[BlockCopy]:
-        """What the plan that is being made has to copy before it computes."""
+        """Return the copies that the plan must make before it computes, and forget them."""
         if self.snapshots is None or not self.snapshots.copies:
             return []
         copies, self.snapshots.copies = self.snapshots.copies, []

@@ -54,7 +54,7 @@ class SequenceBlocks:
         self._clear_state()
 
     def _clear_state(self) -> None:
-        """What only models with recurrent layers use: see `Snapshots`."""
+        """Reset the fields that only models with recurrent layers use: see `Snapshots`."""
         self.snapshots: list[int] = []
         """Numbers of tokens after which a snapshot of the state is wanted, ascending."""
         self.snapshot_due = sys.maxsize
@@ -64,7 +64,7 @@ class SequenceBlocks:
         self.copying: list[int] = []
         """Held blocks that a plan in flight copies, besides those of the tables."""
         self.new_snapshot: list[int] = []
-        """Those of `copying` that become a snapshot."""
+        """The blocks of `copying` that become a snapshot."""
         self.copied_at = 0
         """Tokens computed when the last copy is made."""
         self.is_unknown = False
@@ -109,7 +109,7 @@ class CachedPrefix:
     takes_state: bool = False
     """There is no room for a copy: the request takes the snapshot itself, which is in `tables`."""
     snapshots: list[int] = field(default_factory=list)
-    """Where the request should take snapshots, in tokens."""
+    """Positions, in tokens, at which the request should take snapshots."""
 
     def num_tokens(self, block_size: int) -> int:
         """Tokens that need not be computed."""

@@ -45,7 +45,7 @@ class Snapshots:
         self.taken: SnapshotTaken | None = None
         """Called for each snapshot once its blocks hold the state."""
         self.copies: list[BlockCopy] = []
-        """What the next plan has to copy, in this order."""
+        """Copies that the next plan must make, in this order."""
         self._pool = pool
         self._block_size = block_size
         self._unit = lcm(block_size, STATE_CHUNK)
@@ -79,15 +79,15 @@ class Snapshots:
                 self._pool.unregister(block_id)
 
     def positions(self, num_tokens: int, num_shared: int) -> list[int]:
-        """Where a request with these tokens should take snapshots: after the `num_shared` tokens
-        that others had before it, and before the last token, which is computed again after a
-        prefix hit."""
+        """Positions at which a request with these tokens should take snapshots: after the
+        `num_shared` tokens that others had before it, and before the last token, which is computed
+        again after a prefix hit."""
         places = {end // self._unit * self._unit for end in (num_shared, num_tokens - 1)}
         return sorted(places - {0})
 
     def within(self, blocks: SequenceBlocks, num_computed: int, count: int) -> int:
-        """How many of the next `count` tokens a step may compute so that the next snapshot can be
-        taken after it."""
+        """Number of the next `count` tokens that a step may compute so that the next snapshot can
+        be taken after it."""
         for position in blocks.snapshots:
             latest = position + STATE_CHUNK - 1
             if num_computed < position:

@@ -86,7 +86,8 @@ class GuardedTier:
         return self._look(self.tier.contains, keys)
 
     def find(self, keys: Sequence[ChunkKey]) -> list[bool]:
-        """As `contains`, and finds chunks that other processes have just written. May be slow."""
+        """Whether each chunk is present; also finds chunks that other processes have just written.
+        May be slow."""
         return self._look(self.tier.find, keys)
 
     def _look(

@@ -27,9 +27,9 @@ NUM_READ_THREADS = 4
 """More threads than cores: some wait for a disk while others copy."""
 _MOST_FAR_KEYS = 1 << 16
 _FAR_KEYS_LIVE_S = 60.0
-"""How long the answer of a far tier is considered valid."""
+"""Seconds for which the answer of a far tier is considered valid."""
 _CLOSE_S = 5.0
-"""How long `close` waits for queued chunks to be written."""
+"""Seconds that `close` waits for queued chunks to be written."""
 
 
 class KVStore:

@@ -124,7 +124,7 @@ class WriteBehind:
             self._is_unwanted = self._is_unwanted or self._writing in keys
 
     def stop(self, timeout_s: float, at_end: Callable[[], None]) -> None:
-        """As `close`, but without waiting. The thread calls `at_end` before it ends."""
+        """Close without waiting. The thread calls `at_end` before it ends."""
         with self._changed:
             self._drops_at, self._at_end = time.monotonic() + timeout_s, at_end
             self._is_closing = True

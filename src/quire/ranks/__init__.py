@@ -1,4 +1,4 @@
-"""What the ranks of one model exchange during a step, and over what."""
+"""Exchanges between the ranks of one model during a step, and their connections."""
 
 from quire.ranks.group import RankGroup
 from quire.ranks.links import Link

@@ -22,7 +22,7 @@ from quire.ranks.links import Link, Tag, exchange
 Bytes = NDArray[np.uint8]
 Span = tuple[int, int]
 _FIRST_SLOT, _SLOT_BYTES, _WAITED_NS = 64, 64, 24
-"""Where a rank's waiting time is in the shared memory; `RankControl` in rank_exchange.cpp."""
+"""Place of a rank's waiting time in the shared memory; `RankControl` in rank_exchange.cpp."""
 _FIRST_OF_STAGES = 1 << 20
 """Number of the first value that a stage hands to the next: stages have unlike numbers of
 exchanges."""
@@ -43,7 +43,7 @@ class RankGroup:
     shared_fd: int = -1
     """Memory that the ranks of a stage share, as a file without a name; -1: they share none."""
     draft_fd: int = -1
-    """As `shared_fd`, for the draft model."""
+    """File of the shared memory of the draft model; -1: the ranks share none."""
     num_bytes: int = 0
     """Received so far."""
     _waited_s: float = 0.0

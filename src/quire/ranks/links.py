@@ -56,7 +56,7 @@ class Link:
 
 @dataclass(slots=True)
 class _Traffic:
-    """What is left to send and to receive on a link."""
+    """Bytes that are still to be sent and received on a link."""
 
     link: Link
     outgoing: list[memoryview]
@@ -85,7 +85,7 @@ class _Traffic:
 
     @property
     def events(self) -> int:
-        """What to wait for; 0: all is done."""
+        """Poll events to wait for; 0: everything was sent and received."""
         return select.POLLOUT * bool(self.outgoing) | select.POLLIN * bool(self.incoming)
 
 

@@ -25,7 +25,7 @@ NEVER_SAVED = sys.maxsize
 
 
 class RequestStatus(IntEnum):
-    """Where a request stands; everything from FINISHED_STOPPED on is final."""
+    """The state of a request; every state from FINISHED_STOPPED on is final."""
 
     WAITING = 0
     WAITING_FOR_FSM = 1
@@ -106,9 +106,9 @@ class Request:
         self.draft_token_ids: list[int] = []
         """Proposed next tokens; the next plan takes them."""
         self.num_next_drafts = 0
-        """How many tokens the draft model proposes after the next step."""
+        """Number of tokens that the draft model proposes after the next step."""
         self.proposed_token_ids: list[int] = []
-        """What the draft model proposes as the tokens after `token_ids`."""
+        """Tokens that the draft model proposes as the ones after `token_ids`."""
         self.predicted_token_ids = message.predicted_token_ids
         """The reply that the client expects, if it named one."""
         self.prediction = PredictionCounts() if message.predicted_token_ids else None

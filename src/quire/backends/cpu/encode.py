@@ -37,7 +37,8 @@ class Exchange:
 
     kind: ExchangeKind
     spans: tuple[tuple[int, int], ...]
-    """What each rank has; of "owner", the token ids of each rank."""
+    """Bytes of a row that each rank has, as (begin, end); of "owner", the token ids of each
+    rank."""
     row_bytes: int
     num_columns: int
 

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from quire.backends.cpu.steps.rank_callback import RankCallback
 
 _RANKS = "ranks: "
-"""What errors of rank_exchange.cpp begin with."""
+"""First words of the errors of rank_exchange.cpp."""
 _BATCH_ARRAYS = (
     "token_ids", "positions", "seq_starts", "context_lens", "block_tables", "logits_rows",
 )  # fmt: skip

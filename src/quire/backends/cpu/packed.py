@@ -79,7 +79,8 @@ def _whole(param: Param, share: Share) -> Param:
 
 
 def _tensors_of_whole(file: PackedFile, weight: StoredWeight) -> tuple[str, ...]:
-    """What the file has as the tensors of a whole weight, if the tensors of the part are there."""
+    """Names of the file's tensors of a whole weight; empty unless it has the tensors of the
+    part."""
     names = file.tensors(str(weight))
     own = {part.name for part in weight.param.parts}
     is_there = all(any(name.startswith(one) for name in names) for one in own)
@@ -94,7 +95,7 @@ def _spans(
     whole_bytes: int,
     dtype: Dtype,
 ) -> Spans:
-    """Where the bytes of a rank's part are in those of the whole weight, in the part's order."""
+    """Places of the bytes of a rank's part among those of the whole weight, in the part's order."""
     if weight.kind != "matrix":
         size = whole_bytes // share.total
         return [(first * size, count * size) for first, count in share.runs]

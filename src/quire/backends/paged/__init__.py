@@ -1,1 +1,2 @@
-"""What backends share that keep K/V in a NumPy array of blocks and give logits as NumPy arrays."""
+"""Code shared by backends that keep K/V in a NumPy array of blocks and give logits as NumPy
+arrays."""

@@ -1,4 +1,4 @@
-"""How keys and values are stored in each number format of the KV cache: the specification.
+"""Storage of keys and values in each number format of the KV cache: the specification.
 
 A format gives the arrays of K, or of V, of a layer, each [num_blocks, block_size, ...], and turns
 rows into what they hold and back.
@@ -39,7 +39,7 @@ class KVFormat(ABC):
 
 
 class Float32KV(KVFormat):
-    """As computed."""
+    """Keys and values as they were computed, in float32."""
 
     def fields(self, num_heads: int, head_dim: int) -> list[tuple[type[np.generic], int]]:
         return [(np.float32, num_heads * head_dim)]

@@ -41,7 +41,7 @@ class PagedModel(CompiledModel):
         return output
 
     def sample(self, logits: NDArray[np.float32], columns: SamplingColumns) -> StepOutput:
-        """As `quire.sampling.reference` says."""
+        """Sample by `quire.sampling.reference`."""
         columns.check(len(logits))
         sampled = sample(logits, columns)
         return StepOutput(
@@ -62,7 +62,7 @@ class PagedModel(CompiledModel):
         self._open_cache().write_blocks(block_ids, data)
 
     def clear_behind(self, block: NDArray[np.uint8], group: int, kept: int) -> None:
-        """As the cache does. Raises BackendError where it cannot."""
+        """Clear the part of a block after `kept`. Raises BackendError if the cache cannot."""
         self._open_cache().clear_behind(block, group, kept)
 
     def discard_kv(self) -> None:

@@ -1,4 +1,4 @@
-"""What an adapter changes, in NumPy: the specification of `LoadedAdapter`."""
+"""Changes that an adapter makes, in NumPy: the specification of `LoadedAdapter`."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class StepAdapters:
         self._num_tokens = len(batch.token_ids)
 
     def of_rows(self, rows: NDArray[np.intp], *, taken: bool) -> list[LoadedAdapter | None]:
-        """Those of some rows. `taken`: of the rows that get logits."""
+        """The adapters of some rows. `taken`: of the rows that get logits."""
         known = self._logits if taken else self._tokens
         return [known[row] for row in rows.tolist()] if known else []
 

@@ -177,7 +177,7 @@ class ReferenceModel(PagedModel):
         self._dying = last_reads(program)
         self._widths = RowWidths.of(program)
         self._rows_out: list[NDArray[np.float32]] = []
-        """What the last step has given."""
+        """Rows that the last step gave to its caller."""
         self._workspace_bytes = workspace_bytes(program, cache.spec, options)
 
     def step(self, batch: StepBatch) -> StepOutput:

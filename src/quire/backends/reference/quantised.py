@@ -1,4 +1,4 @@
-"""What the quantised formats compute: the rounding of weights and of activations to integers.
+"""The arithmetic of the quantised formats: rounding of weights and of activations to integers.
 
 To nearest with ties to even, one scale for each row: of a weight [N, K] over the K numbers of an
 output channel, of an activation [T, K] over those of a token. Rounded numbers are given as the

@@ -67,7 +67,7 @@ class TransformersBackend(Backend):
         )
 
     def kv_block_bytes(self, program: Program, kv: KVCacheSpec) -> int:
-        """As in the reference backend, whose cache this is."""
+        """Bytes of a block in the cache of the reference backend, which is used here, too."""
         del program
         return block_bytes(kv.layout, kv.block_size, kv.dtype)
 

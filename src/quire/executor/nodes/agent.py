@@ -43,21 +43,21 @@ logger = get_logger(__name__)
 
 _RETRY_S = 0.5
 _PATIENCE_S = 5.0
-"""How much longer than later ones the engine's first message may take, because the engine may be
-turning to other machines."""
+"""Additional seconds for the engine's first message, because the engine may still be connecting to
+other machines."""
 
 
 @dataclass(frozen=True, slots=True)
 class NodeArgs:
-    """What a machine has to know before it has the configuration."""
+    """Facts that a machine needs before it has the configuration."""
 
     master: tuple[str, int]
     number: int
     key: bytes
     model_path: Path | None = None
-    """Where the model is on this machine; None: at the same place as on the engine's."""
+    """Path of the model on this machine; None: the same path as on the engine's machine."""
     wait_s: float = WAIT_S
-    """How long to wait for the engine."""
+    """Seconds to wait for the engine."""
 
 
 def serve_node(args: NodeArgs) -> str:
@@ -97,7 +97,7 @@ class _Engine:
         )
 
     def wait_for_begin(self) -> Begin:
-        """What to start. Raises RankError."""
+        """Wait for the message that says which ranks to start. Raises RankError."""
         while (begin := self._look()) is None:
             self.control.wait(BEAT_S)
         return begin

@@ -24,7 +24,7 @@ _RETRY_S = 0.1
 WATCH_S = 0.1
 """Seconds between two looks at the machines, while something is waited for."""
 BETWEEN_RANKS = b"ranks "
-"""How the purpose of a connection between two ranks begins."""
+"""First bytes of the purpose of a connection between two ranks."""
 Arrival = socket.socket | QuireError
 """A connection, or why TLS could not begin there."""
 
@@ -85,7 +85,8 @@ class Door:
             self._arrived.clear()
 
     def _arrival(self, purposes: Collection[bytes]) -> tuple[bytes, Arrival] | None:
-        """What has come for one of these purposes; waits for it for a moment."""
+        """Return a connection that has arrived for one of these purposes; wait for it for a
+        moment."""
         with self._changed:
             self._changed.wait_for(lambda: not self._arrived.keys().isdisjoint(purposes), WATCH_S)
             found = next((one for one in self._arrived if one in purposes), None)

@@ -24,7 +24,7 @@ from quire.version import __version__
 logger = get_logger(__name__)
 
 WAIT_S = 600.0
-"""How long the engine waits for its other machines."""
+"""Seconds that the engine waits for its other machines."""
 
 
 def start_nodes(config: EngineConfig) -> list[Node]:

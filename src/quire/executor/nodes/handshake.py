@@ -48,7 +48,8 @@ def connect(address: tuple[str, int], key: bytes, purpose: bytes) -> socket.sock
 
 
 def welcome(accepted: socket.socket, key: bytes) -> bytes | None:
-    """What a connection is for; None, after closing it, if the other end does not know the key."""
+    """Return the purpose of a connection; None, after closing it, if the other end does not know
+    the key."""
     until = time.monotonic() + _TIMEOUT_S
     with suppress(OSError, _EndedError):
         theirs = _read(accepted, len(PROTOCOL) + _NONCE, until)
@@ -86,7 +87,7 @@ def _introduce(connected: socket.socket, key: bytes, purpose: bytes, where: str)
 
 
 def _protocol() -> bytes:
-    """That of this machine, which has certificates or not."""
+    """The protocol of this machine, which depends on whether it has certificates."""
     return PROTOCOL if env.rank_certificates() is None else _WITH_TLS
 
 

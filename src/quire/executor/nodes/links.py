@@ -10,9 +10,9 @@ from quire.executor.nodes.handshake import MIN_KEY_LENGTH, connect
 from quire.executor.nodes.rank_spawn import Group, PeerLink
 
 START_S = 60.0
-"""How long the processes of a machine may take to start and to connect."""
+"""Seconds that the processes of a machine may take to start and to connect."""
 Addresses = list[tuple[str, int]]
-"""Where the machines listen, in their order."""
+"""Addresses on which the machines listen, in the order of the machines."""
 
 
 def rank_key() -> bytes:

@@ -1,4 +1,4 @@
-"""What the engine and its other machines say to each other, as msgpack."""
+"""Messages between the engine and its other machines, as msgpack."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Hello(msgspec.Struct, tag="hello"):
 
     host: str
     port: int
-    """Where machines after it connect to it."""
+    """Port on which the machine accepts connections of later machines."""
     version: str
     build: str
     """The name of the native library's build. It contains everything that changes results: the
@@ -31,7 +31,7 @@ class Begin(msgspec.Struct, tag="begin"):
     config: EngineConfig
     generation: int
     addresses: list[tuple[str, int]]
-    """Where all machines listen, in their order."""
+    """Addresses on which all machines listen, in the order of the machines."""
 
 
 class Checked(msgspec.Struct, tag="checked"):
@@ -52,7 +52,7 @@ class Beat(msgspec.Struct, tag="beat"):
     """Sent regularly in both directions."""
 
     cause: str = ""
-    """How a rank has ended; empty: all are well."""
+    """Cause of the end of a rank; empty: no rank has ended."""
     progress: int = 0
 
 

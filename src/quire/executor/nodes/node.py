@@ -54,15 +54,17 @@ class Node(ABC):
 
     @abstractmethod
     def look(self) -> str | None:
-        """How a rank has ended or was stopped; None while all are well. To be called regularly."""
+        """Return the cause of the end or stop of a rank; None while all ranks run. Must be called
+        regularly."""
 
     @abstractmethod
     def ended(self) -> str | None:
-        """How a rank has ended, as far as is known. Any thread."""
+        """Return the cause of the end of a rank, if it is known. Any thread."""
 
     @abstractmethod
     def end_of(self, rank: Rank) -> str:
-        """How a rank ended whose connection has closed. Waits for a moment. Any thread."""
+        """Return the cause of the end of a rank whose connection has closed. Waits for a moment.
+        Any thread."""
 
     @abstractmethod
     def progress(self) -> int:
@@ -87,7 +89,7 @@ class RankChildren:
         self._elapsed = Elapsed()
 
     def look(self) -> str | None:
-        """As `Node.look`."""
+        """Implements `Node.look`."""
         elapsed_s = self._elapsed.seconds()
         for rank, process in self.processes.items():
             stopped_s = self._stopped_s[rank] + elapsed_s if is_stopped(process.pid) else 0.0
@@ -97,7 +99,7 @@ class RankChildren:
         return self.ended()
 
     def ended(self) -> str | None:
-        """As `Node.ended`."""
+        """Implements `Node.ended`."""
         codes = {rank: process.poll() for rank, process in self.processes.items()}
         dead = [(code, rank) for rank, code in codes.items() if code is not None]
         if not dead:
@@ -106,7 +108,7 @@ class RankChildren:
         return self.end_of(min(dead, key=lambda one: one[0])[1])
 
     def end_of(self, rank: Rank) -> str:
-        """As `Node.end_of`."""
+        """Implements `Node.end_of`."""
         try:
             code = self.processes[rank].wait(1.0)
         except subprocess.TimeoutExpired:
@@ -116,7 +118,7 @@ class RankChildren:
         return f"{rank} ended with exit code {code}"
 
     def progress(self) -> int:
-        """As `Node.progress`."""
+        """Implements `Node.progress`."""
         pids = [process.pid for process in self.processes.values()]
         threads = [state for pid in pids for state in thread_states(pid).values()]
         ticks = sum(round(state.cpu_s * 100) for state in threads)
@@ -125,7 +127,7 @@ class RankChildren:
         return ticks + time.monotonic_ns()
 
     def kill(self) -> None:
-        """As `Node.kill`."""
+        """Implements `Node.kill`."""
         for process in self.processes.values():
             process.kill()
 

@@ -88,7 +88,7 @@ class RemoteNode(Node):
             self.lines.append(RankLine(rank, steps, blocks))
 
     def check(self) -> None:
-        """As `look`, while the engine starts. Raises ConfigError with the machine's reason if it
+        """Call `look` while the engine starts. Raises ConfigError with the machine's reason if it
         cannot take part, and RankError if it has ended or is silent."""
         cause = self.look()
         if cause is not None:

@@ -82,7 +82,8 @@ def secured(connected: socket.socket, *, accepts: bool) -> socket.socket:
 
 
 def tls_context(accepts: bool) -> ssl.SSLContext | None:
-    """What begins TLS; None if no certificates are set. Raises ConfigError."""
+    """Return the context for TLS connections; None if no certificates are set. Raises
+    ConfigError."""
     files = env.rank_certificates()
     return None if files is None else _context(files, accepts)
 

@@ -30,7 +30,7 @@ from quire.executor.ray.places import Machine, Places, find_places
 
 _POLL_S = 0.05
 _CONNECT_S = 300.0
-"""How long an actor may take to be created and to connect; its end is noticed at once."""
+"""Seconds that an actor may take to be created and to connect; its end is noticed at once."""
 
 
 class RayDistributedExecutor(MultiprocExecutor):

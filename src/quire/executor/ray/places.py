@@ -1,4 +1,4 @@
-"""Where in a Ray cluster the ranks of an engine run: a bundle of a placement group for each."""
+"""Placement of an engine's ranks in a Ray cluster: a bundle of a placement group for each."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from quire.log import get_logger
 logger = get_logger(__name__)
 
 _WAIT_S = 600.0
-"""How long to wait for machines, which a cluster may start when they are asked for."""
+"""Seconds to wait for machines, which a cluster may start on demand."""
 _NOTICE_S = 10.0
 
 
@@ -48,7 +48,7 @@ class Places:
 
     machines: list[Machine]
     own_address: str
-    """Where the machines reach this process."""
+    """Address at which the machines reach this process."""
     _own_group: Any = None
     """The placement group, if it was made for this engine."""
     _num_left: int = field(init=False)

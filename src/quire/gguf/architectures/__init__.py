@@ -69,7 +69,8 @@ _OTHERS: dict[str, tuple[Callable[[Keys], bool], Architecture]] = {
     "mamba": (has_norms_of_steps, FALCON_MAMBA),
     "deepseek2": (has_sigmoid, DEEPSEEK_V3),
 }
-"""Where one `general.architecture` is two models: the second one, and which files are it."""
+"""Values of `general.architecture` that stand for two models: the second model, and the test that
+finds its files."""
 
 
 def architecture_of(keys: Keys) -> Architecture:

@@ -73,7 +73,7 @@ def is_old_jina2(keys: Keys) -> bool:
 
 
 def _encoder(keys: Keys) -> Config:
-    """What all of them have."""
+    """Configuration that all encoders share."""
     types = keys.tensor("token_types.weight")
     return {
         "layer_norm_eps": keys.number("{arch}.attention.layer_norm_epsilon"),

@@ -1,4 +1,4 @@
-"""What architectures with experts share: names of tensors, and what keys say of routers."""
+"""Parts shared by architectures with experts: names of tensors, and the keys of routers."""
 
 from __future__ import annotations
 

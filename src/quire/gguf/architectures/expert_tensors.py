@@ -46,7 +46,8 @@ class ExpertFacts:
         return self
 
     def num_shared(self, keys: Keys) -> int:
-        """How many experts' width the shared one has. Raises UnsupportedModelError for a part."""
+        """Width of the shared expert, in widths of one expert. Raises UnsupportedModelError if that
+        is not a whole number."""
         if self.shared_width % self.width:
             raise UnsupportedModelError(
                 f"{keys.path}: the shared expert has {self.shared_width} numbers; it must "

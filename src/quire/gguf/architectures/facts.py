@@ -1,4 +1,4 @@
-"""What rows ask of a file: whether it has a tensor, which layers have windows, what is refused."""
+"""Questions about a file: whether it has a tensor, which layers have windows, what is refused."""
 
 from __future__ import annotations
 

@@ -17,7 +17,8 @@ from quire.gguf.keys import Keys
 from quire.gguf.rope_factors import read_factors
 
 _SPARSITY_DIGITS = 6
-"""What is left of a part of 1 that went through 32 bits as a number of deviations."""
+"""Precise decimal digits of a share of 1 that a file holds as a number of standard deviations in 32
+bits."""
 
 _INPUT_PARTS: Parts = {
     **GEMMA2_PARTS,
@@ -59,7 +60,8 @@ _GEMMA4_PARTS: Parts = {
 
 
 def _inputs(keys: Keys) -> Config:
-    """What both have: soft cap, windows, shared K and V, and the layers' own rows of a token."""
+    """Configuration that both share: soft cap, windows, shared K and V, and the layers' own rows of
+    a token."""
     cap = keys.value("{arch}.final_logit_softcapping")
     table = keys.tensor("per_layer_token_embd.weight")
     found: Config = {

@@ -100,7 +100,7 @@ def _starcoder2(keys: Keys) -> Config:
 
 
 def _stablelm(keys: Keys) -> Config:
-    """Where it has no second norm, attention and MLP read the same row, whatever the keys say."""
+    """Without a second norm, attention and MLP read the same row, whatever the keys say."""
     return {
         "use_parallel_residual": not has_part(keys, "ffn_norm.weight"),
         "use_qkv_bias": has_part(keys, "attn_q.bias"),
@@ -140,7 +140,7 @@ def _falcon(keys: Keys) -> Config:
 
 
 def _times_hidden(keys: Keys) -> int:
-    """How many times the numbers of a row the MLP has."""
+    """Width of the MLP, in widths of a row."""
     hidden = keys.whole("{arch}.embedding_length")
     inner = keys.whole("{arch}.feed_forward_length", 4 * hidden)
     if hidden < 1 or inner < hidden or inner % hidden:

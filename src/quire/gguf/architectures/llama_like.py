@@ -88,8 +88,8 @@ def _smollm3(keys: Keys) -> Config:
 
 
 def _minicpm(keys: Keys) -> Config:
-    """As Granite. Older files have none of the three factors; all published models of then have the
-    same ones: `scale_emb` 12, `scale_depth` 1.4, `dim_model_base` 256."""
+    """Factors of MiniCPM. Older files have none of the three; all models published then have the
+    same: `scale_emb` 12, `scale_depth` 1.4, `dim_model_base` 256."""
     names = ("embedding_scale", "residual_scale", "logit_scale")
     if all(keys.value(f"{{arch}}.{name}") is None for name in names):
         hidden_size = keys.whole("{arch}.embedding_length")

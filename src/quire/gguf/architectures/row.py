@@ -35,12 +35,12 @@ TOP_PARTS = {
     "output": "lm_head",
 }
 _UNUSED = frozenset({"rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight"})
-"""What becomes a part of the configuration."""
+"""Tensors that become a part of the configuration."""
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a tensor of a file, or half of it, is in checkpoints of transformers."""
+    """The name that a tensor of a file, or half of it, has in checkpoints of transformers."""
 
     name: str
     """`ANY_EXPERT`: each expert has a tensor of its own. Those of a layer are relative to it in
@@ -82,7 +82,7 @@ class Architecture:
     top: Mapping[str, str] = field(default_factory=lambda: TOP_PARTS)
     """Names of the modules outside of layers."""
     layers: str = "model.layers."
-    """What stands before the number of a layer."""
+    """Name prefix of the layers, before the number."""
     eps: Literal["layer_norm_rms_epsilon", "layer_norm_epsilon"] = "layer_norm_rms_epsilon"
     """The key of what the norms add to a variance."""
     has_paired_rows: bool = False
@@ -91,7 +91,7 @@ class Architecture:
     """The one tensor of q, k and v has the rows of all q first, and those of a kv head lie together
     in checkpoints of transformers."""
     norm_offset: float = 0.0
-    """What was added to the weights of norms, and is subtracted."""
+    """Number that was added to the weights of norms, and is subtracted."""
     plain_norms: tuple[str, ...] = ()
     """Ends of the names of norms to which nothing was added."""
     attention: Literal["heads", "latent", "none"] = "heads"
@@ -107,8 +107,8 @@ class Architecture:
     """Keys of `rope_scaling` of kind yarn that files lack."""
 
     def places(self, name: str) -> tuple[Place, ...]:
-        """Where the tensor goes; empty if it is not a weight. An unknown name is kept, so that
-        binding refuses it."""
+        """Names of the tensor in checkpoints of transformers; empty if it is not a weight. An
+        unknown name is kept, so that binding refuses it."""
         if name in _UNUSED:
             return ()
         if match := _PREDICTION.fullmatch(name):

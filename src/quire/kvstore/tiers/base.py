@@ -54,8 +54,8 @@ class Tier(ABC):
         """
 
     def find(self, keys: Sequence[ChunkKey]) -> list[bool]:
-        """As `contains`, and also finds chunks that other processes have just written. May take as
-        long as a read. Raises TierError."""
+        """Whether each chunk is present; also finds chunks that other processes have just written.
+        May take as long as a read. Raises TierError."""
         return self.contains(keys)
 
     @abstractmethod
@@ -64,8 +64,8 @@ class Tier(ABC):
         `max_bytes` is not read but dropped, and None is returned. Raises TierError."""
 
     def read_into(self, key: ChunkKey, max_bytes: int, into: memoryview) -> Buffer | None:
-        """As `read`. A tier may read into `into`, which is page-aligned and has at least
-        `max_bytes`, and then returns a part of it."""
+        """Read a chunk like `read`. A tier may read into `into`, which is page-aligned and has at
+        least `max_bytes`, and then returns a part of it."""
         del into
         return self.read(key, max_bytes)
 

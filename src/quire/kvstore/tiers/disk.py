@@ -24,7 +24,7 @@ _LOW_SHARE = 0.95
 """Share of `max_bytes` that is kept when the directory is full. So one scan frees a twentieth of
 it."""
 _START_S = 0.5
-"""How long a new tier waits for its first scan, which continues in the background."""
+"""Seconds that a new tier waits for its first scan, which continues in the background."""
 _TICK_S = 0.5
 _SCAN_SHARE = 0.01
 """Maximum share of time spent in scans for changes of other processes."""

@@ -30,7 +30,7 @@ from quire.kvstore.tiers.disk_paths import (
 
 _TEMP_ENDING = ".tmp"
 _ABANDONED_S = 3600.0
-"""Where files cannot be locked, an unfinished file counts as abandoned after this time."""
+"""Age in seconds after which an unfinished file counts as abandoned if files cannot be locked."""
 
 
 @dataclass(frozen=True, slots=True)

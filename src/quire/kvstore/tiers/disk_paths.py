@@ -72,7 +72,8 @@ def directory_of(root: Path, entry: Entry) -> Iterator[int]:
 
 
 def make_directory(root: Path, entry: Entry) -> int:
-    """As `directory_of`, and creates missing directories. The caller closes it. Raises OSError."""
+    """Open the directory of an entry, after creating missing directories. The caller closes it.
+    Raises OSError."""
     root.mkdir(mode=0o700, parents=True, exist_ok=True)
     descriptor = _open_root(root)
     try:

@@ -131,7 +131,7 @@ class Drafting:
         self._in_flight.pop(request, None)
 
     def take_stats(self) -> SpeculationStats | None:
-        """What happened since the last call; None if there were no drafts."""
+        """Return the statistics since the last call; None if there were no drafts."""
         stats, self._stats = self._stats, SpeculationStats()
         return stats if stats.num_drafts else None
 
@@ -207,7 +207,7 @@ class Drafting:
 def _best_counts(
     candidates: Sequence[_Candidate], num_rows: int, most: int, costs: RowCosts
 ) -> list[int]:
-    """How many drafts of each candidate give the most expected tokens per second.
+    """Numbers of drafts of each candidate that give the most expected tokens per second.
 
     Draft tokens are added one by one, the likeliest first; the chance of the j-th of a request is
     rate^j. The best of all these prefixes wins: the time of a step grows by jumps.

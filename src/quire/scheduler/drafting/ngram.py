@@ -15,7 +15,8 @@ _TOKENS_PER_MATCHED = 4
 
 
 class _Text:
-    """What one request is searched in: its prompt, the predicted reply, its reply."""
+    """The tokens in which drafts of one request are searched: its prompt, the predicted reply, its
+    reply."""
 
     __slots__ = ("index", "prediction", "token_ids")
 

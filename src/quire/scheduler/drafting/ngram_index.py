@@ -70,7 +70,7 @@ class NgramIndex:
 
 
 def _num_equal(token_ids: Sequence[int], place: int, query: Sequence[int]) -> int:
-    """How many tokens before `place` equal the last ones of `query`."""
+    """Number of tokens before `place` that equal the last ones of `query`."""
     most, end = min(place, len(query), _LONGEST_MATCH), len(query)
     for length in range(most):
         if token_ids[place - 1 - length] != query[end - 1 - length]:

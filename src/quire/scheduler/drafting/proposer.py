@@ -24,7 +24,7 @@ class Proposal(NamedTuple):
 
     token_ids: list[int]
     grade: int
-    """How sure the proposer is, from 0 to 3, or `PREDICTED`. Acceptance is learned by grade."""
+    """Certainty of the proposer, from 0 to 3, or `PREDICTED`. Acceptance is learned by grade."""
 
 
 def grade_of(match_length: int) -> int:

@@ -35,8 +35,8 @@ class RowCosts:
         self._seconds[place] += _WEIGHT * (min(seconds, _OUTLIER * known) - known)
 
     def seconds(self, num_rows: int) -> float:
-        """What a step of so many rows takes: measured, or estimated from its neighbours. 1 while
-        nothing is known."""
+        """Seconds that a step of this many rows takes: measured, or estimated from its neighbours.
+        1 while nothing is known."""
         rows, known, seconds = _bucket(num_rows), self._rows, self._seconds
         if not known:
             return 1.0

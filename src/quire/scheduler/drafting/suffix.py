@@ -30,7 +30,7 @@ class _Replies:
     def __init__(self, least: int) -> None:
         self.token_ids: list[int] = []
         self.ends: list[int] = []
-        """Where each reply ends."""
+        """Index of the end of each reply."""
         self.index = NgramIndex(least)
 
     def add(self, reply: list[int]) -> None:

@@ -1,1 +1,2 @@
-"""How many prompt tokens and forced tokens a step computes next to generating requests."""
+"""Limits on the prompt tokens and forced tokens that a step computes next to generating
+requests."""

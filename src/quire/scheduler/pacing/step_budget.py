@@ -41,7 +41,7 @@ class StepBudget:
         self._num_requests = len(began) + num_others
 
     def chunk(self, request: Request, count: int) -> int:
-        """How many of its next `count` tokens a request may compute in the step."""
+        """Number of its next `count` tokens that a request may compute in the step."""
         if request.is_generating:
             return 1 + min(count - 1, self._num_left)
         first = request.num_tokens - count
@@ -66,7 +66,7 @@ class StepBudget:
         return count
 
     def take_drafts(self, count: int) -> int:
-        """How many of `count` draft tokens the step has room for. They are spent."""
+        """Spend room of the step for up to `count` draft tokens; returns the number that fits."""
         taken = max(0, min(count, self._num_left))
         self._num_left -= taken
         return taken

@@ -79,7 +79,8 @@ class StepPacing:
         self.costs.observe(duration_s, num_tokens - num_prompt_tokens, num_prompt_tokens)
 
     def _begin(self, request: Request) -> int:
-        """How many requests had arrived when the reply of `request` began; it may begin now."""
+        """Number of requests that had arrived when the reply of `request` began; it may begin
+        now."""
         if request.num_output_tokens < 2:
             return _NOT_BEGUN
         self._began_after[request] = self._num_arrived
@@ -92,7 +93,7 @@ calls of the ranks."""
 _PIECE = 16
 """Pieces are multiples of this."""
 _MOST_WAITING = 64
-"""How many waiting requests are counted."""
+"""Most waiting requests that are counted."""
 
 
 def prompt_rows_of_plan(

@@ -1,1 +1,1 @@
-"""How the scheduler saves K/V to the KV store and loads it from there."""
+"""Saving K/V of requests to the KV store, and loading it from there."""

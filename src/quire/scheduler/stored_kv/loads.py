@@ -26,7 +26,7 @@ WriteBlocks = Callable[[Sequence[int], memoryview], bool]
 """Copies K/V to blocks of the pool that no step uses. Any thread. Returns False on failure."""
 
 _LOOKUP_SHARE, _SHORTEST_LOOKUP_S = 0.1, 0.05
-"""How long a request waits for the lookup in far tiers: a share of the time to compute its prompt,
+"""Time that a request waits for the lookup in far tiers: a share of the time to compute its prompt,
 and a lower bound in seconds."""
 _LOOKUP_IF_UNKNOWN_S = 1.0
 """The same while the computing speed is unknown; connections are opened at that time."""

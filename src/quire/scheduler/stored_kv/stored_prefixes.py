@@ -143,7 +143,7 @@ class StoredPrefixes:
         return [end for end in ends if states.is_known(namespace, keys[end - 1])]
 
     def _end_of_whole(self, request: Request, keys: Sequence[bytes], num_cached: int) -> int:
-        """Where the whole chunks of the leading group end that follow a cached prefix."""
+        """End of the whole chunks of the leading group that follow a cached prefix."""
         size, group, pool = self._store.chunk_blocks, self.leading_group, self._kv.pool
 
         def is_there(start: int) -> bool:

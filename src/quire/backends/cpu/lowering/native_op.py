@@ -64,7 +64,8 @@ class Rotation:
 
 @dataclass(frozen=True, slots=True)
 class Home:
-    """Where a value lies that has no memory of its own: in another value, from a column on."""
+    """The place of a value without memory of its own: columns of another value, beginning at
+    `first`."""
 
     value: Value
     first: int

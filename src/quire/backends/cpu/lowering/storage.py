@@ -56,8 +56,8 @@ class Storage:
     places: dict[Value, Place]
     workspace_bytes: int
     exchanged_offset: int = 0
-    """Where the values begin that are exchanged with other ranks; they lie at the same distances
-    from it on all ranks. Without exchanges it has no meaning."""
+    """Offset of the values that are exchanged with other ranks; they lie at the same distances from
+    it on all ranks. It has no meaning without exchanges."""
 
 
 @dataclass(slots=True)

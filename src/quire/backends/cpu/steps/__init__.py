@@ -1,1 +1,1 @@
-"""What a step of a native model needs besides its ops: exchanges with other ranks, and K and V."""
+"""Work of a native model's step besides its ops: exchanges with other ranks, and K and V."""

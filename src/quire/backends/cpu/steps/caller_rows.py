@@ -44,7 +44,7 @@ class CallerRows:
             raise BackendError(f"a step needs rows_in with {self._width} numbers for each token")
 
     def take(self) -> Floats | None:
-        """What the step has given."""
+        """Return the rows that the step has given, and forget them; None if it gave none."""
         found, self._found, self._given = self._found, [], None
         return np.concatenate(found, axis=1) if found else None
 

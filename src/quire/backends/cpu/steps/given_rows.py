@@ -16,7 +16,7 @@ from quire.program import Embed, Program
 
 @dataclass(frozen=True, slots=True)
 class GivenRowPlaces:
-    """What a program says of such rows."""
+    """Widths and places that a program has for given rows."""
 
     widths: RowWidths
     input_scale: float
@@ -26,7 +26,7 @@ class GivenRowPlaces:
 
     @classmethod
     def of(cls, program: Program, layout: KVLayout) -> GivenRowPlaces:
-        """Those of a program whose K and V are stored like this."""
+        """The places for a program whose K and V are stored in this layout."""
         widths = RowWidths.of(program)
         scales = [op.given_scale for op in program.ops if isinstance(op, Embed)]
         at = np.zeros((len(layout.groups), max(1, layout.num_slots)), np.int32)

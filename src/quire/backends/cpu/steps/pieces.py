@@ -34,11 +34,11 @@ RunOps = Callable[[Any, int, StepBatch, Any], None]
 
 @dataclass(frozen=True, slots=True)
 class PieceTime:
-    """How long a piece has taken."""
+    """Time that a piece took."""
 
     row_seconds: float
     num_rows: int
-    """How many rows the whole step had."""
+    """Number of rows of the whole step."""
 
     def of_row(self, num_rows: int) -> float:
         """Seconds of a row, at most, in a step of so many rows: attention to more takes longer."""
@@ -54,7 +54,7 @@ class PieceOps:
     block_size: int
     result_width: int
     times: dict[tuple[bool, bool], PieceTime] = field(default_factory=dict)
-    """How long the last piece of each kind of stage took. Kept from step to step."""
+    """Time of the last piece of each kind of stage. Kept from step to step."""
 
 
 class CpuStepInPieces(StepInPieces):

@@ -1,4 +1,4 @@
-"""What every op computes, in NumPy float32: the specification of all other backends.
+"""The result of every op, in NumPy float32: the specification of all other backends.
 
 Sums along a row are taken in float64. One function per op, found by its type when `run` is called;
 `Frame` is all that they see of a step. Importing the modules registers their functions.

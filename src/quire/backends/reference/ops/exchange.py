@@ -1,4 +1,4 @@
-"""What ranks exchange with each other."""
+"""Exchanges of values between ranks."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ def route(op: Route, logits: Floats, bias: Floats | None) -> Floats:
 
 
 def _mixed_sparsely(op: Route, logits: NDArray[np.float64]) -> NDArray[np.float64]:
-    """What is near enough is decided in float32."""
+    """Mix by SparseMixer. Whether an expert is near enough to the best is decided in float32."""
     narrow, left = logits.astype(np.float32), logits.copy()
     weights, rows = np.zeros_like(logits), np.arange(len(logits))
     for _ in range(2):

@@ -1,4 +1,4 @@
-"""What an op sees of a step, and the function that computes one."""
+"""`Frame`, the part of a step that an op sees, and the function that computes an op."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Frame:
     adapters: StepAdapters | None = None
     values: dict[Value, Floats] = field(default_factory=dict)
     rows_out: list[Floats] = field(default_factory=list)
-    """What `RowsOut` gives, in order."""
+    """Rows that `RowsOut` gives, in order."""
 
     def array(self, param: Param) -> Floats:
         """A slot's numbers."""
@@ -58,7 +58,7 @@ class Frame:
     def multiply_expert(
         self, x: Floats, param: Param, expert: int, rows: Rows, like: Value
     ) -> Floats:
-        """As `multiply`, with the matrix of an expert. x has the `rows` of a value as `like`."""
+        """Multiply with the matrix of an expert. x has the `rows` of a value like `like`."""
         product = self.weights.stacks[param.name][expert].multiply(x)
         self._change(param, expert, rows, x, product, like=like)
         return product

@@ -1,4 +1,4 @@
-"""What the ops of recurrent layers compute, token by token: the specification.
+"""The results of the ops of recurrent layers, token by token: the specification.
 
 A token's result is computed in arrays whose sizes follow from its place in its chunk, so no cut of
 a request can change a bit. Sums are taken in float64; what is stored is float32.

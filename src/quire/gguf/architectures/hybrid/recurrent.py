@@ -46,7 +46,7 @@ def ssm_parts(prefix: str) -> Parts:
 
 
 def _mamba2_parts(prefix: str) -> Parts:
-    """Those of Mamba 2, whose heads have one decay each."""
+    """Names of the parts of Mamba 2, whose heads have one decay each."""
     return {
         **ssm_parts(prefix),
         "ssm_dt.bias": f"{prefix}dt_bias",

@@ -59,7 +59,7 @@ class NativeAttention(NativeOp):
         struct.alibi = -1 if slopes is None else fields.constant(np.array(slopes, np.float32))
 
     def _relative_places(self) -> NDArray[np.intp]:
-        """Where each head's bias for each distance lies among the weights [buckets, N]."""
+        """Index of each head's bias for each distance among the weights [buckets, N]."""
         buckets, heads = np.array(self.op.buckets, np.intp), np.arange(self.op.num_heads)
         return (buckets * self.op.num_heads + heads[:, None]).reshape(-1)
 

@@ -1,4 +1,4 @@
-"""How a program ends in vectors: the mean of a request's rows, and the result itself."""
+"""The ops that end a program with vectors: the mean of a request's rows, and the result itself."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class NativeVectors(NativeOp):
     struct: ClassVar[str] = "vectors"
     x: Value
     name: str
-    """That of the value in the program."""
+    """Name of the value in the program."""
 
     @property
     def place(self) -> OpPlace:
