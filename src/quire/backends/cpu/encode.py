@@ -37,7 +37,7 @@ class Exchange:
 
     kind: ExchangeKind
     spans: tuple[tuple[int, int], ...]
-    """Bytes of a row that each rank has, as (begin, end); of "owner", the token ids of each
+    """Bytes of a row that each rank has, as (first, count); of "owner", the token ids of each
     rank."""
     row_bytes: int
     num_columns: int

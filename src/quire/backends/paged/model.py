@@ -62,7 +62,8 @@ class PagedModel(CompiledModel):
         self._open_cache().write_blocks(block_ids, data)
 
     def clear_behind(self, block: NDArray[np.uint8], group: int, kept: int) -> None:
-        """Clear the part of a block after `kept`. Raises BackendError if the cache cannot."""
+        """Zero the part of a block that the group does not keep. Raises BackendError for a group or
+        a number of tokens that does not exist."""
         self._open_cache().clear_behind(block, group, kept)
 
     def discard_kv(self) -> None:
