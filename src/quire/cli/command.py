@@ -42,7 +42,7 @@ class Command:
 
 
 class Action(NamedTuple):
-    """What a command does."""
+    """The action of a command: its help text, its options and its function."""
 
     about: str
     configure: Callable[[Parser], object]

@@ -20,7 +20,7 @@ _TAKE_MODELS = frozenset({
 
 
 def completions(words: Sequence[str], commands: Sequence[Command]) -> list[str]:
-    """What the last word may become."""
+    """Possible completions of the last word."""
     *before, last = words or [""]
     if not before:
         return _matching(last, [command.name for command in commands])

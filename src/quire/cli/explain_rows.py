@@ -100,7 +100,7 @@ Rows = list[tuple[str, str]]
 
 
 def reply_rows(config: EngineConfig) -> Rows:
-    """How replies are parsed, and how the format was found."""
+    """Rows about the parsing of replies, and the source of the format."""
     templates = _templates(config)
     if templates is None:
         return []

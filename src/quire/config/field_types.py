@@ -62,7 +62,7 @@ def _advice(field: dataclasses.Field[Any]) -> str:
 
 
 def _problem(hint: Any, value: object) -> str | None:
-    """What the value must be; None if the value is valid."""
+    """Description of valid values; None if this value is valid."""
     kinds = get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
     if value is None and types.NoneType in kinds:
         return None

@@ -1,5 +1,5 @@
-"""What a user may say of the KV cache: its number format, by any of vLLM's names, its block size,
-and how large it is; what is kept of K/V beyond the block pool, and where."""
+"""A user's choices about the KV cache: its number format, by any of vLLM's names, its block size
+and its size; and about the places that keep K/V beyond the block pool."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ class KVStoreConfig:
 
 @dataclass(frozen=True)
 class KVEventsConfig:
-    """Where KV events of the KV cache and the KV store are sent. vLLM's record."""
+    """Destination of KV events of the KV cache and the KV store. vLLM's record."""
 
     enable_kv_cache_events: bool = False
     publisher: str | None = None
@@ -123,7 +123,7 @@ class KVEventsConfig:
     """`tcp://HOST:PORT` or `ipc://PATH`. Subscribers connect to it, unless it names another
     machine, which is connected to."""
     replay_endpoint: str | None = None
-    """Where those who missed events ask for them."""
+    """Address at which subscribers ask for events that they missed."""
     buffer_steps: int = 10_000
     """Most batches that are kept for them."""
     hwm: int = 100_000
@@ -133,8 +133,8 @@ class KVEventsConfig:
     topic: str = ""
 
     def of_rank(self, rank: int) -> KVEventsConfig:
-        """Where one of several engines sends its events: vLLM adds its number to the port, and
-        to the path of an ipc endpoint."""
+        """Destination for one of several engines: vLLM adds the engine's number to the port, and to
+        the path of an ipc endpoint."""
         replay = self.replay_endpoint
         return replace(
             self,

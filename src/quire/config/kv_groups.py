@@ -30,8 +30,9 @@ SNAPSHOT_TOKENS = 1024
 
 
 class KVShape(msgspec.Struct, frozen=True, array_like=True):
-    """What one token stores in a layer: K [num_heads, key_dim] and V [num_heads, value_dim]. A
-    latent layer has one head and value_dim 0: V is the first `latent_dim` numbers of K."""
+    """Numbers that one token stores in a layer: K [num_heads, key_dim] and V [num_heads,
+    value_dim]. A latent layer has one head and value_dim 0: V is the first `latent_dim` numbers of
+    K."""
 
     num_heads: int
     key_dim: int
@@ -53,8 +54,8 @@ class KVShape(msgspec.Struct, frozen=True, array_like=True):
 
 
 class StateShape(msgspec.Struct, frozen=True, array_like=True):
-    """What a recurrent layer stores of a request: `num_pieces` arrays of `width` float32 numbers,
-    such as one for each head. A piece lies within one block."""
+    """State that a recurrent layer stores for a request: `num_pieces` arrays of `width` float32
+    numbers, such as one for each head. A piece lies within one block."""
 
     num_pieces: int
     width: int
@@ -101,7 +102,7 @@ class KVGroup(msgspec.Struct, frozen=True, tag_field="kind"):
         """Whether this group keeps all that a layer reads which needs a group like `needed`."""
 
     def num_entries(self, num_tokens: int, block_size: int) -> int:
-        """Where the block table ends once `num_tokens` are computed: released entries count."""
+        """Length of the block table once `num_tokens` are computed: released entries count."""
         return -(-num_tokens // block_size)
 
     def first_entry(self, position: int, block_size: int) -> int:  # noqa: ARG002
@@ -196,7 +197,7 @@ class WindowGroup(KVGroup, frozen=True, tag="window"):
 
 
 class LatentGroup(FullGroup, frozen=True, tag="latent"):
-    """As `FullGroup`, with one row for all heads, of which V is a part (multi-head latent
+    """A `FullGroup` with one row for all heads, of which V is a part (multi-head latent
     attention)."""
 
     event_name: ClassVar[str] = "mla_attention"
@@ -268,7 +269,7 @@ class StateGroup(KVGroup, frozen=True, tag="state"):
 
 @lru_cache(maxsize=8)
 def _used_bytes(group: StateGroup, block_bytes: int) -> dict[int, int]:
-    """Where the last piece of each entry ends."""
+    """Offset of the end of the last piece, by entry."""
     offsets = group.offsets(block_bytes)
     return {
         entry: begin + state.piece_bytes
@@ -283,7 +284,7 @@ AnyKVGroup = FullGroup | WindowGroup | LatentGroup | StateGroup
 
 @dataclass(frozen=True, slots=True)
 class KVPlace:
-    """Where the memory of a layer is stored: in a group's blocks, in a slot of each block."""
+    """Place of the memory of a layer: a group's blocks, and a slot in each block."""
 
     group: int
     slot: int

@@ -1,4 +1,4 @@
-"""What an engine may make of the memory that there is. Reads nothing.
+"""Division of the available memory among the parts of an engine. Reads nothing.
 
 Called by `planning`; how much there is, `planning/machine.py` says.
 """
@@ -29,7 +29,7 @@ class AvailableMemory:
 
 @dataclass(frozen=True, slots=True)
 class MemoryNeeds:
-    """What a model asks of memory, in bytes unless the name says otherwise."""
+    """Memory that a model needs, in bytes unless the name says otherwise."""
 
     weight_bytes: int
     workspace_bytes: int

@@ -1,4 +1,5 @@
-"""What a pooling model gives for a text: vectors or classes, and how they are made of its states.
+"""The results of pooling models for a text, vectors or classes, and the way from hidden states to
+them.
 
 Resolved once by `planning` from the checkpoint and the arguments; read by the worker, the front
 ends and the server. Names and values are vLLM's.
@@ -19,17 +20,17 @@ PoolingType = Literal["cls", "last", "mean", "all", "late"]
 or each token's own. `late`: the classes of each token are computed, and their mean is the result.
 """
 ScoreForm = Literal["pair", "joined", "qwen3", "template", "messages"]
-"""How a cross-encoder reads a query and a document: as a pair of texts, as one text after the
-other, in Qwen3-Reranker's form, or as messages with these two roles, by the chat template that the
-user gave (`template`) or by the checkpoint's (`messages`)."""
+"""Form in which a cross-encoder reads a query and a document: as a pair of texts, as one text after
+the other, in Qwen3-Reranker's form, or as messages with these two roles, by the chat template that
+the user gave (`template`) or by the checkpoint's (`messages`)."""
 PoolingActivation = Literal["normalize", "softmax", "sigmoid", "identity"]
-"""What is done to a result, unless a request has `use_activation=False`. `normalize`: a vector is
+"""Last operation on a result, unless a request has `use_activation=False`. `normalize`: a vector is
 divided by its length."""
 
 
 @dataclass(frozen=True, slots=True)
 class PoolingConfig:
-    """How an engine pools."""
+    """Pooling of an engine."""
 
     task: PoolingTask
     pooling_type: PoolingType
@@ -109,8 +110,8 @@ class PoolingConfig:
 
 @dataclass(frozen=True, slots=True)
 class PoolerConfig:
-    """What a user may choose about pooling: the engine's argument `pooler_config`. None: the
-    checkpoint decides. Raises ConfigError for a value that does not work."""
+    """A user's choices about pooling: the engine's argument `pooler_config`. None: the checkpoint
+    decides. Raises ConfigError for a value that does not work."""
 
     task: PoolingTask | None = None
     pooling_type: str | None = None

@@ -31,10 +31,10 @@ ExecutorBackend = Literal["uni", "mp", "ray"]
 Dtype = Literal["float32", "bfloat16"]
 """The dtype of activations, and of weights that are not quantised."""
 LogprobsMode = Literal["raw_logprobs", "raw_logits", "processed_logprobs", "processed_logits"]
-"""What is reported as log-probabilities: of the model's own logits, or of those that a token is
-chosen by."""
+"""Numbers that are reported as log-probabilities: of the model's own logits, or of the logits from
+which a token is chosen."""
 WeightSource = Literal["checkpoint", "packed", "dummy"]
-"""Where weights come from: the checkpoint, a packed file next to config.json, or random numbers."""
+"""Source of the weights: the checkpoint, a packed file next to config.json, or random numbers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class ModelConfig:
     """The model, and the values from its checkpoint."""
 
     model: str
-    """As the user wrote it: a directory, a hub id, or the bundled model's name."""
+    """The model's name as the user wrote it: a directory, a hub id, or the bundled model's name."""
     path: Path
     """The local directory that holds the checkpoint."""
     tokenizer_path: Path | None
@@ -69,11 +69,11 @@ class ModelConfig:
     eos_token_ids: tuple[int, ...] = ()
     chat_template: str | None = None
     pooling: PoolingConfig | None = None
-    """How it pools; None: it generates."""
+    """Pooling of the model; None: it generates."""
     prompt_embeds_width: int | None = None
     """Numbers of a row of `prompt_embeds`; None: prompts of embeddings are refused."""
     images: ImagesConfig | None = None
-    """How it takes images or audio; None: it takes neither."""
+    """Limits and forms of images or audio; None: the model takes neither."""
     no_images: str = ""
     """Why it takes neither; "": it does."""
     logits_processors: tuple[Any, ...] = ()
@@ -86,7 +86,7 @@ class ModelConfig:
 
     @property
     def tokenizer(self) -> str | None:
-        """Where the tokenizer was read from."""
+        """Path from which the tokenizer was read."""
         return None if self.tokenizer_path is None else str(self.tokenizer_path)
 
     @property
@@ -127,7 +127,7 @@ class CacheConfig:
     layout: KVLayout
     """The groups."""
     asked: KVMemoryChoice = field(default_factory=KVMemoryChoice)
-    """What the user said about the size, for those who ask the server."""
+    """The user's choices about the size, which the server reports."""
     fingerprint: str = ""
     """Differs between models whose K/V may differ (`planning.kv.identity`); part of the root of
     every block's key."""
@@ -162,7 +162,7 @@ class SchedulerConfig:
     stream_interval: int = 1
     """Tokens between two streamed outputs, unless a request asks for more."""
     speculation: SpeculationConfig | None = None
-    """How draft tokens are proposed; None: there are none."""
+    """Proposal of draft tokens; None: there are none."""
     num_stages: int = 1
     """Plans that are computed at once, by stages of layers: a request whose next token is being
     computed waits for it, and each plan has a part of the others."""
@@ -177,7 +177,7 @@ class DeviceConfig:
     """Forced instruction-set tier, or None for the best."""
     num_threads: int
     cores: tuple[int, ...] | None = None
-    """What the compute threads are bound to; None: what the process may use."""
+    """Cores that the compute threads are bound to; None: all that the process may use."""
     turns: str | None = None
     """Directory of the locks (`executor.turns`) of engines that compute by turns; None: the engine
     has the cores for itself."""
@@ -185,7 +185,7 @@ class DeviceConfig:
 
 @dataclass(frozen=True, slots=True)
 class ProfilerConfig:
-    """How the engine's steps are recorded. The names are those of vLLM's record."""
+    """Recording of the engine's steps. The names are those of vLLM's record."""
 
     torch_profiler_dir: str
     """Absolute path of the directory that traces are written to."""
@@ -232,7 +232,7 @@ class ParallelConfig:
     worker_class: str = ""
     """A subclass of `Worker`, by import path; empty: `Worker` itself."""
     ranks_by_node: tuple[int, ...] = ()
-    """How many ranks each machine has; empty: all machines have the same number."""
+    """Number of ranks of each machine; empty: all machines have the same number."""
 
     @property
     def world_size(self) -> int:
@@ -250,7 +250,7 @@ class ParallelConfig:
         return tuple(Rank(0, 0, self.pipeline_parallel_size, self.tensor_parallel_size).all())
 
     def ranks_of_node(self, node: int) -> tuple[Rank, ...]:
-        """Those of a machine: its part of all ranks, in their order."""
+        """The ranks of a machine: its part of all ranks, in their order."""
         counts = self.ranks_by_node or (self.world_size // self.nnodes,) * self.nnodes
         first = sum(counts[:node])
         return self.ranks[first : first + counts[node]]

@@ -41,7 +41,7 @@ FLOAT16_NOTE = (
     "float16 is computed in bfloat16, of the same size: weights and activations have 8 bits of "
     "precision instead of 11, and a wider range; float32 keeps all bits"
 )
-"""What `dtype=float16` means here."""
+"""Explanation of `dtype=float16` for users."""
 
 
 def spelled_dtype(name: str) -> str | None:

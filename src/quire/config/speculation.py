@@ -58,7 +58,7 @@ _ALIASES = {
 
 @dataclass(frozen=True, slots=True)
 class SpeculationConfig:
-    """What proposes draft tokens, and at most how many."""
+    """The proposer of draft tokens, and its limits."""
 
     method: str = "ngram"
     """`ngram`, `suffix`, `draft_model`, `mtp`, `eagle`, `eagle3`, `medusa`, or a method that an
@@ -72,7 +72,7 @@ class SpeculationConfig:
     suffix_spec_factor: float = 1.0
     """Longest draft of `suffix` for each token that agrees with an earlier reply."""
     per_request_metrics: Detail = "none"
-    """What each output says about its draft tokens."""
+    """Detail of the statistics about draft tokens in each output."""
     model: str | None = None
     """The draft model or the head: a folder or a hub id."""
     revision: str | None = None
@@ -206,7 +206,7 @@ def _added_methods() -> list[str]:
 
 
 def _name(key: str, shown: Mapping[str, str]) -> str:
-    """How the user wrote a key."""
+    """The user's own spelling of a key."""
     return shown.get(key) or f"speculative_config.{key}"
 
 

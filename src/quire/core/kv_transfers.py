@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 logger = get_logger(__name__)
 
 _WAIT_S = 0.01
-"""How long a turn waits for the store if there is nothing else to do."""
+"""Seconds for which a turn waits for the store if there is nothing else to do."""
 _STATS_S = 1.0
 _SHARE_OF_A_STEP = 0.1
 """The part of a step's processor time that loads may take, so that a step is at most so much
@@ -38,7 +38,7 @@ class BlockReader:
         self._executor = executor
 
     def __call__(self, block_ids: list[int], group: int, kept: int, out: memoryview) -> bool:
-        """As `Executor.read_blocks`. False if the worker fails. Any thread."""
+        """Read blocks through `Executor.read_blocks`. False if the worker fails. Any thread."""
         try:
             self._executor.read_blocks(block_ids, group, kept, out)
         except Exception:

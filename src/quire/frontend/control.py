@@ -206,7 +206,7 @@ def _describe(method: Any, operation: Callable[..., Any]) -> None:
 _POLL_S = 0.005
 """Seconds between two questions whether an adapter is loaded."""
 _LORA, _PROMPT = "adapters", "prompt_adapters"
-"""What the names of the commands begin with."""
+"""Name prefixes of the commands."""
 
 
 def add_lora(lora_request: LoRARequest) -> Operation[bool]:

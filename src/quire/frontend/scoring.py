@@ -33,7 +33,7 @@ Result = PoolingRequestOutput[PoolingOutput]
 
 _NEEDS_TOKENIZER = "pairs of texts need a tokenizer: leave out skip_tokenizer_init"
 _QUERY, _DOCUMENT = (f"quire-{name}-{secrets.token_hex(12)}" for name in ("query", "document"))
-"""What stands for the two texts while a form is made."""
+"""Stand-ins for the two texts while a form is made."""
 _INSTRUCTION = "Given a web search query, retrieve relevant passages that answer the query"
 _TEMPLATE = (
     "<|im_start|>system\nJudge whether the Document meets the requirements based on the Query and "
@@ -46,12 +46,12 @@ _TEMPLATE = (
 
 @dataclass(frozen=True, slots=True)
 class ScoreLimits:
-    """How long the texts of a pair may be; 0: as long as the model allows."""
+    """Maximum lengths of the texts of a pair, in tokens; 0: the model's limit."""
 
     max_tokens_per_query: int = 0
     max_tokens_per_doc: int = 0
     truncation: Truncation | None = None
-    """How many tokens a pair keeps: its document is cut; None: it must fit the model."""
+    """Number of tokens that a pair keeps: its document is cut; None: it must fit the model."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +76,9 @@ class PairForm:
 
     @classmethod
     def rendered(cls, text: str, *, is_own: bool) -> PairForm:
-        """What a chat template has made of `pair_chat`. `is_own`: it is the checkpoint's, which
-        writes the special tokens. Raises RequestError unless it shows both texts."""
+        """The form for `pair_chat` as a chat template rendered it. `is_own`: the template is the
+        checkpoint's, which writes the special tokens. Raises RequestError unless the text contains
+        both texts."""
         for role, mark in (("query", _QUERY), ("document", _DOCUMENT)):
             if mark not in text:
                 raise RequestError(

@@ -87,7 +87,7 @@ class ModelDescription:
 
     @cached_property
     def shipped(self) -> Shipped | BlockFormats | Expanded | None:
-        """How a quantised checkpoint holds its matrices; None: it is not quantised. A draft head
+        """Storage of a quantised checkpoint's matrices; None: it is not quantised. A draft head
         uses matrices of its model's GGUF file as they are."""
         found = shipped_format(self.hf_config)
         if found is None and is_head(self.hf_config):
@@ -123,7 +123,7 @@ class ModelDescription:
 
     @cached_property
     def names(self) -> NameMap:
-        """How the checkpoint's tensor names map to the names in `Param.parts`. Those of a model
+        """Map from the checkpoint's tensor names to the names in `Param.parts`. Names of a model
         that transformers computes stay as they are: it maps them itself."""
         if is_head(self.hf_config):
             return self._target.names

@@ -71,7 +71,7 @@ class MoeSpec:
 
 @dataclass(frozen=True, slots=True)
 class ExpertNames:
-    """How a checkpoint names the experts' tensors.
+    """Names and layout of the experts' tensors in a checkpoint.
 
     `single`: separate gate, up and down matrices for every expert. `fused`: [E, 2 I, D] with the
     gate's rows first, and [E, D, I]. `transposed`: [E, D, 2 I] and [E, I, D]. `stacked`: two

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 _SECTIONS = ("text_config", "llm_config", "language_config")
 _OTHER_SECTIONS = ("vision_config", "audio_config")
 DEEPSTACK = "num_deepstack_layers"
-"""How many layers get hidden states of the image encoder (Qwen3-VL)."""
+"""Key of the number of layers that get hidden states of the image encoder (Qwen3-VL)."""
 TRANSPOSED = "transposed_weights"
 """Whether tensors with the matrices of all experts have transposed matrices (Qwen3-VL)."""
 IMAGE_SPANS = "images_see_themselves"
@@ -66,7 +66,7 @@ def text_part(hf_config: HfConfig) -> HfConfig:
 
 
 def _of_images(hf_config: HfConfig, section: HfConfig) -> dict[str, Any]:
-    """What a text model does with images, as keys of its configuration."""
+    """Settings of a text model for images, as keys of its configuration."""
     vision = hf_config.get("vision_config")
     if not isinstance(vision, Mapping):
         return {}

@@ -1,2 +1,2 @@
-"""Where the reasoning of a reply begins and ends, in tokens: for budgets, and for grammars of what
-follows it."""
+"""Finds the begin and the end of the reasoning of a reply, in tokens: for budgets, and for grammars
+that begin after it."""

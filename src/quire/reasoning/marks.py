@@ -11,29 +11,29 @@ _MOST_SPACE = 2
 
 
 class ReasoningMarks(msgspec.Struct, frozen=True, omit_defaults=True):
-    """As texts."""
+    """Marks of reasoning, as texts."""
 
     begin: str
     end: str
     is_open: bool | None = None
     """Whether the prompt ends within the reasoning; None: the marks in its tokens tell."""
     forced_end: str = ""
-    """What is put at the end of a budget; it ends with `end`. Empty: `end`."""
+    """Text that is put at the end of a budget; it ends with `end`. Empty: `end`."""
     is_in_grammar: bool = False
     """Whether the grammar of the request is one of the whole reply, with the reasoning in it."""
 
 
 class ReasoningTokens(msgspec.Struct, frozen=True, omit_defaults=True):
-    """As tokens, for one prompt."""
+    """Marks of reasoning, as tokens, for one prompt."""
 
     begin: list[int]
     end: list[int]
     forced_end: list[int]
     opened_at: int | None = None
-    """How many tokens of the prompt are before the reasoning that it ends within; None: it does not
+    """Number of the prompt's tokens before the reasoning within which it ends; None: it does not
     end within reasoning."""
     is_in_grammar: bool = False
-    """As in `ReasoningMarks`."""
+    """Whether the grammar of the request is one of the whole reply, with the reasoning in it."""
     is_closed: bool = False
     """Whether the prompt ends with an end of reasoning, so that none begins any more."""
 
@@ -58,7 +58,7 @@ class ReasoningTokens(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def _last(tokens: Sequence[int], mark: Sequence[int]) -> int | None:
-    """Where the last of these marks ends."""
+    """End of the last of these marks among the tokens."""
     size = len(mark)
     for begin in range(len(tokens) - size, -1, -1):
         if tokens[begin] == mark[0] and list(tokens[begin : begin + size]) == list(mark):

@@ -9,7 +9,8 @@ from quire.reasoning.marks import ReasoningTokens
 
 
 class ReasoningPassage:
-    """Where the last token stands. A function of the request's tokens alone."""
+    """Position of the last token with respect to the reasoning. A function of the request's tokens
+    alone."""
 
     __slots__ = ("_longest", "_num_tokens", "_opened_at", "_tail", "marks")
 

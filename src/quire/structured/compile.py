@@ -34,7 +34,7 @@ _BYTES_PER_GRAMMAR = 64 * KiB
 _STACK_BYTES = 32 * MiB
 """Stack size of compiling threads: more than any grammar that has passed its trial needs."""
 _BYTES_PER_CHAR = 256
-"""What a compiled grammar takes for a character of its text, measured on patterns."""
+"""Bytes that a compiled grammar takes for a character of its text, measured on patterns."""
 
 
 @contextmanager

@@ -25,7 +25,8 @@ class StructuredOutputsConfig:
     disable_additional_properties: bool = False
     """JSON objects have no properties but those that their schema names, for all requests."""
     reasoning_parser: str = ""
-    """How the model marks its reasoning; empty: it is found from the checkpoint."""
+    """Name of the format in which the model marks its reasoning; empty: it is found from the
+    checkpoint."""
     reasoning_parser_plugin: str = ""
     enable_in_reasoning: bool = False
     """Whether grammars hold from the begin of a reply, for the reasoning too."""

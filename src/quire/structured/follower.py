@@ -30,7 +30,7 @@ delay the next step."""
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """What a request may choose."""
+    """The tokens that a request may choose next."""
 
     mask: NDArray[np.int32] | None
     """Mask from which this choice was built; None: all tokens are allowed."""
@@ -50,7 +50,7 @@ class Follower:
         passage: ReasoningPassage | None = None,
         begun: Sequence[int] = (),
     ) -> None:
-        """As `StructuredOutputManager.add` says."""
+        """Arguments: see `StructuredOutputManager.add`."""
         self._ignores_eos = ignore_eos
         self._passage = passage
         self._begun = [*begun]
@@ -84,7 +84,7 @@ class Follower:
         self._charge(thread_time() - began_at, len(self._begun) + 1)
 
     def choice(self) -> Choice:
-        """What it may choose next."""
+        """The tokens that the request may choose next."""
         return self._choice
 
     def look_ahead(self, token_ids: Sequence[int]) -> list[int]:

@@ -25,8 +25,8 @@ from quire.structured.threads import GrammarThreads, JobRunner
 logger = get_logger(__name__)
 
 WAIT_PER_MASK_S = 2e-4
-"""How long a step waits at least for each mask that its tokens need, or for all of them where it
-has requests without a grammar; most take a quarter of it."""
+"""Minimum time that a step waits for each mask that its tokens need, or for all of them if it has
+requests without a grammar; most masks take a quarter of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +116,7 @@ class StructuredOutputManager:
 
     @property
     def num_requests(self) -> int:
-        """How many requests it knows."""
+        """Number of requests with a grammar."""
         return len(self._requests)
 
     def masks(

@@ -23,7 +23,7 @@ _FORBIDDEN = "doesn't satisfy the grammar"
 """In the library's message about a token that was forbidden; others are about its limits."""
 _END_OF_ERROR = "<non-verbose/>"
 _NO_TEXT = "NoExtension"
-"""How the library's messages begin where no token may follow."""
+"""First words of the library's messages when no token may follow."""
 
 
 class GrammarMatcher:
@@ -77,7 +77,7 @@ class MatcherAfterReasoning:
         self._passage: ReasoningPassage | None = passage
         """None: the answer has begun."""
         self._begin = [] if passage.is_open else passage.marks.begin
-        """What is left of the begin of the reasoning, where that may still come."""
+        """Rest of the mark that begins the reasoning, while the reasoning may still begin."""
         self._ahead: GrammarMatcher | None = matcher
         """Behind what was generated of the begin; None: the grammar does not allow that."""
         if passage.marks.is_closed:
@@ -87,7 +87,7 @@ class MatcherAfterReasoning:
 
     @property
     def mask(self) -> NDArray[np.int32] | None:
-        """As a `GrammarMatcher` has it; None: every token is allowed."""
+        """Mask of the next token; None: every token is allowed."""
         if self._passage is None:
             return self._matcher.mask
         if not self._begin:
@@ -102,7 +102,7 @@ class MatcherAfterReasoning:
         return mask
 
     def advance(self, token_ids: list[int]) -> None:
-        """As that of a `GrammarMatcher`."""
+        """Add the next tokens, as `GrammarMatcher.advance` does."""
         for place, token_id in enumerate(token_ids):
             if self._passage is None:
                 self._matcher.advance(token_ids[place:])
@@ -154,7 +154,7 @@ def only_token(mask: NDArray[np.int32]) -> int | None:
 
 
 def error_of(matcher: LLMatcher) -> str:
-    """What is wrong with a matcher."""
+    """Description of a matcher's error."""
     message = matcher.get_error().removesuffix(_END_OF_ERROR).strip()
     return "no text matches it" if message.startswith(_NO_TEXT) else message
 

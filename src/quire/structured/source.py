@@ -196,8 +196,8 @@ def _grammar(lark: str) -> str:
 
 
 def _written(schema: dict[str, Any], spec: StructuredOutputsParams) -> SettledSchema | Part:
-    """As llguidance has to have it; parts of a structural tag, where it cannot read the numbers of
-    the schema exactly."""
+    """The schema in the form that llguidance accepts; parts of a structural tag if it cannot read
+    the numbers of the schema exactly."""
     make_exact(schema)
     patterns = settle_numbers(schema)
     if spec.disable_additional_properties:

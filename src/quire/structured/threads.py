@@ -33,7 +33,7 @@ class Job(Protocol):
 
 
 class JobRunner(Protocol):
-    """What a manager needs: `GrammarThreads`, or those of the tests."""
+    """The threads of a manager: `GrammarThreads`, or a replacement in tests."""
 
     def run(self, jobs: Sequence[Job], wait_s: float) -> None:
         """Begins all, in any order. Returns when they are done, or after so many seconds."""
@@ -50,7 +50,7 @@ class GrammarThreads:
         self._slow = _Lane("quire-slow-masks", _SLOW_NICENESS)
 
     def run(self, jobs: Sequence[Job], wait_s: float) -> None:
-        """As `JobRunner` says."""
+        """Implements `JobRunner.run`."""
         round_ = _Round(len(jobs))
         slow = [job for job in jobs if job.is_slow]
         self._quick.put([job for job in jobs if job not in slow] if slow else jobs, round_)
@@ -59,7 +59,7 @@ class GrammarThreads:
             round_.wait(wait_s)
 
     def shutdown(self) -> None:
-        """As `JobRunner` says."""
+        """Implements `JobRunner.shutdown`."""
         self._quick.shutdown()
         self._slow.shutdown()
 

@@ -53,8 +53,8 @@ def _files_of(directory: Path) -> _Files:
 
 
 def vocabulary_source(config: ModelConfig) -> VocabularySource:
-    """What grammars have to know of the model's tokens. Raises GrammarError where there is no
-    tokenizer, and what `load_tokenizer` raises."""
+    """Facts about the model's tokens that grammars need. Raises GrammarError without a tokenizer,
+    and the errors of `load_tokenizer`."""
     tokenizer = load_tokenizer(config)
     if tokenizer is None:
         raise GrammarError("structured outputs need a tokenizer: leave out skip_tokenizer_init")
@@ -64,7 +64,8 @@ def vocabulary_source(config: ModelConfig) -> VocabularySource:
 def source_of(
     tokenizer: Tokenizer, vocab_size: int, eos_token_ids: Sequence[int]
 ) -> VocabularySource:
-    """What grammars have to know of a tokenizer, and of a model with these ids that end a text."""
+    """Facts that grammars need about a tokenizer, and about a model with these ids that end a
+    text."""
     own = [] if tokenizer.eos_token_id is None else [tokenizer.eos_token_id]
     eos = tuple(dict.fromkeys([*own, *eos_token_ids]))
     added, pieces = tokenizer.added_tokens, tokenizer.pieces

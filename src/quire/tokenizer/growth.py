@@ -89,8 +89,8 @@ def _precompiled(part: Part) -> float:
 
 
 def charsmap_growth(charsmap: bytes) -> float:
-    """How many bytes a byte may become at most. SentencePiece's map has the length of a trie, the
-    trie, and texts that each end in a zero byte."""
+    """Maximum number of bytes that a byte may become. SentencePiece's map has the length of a trie,
+    the trie, and texts that each end in a zero byte."""
     texts = charsmap[4 + int.from_bytes(charsmap[:4], "little") :]
     return max(1.0, *(len(text) for text in texts.split(b"\0")))
 

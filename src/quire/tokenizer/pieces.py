@@ -24,7 +24,7 @@ _MAX_ID = 2**32 - 1
 
 @dataclass(frozen=True, slots=True)
 class _Style:
-    """How a decoder converts a token's text to bytes, and whether it strips the first space."""
+    """A decoder's conversion of a token's text to bytes, and whether it strips the first space."""
 
     to_bytes: Callable[[str], bytes]
     strips_first_space: bool
@@ -59,7 +59,7 @@ class PieceTable:
         return self._spell(token_id) if piece is None else piece
 
     def piece_bytes(self, token_id: int) -> bytes:
-        """As `piece`, always in bytes."""
+        """The piece of a token, always in bytes."""
         piece = self.piece(token_id)
         return piece.encode() if isinstance(piece, str) else piece
 

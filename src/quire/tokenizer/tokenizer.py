@@ -214,7 +214,7 @@ class Tokenizer:
 
     @cached_property
     def borders(self) -> Borders | None:
-        """Where texts may be cut; None if cutting may give other ids."""
+        """Positions at which texts may be cut; None if cutting may give other ids."""
         return find_borders(self.backend)
 
     @cached_property
@@ -281,7 +281,8 @@ class Tokenizer:
 
     @cached_property
     def _space_mark(self) -> str | None:
-        """What stands for a space in tokens, where the decoder leaves out a text's first one."""
+        """Character that stands for a space in tokens, if the decoder leaves out the first space of
+        a text."""
         decoder = self.backend.decoder
         state = json.loads(decoder.__getstate__()) if decoder else {}
         return state.get("replacement") if state.get("type") == "Metaspace" else None

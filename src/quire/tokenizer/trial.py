@@ -44,7 +44,7 @@ _MEMORY = 2 * GiB
 _MEMORY_PER_BYTE = 64
 _MAX_WORDS = 300
 _NO_MEMORY = ("memory allocation of", "capacity overflow", "MemoryError", "bad_alloc")
-"""What Rust, Python and C++ write when an allocation fails."""
+"""Messages of Rust, Python and C++ when an allocation fails."""
 _EXIT_S = 2.0
 _WALL_FACTOR = 10
 """Wall-clock limit in multiples of the processor time limit: a loaded machine may give the process

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 DONE = b"D"
 """The kind of all replies, which have no payload."""
 IMPORT, LOAD, ENCODE, DECODE = b"I", b"L", b"E", b"D"
-"""What a job begins with. The text of `ENCODE` follows."""
+"""First byte of a job. The text of `ENCODE` follows."""
 _NUM_DECODED = 1000
 
 

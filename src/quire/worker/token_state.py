@@ -113,8 +113,8 @@ class TokenBias(TokenState):
 
 
 class SeenTokens(TokenState):
-    """How often each distinct token of the request was generated. Tokens that are only in the
-    prompt have count 0, and are included only if there is a repetition penalty."""
+    """Counts of each distinct token that the request generated. Tokens that are only in the prompt
+    have count 0, and are included only if there is a repetition penalty."""
 
     __slots__ = ("_counts", "_ids", "_place_of")
 

@@ -125,7 +125,7 @@ class Worker:
         return found(*args, **kwargs)
 
     def find_not_finite(self, batch: StepBatch) -> list[OpPlace | None]:
-        """As the model does."""
+        """Find the ops with results that are not finite, by the model's own method."""
         return self.model.find_not_finite(self._own(batch))
 
     def _own(self, batch: StepBatch) -> StepBatch:
@@ -158,7 +158,7 @@ class Worker:
         return rows.astype("<f4").tobytes()
 
     def rank_stats(self) -> dict[str, Any]:
-        """What this rank is, and for how long it has waited for others."""
+        """Numbers of this rank, and the time for which it has waited for others."""
         parallel = self._config.parallel
         return {
             "engine": parallel.data_parallel_rank,
@@ -172,7 +172,7 @@ class Worker:
         }
 
     def read_blocks(self, block_ids: Sequence[int], group: int, kept: int, out: memoryview) -> None:
-        """As `Executor.read_blocks`, for this rank. Any thread."""
+        """Read this rank's part of blocks for `Executor.read_blocks`. Any thread."""
         groups = self._config.cache.layout.groups
         is_state = 0 <= group < len(groups) and not groups[group].is_by_position
         data = np.frombuffer(out, np.uint8).reshape(len(block_ids), -1)
@@ -293,7 +293,7 @@ class Worker:
                     raise
 
     def _update_weights(self, weights: Iterable[tuple[str, Any]]) -> set[str]:
-        """As `ModelWeights.update`. Raises ConfigError as `reload_weights` does."""
+        """Update weights by `ModelWeights.update`. Raises ConfigError as `reload_weights` does."""
         with self.adapters.lock:
             self._check_replaceable()
             return self._weights.update(self._program, weights)
@@ -352,11 +352,11 @@ class _Loaded:
     program: Program
     """The program of the whole model."""
     own_program: Program
-    """What this rank computes of it."""
+    """The part of the program that this rank computes."""
     block_bytes: int
     """Bytes of a KV block of this rank."""
     backend: Backend
-    """What compiled the model; its threads compute the image encoder too."""
+    """Backend that compiled the model; its threads compute the image encoder too."""
 
 
 def _groups(config: EngineConfig, group: RankGroup | None) -> tuple[RankGroup, ...]:

@@ -54,7 +54,7 @@ class Finding:
     level: Level
     text: str
     remedy: str | None = None
-    """What the user can do to solve the problem."""
+    """Advice that solves the problem."""
 
 
 def all_findings() -> Iterator[Finding]:
@@ -171,7 +171,7 @@ def memory() -> Iterator[Finding]:
 
 
 def sockets() -> Iterator[Finding]:
-    """How to use the sockets of the machine."""
+    """Advice for machines with several sockets."""
     count = num_memory_nodes()
     if count == 1:
         yield Finding("sockets", "good", "one memory node: one process uses all cores")
@@ -186,7 +186,7 @@ def sockets() -> Iterator[Finding]:
 
 
 def num_memory_nodes() -> int:
-    """How many parts of the machine have memory of their own."""
+    """Number of parts of the machine with memory of their own (NUMA nodes)."""
     return len(list(Path("/sys/devices/system/node").glob("node[0-9]*"))) or 1
 
 

@@ -97,7 +97,7 @@ class ReplyJob:
         self.error_column: str | None = f"{reply_column}_error"
 
     def facts(self) -> dict[str, Any]:
-        """What the replies depend on, as JSON values by name."""
+        """Settings that the replies depend on, as JSON values by name."""
         return {
             **self.prompts.facts(),
             "schema": self._schema,
@@ -290,7 +290,7 @@ class _VectorJob:
         self._is_truncated: bool = args.truncate
 
     def facts(self) -> dict[str, object]:
-        """What the vectors depend on, as JSON values by name."""
+        """Settings that the vectors depend on, as JSON values by name."""
         return {
             "column": self._column,
             "number of dimensions": self._dimensions,

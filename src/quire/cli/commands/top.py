@@ -20,8 +20,8 @@ from quire.config.command_line.parser import Parser
 
 _LEVELS = " ▁▂▃▄▅▆▇█"
 _CELLS = {"s": "█", "u": "▓", "c": "░", "f": "·"}
-"""How blocks of the KV cache are drawn: shared, used, cached, free. An earlier one covers a later
-one where a column stands for several."""
+"""Characters for blocks of the KV cache: shared, used, cached, free. If a column stands for several
+blocks, it shows the first of these states that one of them has."""
 _MAP_LINES = 4
 _MIN_WIDTH = 40
 

@@ -121,7 +121,7 @@ class Prompts:
         return {"messages": [*begin, *_conversation(row[self.messages or ""])]}
 
     def facts(self) -> dict[str, Any]:
-        """What replies depend on, as JSON values."""
+        """Settings that replies depend on, as JSON values."""
         return {
             "prompt": self.prompt and self.prompt.text,
             "system message": self.system and self.system.text,

@@ -21,7 +21,7 @@ from quire.cli.rows.files import Row, RowFile, write_rows
 from quire.errors import ConfigError, QuireError, reason
 
 Answer = dict[str, Any]
-"""What was computed for a row, as JSON values; a row that failed has only the key `error`."""
+"""Results of a row, as JSON values; a row that failed has only the key `error`."""
 ENDING = ".unfinished.jsonl"
 
 
@@ -39,7 +39,7 @@ class Journal:
         """
         self.path = output.with_name(output.name + ENDING)
         self._places: dict[int, int] = {}
-        """Where the answers begin in the file, by the number of the row."""
+        """Offsets of the answers in the file, by the number of the row."""
         self.num_good = 0
         """Finished rows that did not fail."""
         try:
@@ -198,7 +198,7 @@ class RowError(QuireError):
 
 
 class RowJob(Protocol):
-    """What is computed for a row."""
+    """The computation of a row."""
 
     columns: tuple[str, ...]
     """Names of the new columns."""
@@ -220,7 +220,8 @@ class RowRun:
     target: Path
     job: RowJob
     facts: dict[str, Any]
-    """What the answers depend on, besides the contents of the file, as JSON values."""
+    """Settings that the answers depend on, in addition to the contents of the file, as JSON
+    values."""
     progress: Progress = field(init=False)
 
     def run(self, at_once: int, *, shows_bar: bool) -> None:

@@ -1,1 +1,1 @@
-"""What a checkpoint's own files configure."""
+"""Configuration from a checkpoint's own files."""

@@ -32,7 +32,7 @@ class HFConfig:
         return getattr(self, "text_config", self)
 
     def to_dict(self) -> dict[str, Any]:
-        """As config.json has it."""
+        """The configuration in the form of config.json."""
         return {
             name: value.to_dict() if isinstance(value, HFConfig) else value
             for name, value in vars(self).items()

@@ -35,7 +35,7 @@ MODEL_SAMPLING_KEYS = (
     "top_p",
     "min_p",
 )
-"""What of `SamplingParams` a model's generation_config.json may set."""
+"""Fields of `SamplingParams` that a model's generation_config.json may set."""
 _QUANTISATION_FILES = {
     "quantize_config.json": "gptq",
     "quant_config.json": "awq",
@@ -136,7 +136,7 @@ def read_json_object(path: Path, *, max_bytes: int = MAX_CONFIG_BYTES) -> dict[s
 
 
 def read_optional_json_object(path: Path) -> dict[str, Any]:
-    """As `read_json_object`; a file that is not there reads as empty."""
+    """Read a JSON object; a missing file reads as empty. Raises as `read_json_object` does."""
     return read_json_object(path) if has_file(path) else {}
 
 
@@ -202,8 +202,8 @@ def default_sampling_params(config: GenerationConfig) -> dict[str, float | int]:
 
 
 def chat_sampling_params(model_defaults: Mapping[str, Any]) -> dict[str, float]:
-    """What a front end for people adds to a model's sampling defaults: the page, and the commands
-    that talk to a person. The HTTP API and `LLM` do not add it.
+    """Sampling defaults that the page, and the commands that talk to a person, add to the model's.
+    The HTTP API and `LLM` do not add them.
 
     Empty where the model recommends how to sample. Without that, sampling at temperature 1 from
     the whole vocabulary would make small models write words at random.

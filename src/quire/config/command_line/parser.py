@@ -52,7 +52,7 @@ class Parser(argparse.ArgumentParser):
         self.shortened.update(dict.fromkeys(titles, frozenset(common)))
 
     def format_help(self) -> str:
-        """What `--help` shows."""
+        """The text that `--help` prints."""
         return short_help(self, self.shortened) if self.shortened else whole_help(self)
 
     def error(self, message: str) -> NoReturn:
@@ -89,7 +89,7 @@ class Parser(argparse.ArgumentParser):
     def parse_args(  # type: ignore[override]
         self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
     ) -> argparse.Namespace:
-        """As `parse`; by default the words of this process's command line."""
+        """Call `parse`; by default with the words of this process's command line."""
         return self.parse(sys.argv[1:] if args is None else args, namespace)
 
     def _whole(self, argv: Sequence[str]) -> list[str]:

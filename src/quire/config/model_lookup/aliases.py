@@ -16,7 +16,7 @@ _MAX_BYTES = 1 << 20
 
 
 def aliases_file() -> Path:
-    """Where the names are kept."""
+    """Path of the file with the names."""
     return env.settings_dir() / "aliases.json"
 
 

@@ -65,7 +65,7 @@ def chosen(directory: Path, wanted: str) -> Path | None:
 
 
 def downloaded(directory: Path, wanted: str, model: str) -> Path:
-    """As `chosen`, for a directory that has to hold it. Raises ModelNotFoundError."""
+    """Call `chosen` for a directory that must contain the file. Raises ModelNotFoundError."""
     found = chosen(directory, wanted)
     if found is None:
         names = ", ".join(file.name for file in _models(directory)[:8]) or "no GGUF file"
@@ -74,7 +74,7 @@ def downloaded(directory: Path, wanted: str, model: str) -> Path:
 
 
 def pattern(wanted: str) -> str:
-    """What matches the names of the files to fetch."""
+    """Pattern that matches the names of the files to download."""
     return wanted if wanted.endswith(".gguf") else f"*{wanted}*.gguf"
 
 
@@ -85,8 +85,8 @@ def projectors(file: Path) -> list[Path]:
 
 
 def by_likeness(names: Iterable[str], model: str) -> list[str]:
-    """Those of `names` that are image encoders: first the ones whose names are the most like the
-    model's, then by precision."""
+    """The `names` of image encoders: first the ones most like the model's name, then by
+    precision."""
 
     def key(name: str) -> tuple[int, int, str]:
         stem = name.removeprefix(_PROJECTOR).strip("-_.").removesuffix(".gguf").lower()

@@ -33,7 +33,7 @@ class LibraryModel:
     """A model in the hub's cache."""
 
     name: str
-    """What commands take: `org/name`, or `org/name:Q4_K_M` for one of several GGUF files."""
+    """Name that commands accept: `org/name`, or `org/name:Q4_K_M` for one of several GGUF files."""
     repo: str
     kind: Literal["safetensors", "gguf"]
     files: tuple[Path, ...]

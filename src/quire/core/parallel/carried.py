@@ -51,7 +51,7 @@ class CarriedState:
             self._mode = None
 
     def commands(self) -> list[tuple[str, list[Any]]]:
-        """What brings a new engine into this state."""
+        """Commands that bring a new engine into this state."""
         if self._mode is None:
             return []
         found: list[tuple[str, list[Any]]] = [("pause", [self._mode])]

@@ -50,7 +50,7 @@ class ParallelClient(EngineCoreClient):
         self._restarts = Restarts(max_restarts)
         self._carried = CarriedState()
         self._down: dict[int, str] = {}
-        """How engines died that are being started again, by their numbers."""
+        """Causes of death of engines that are being started again, by their numbers."""
         self._ending = threading.Event()
         self._hosts_lock = threading.Lock()
         self.num_restarts = 0

@@ -1,4 +1,4 @@
-"""What several engines answer to one command, and report of one moment, as of one engine."""
+"""Joins the answers and reports of several engines into those of one engine."""
 
 from __future__ import annotations
 

@@ -232,7 +232,7 @@ class ProcessHost(EngineCoreClient):
         return None
 
     def _end_of(self, process: subprocess.Popen[bytes]) -> str | None:
-        """How a silent process ended or was stopped; None if it runs."""
+        """Cause of the end or stop of a silent process; None if it runs."""
         if process.poll() is not None:
             return _exit_text(process.returncode)
         if self._silent_s >= _SILENCE_S and is_stopped(process.pid):

@@ -32,7 +32,7 @@ class BatchEncoding(dict[str, Any]):
 
 @dataclass(frozen=True, slots=True)
 class EncodingOptions:
-    """How sequences of ids are truncated and padded."""
+    """Truncation and padding of sequences of ids."""
 
     truncation: bool
     padding: Padding

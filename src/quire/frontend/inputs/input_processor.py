@@ -86,7 +86,7 @@ class EngineInput:
 
 @dataclass(frozen=True, slots=True)
 class _Given:
-    """What a caller gave with the parameters of a request; the first checks are done."""
+    """The inputs and parameters that a caller gave for a request; the first checks are done."""
 
     request_id: str
     prompt: PromptType
@@ -417,7 +417,8 @@ def _with_prompt(given: Any, beginning: str) -> Any:
 def _check_rows(
     parsed: ParsedPrompt, params: SamplingParams, prompt_adapter: PromptAdapterRequest | None
 ) -> None:
-    """What a prompt with embeddings or images excludes."""
+    """Check that no parameter is excluded by embeddings or images in the prompt. Raises
+    RequestError."""
     if parsed.input_rows and params.prompt_logprobs is not None:
         raise RequestError(
             "prompt_logprobs is not compatible with prompt embeds and images.",

@@ -20,7 +20,7 @@ from quire.params import SamplingParams
 from quire.protocol import EngineCoreRequest, InputRows
 
 _UNIT = 1e-2
-"""How far the length of a vector may be from 1 if it counts as normalised."""
+"""Maximum distance from 1 of the length of a vector that counts as normalised."""
 
 
 def pieces(request: EngineCoreRequest, max_model_len: int) -> list[EngineCoreRequest]:

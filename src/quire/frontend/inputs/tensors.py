@@ -21,7 +21,7 @@ from quire.errors import CheckpointError, PromptError
 _NUMPY_ERRORS = (
     ValueError, TypeError, EOFError, OSError, MemoryError, OverflowError, SyntaxError, TokenError,
 )  # fmt: skip
-"""What NumPy raises for a damaged file; it reads the header with Python's tokenizer."""
+"""Exceptions that NumPy raises for a damaged file; it reads the header with Python's tokenizer."""
 _MOST_REASON = 200
 """Characters of a reader's reason that are repeated to the caller."""
 

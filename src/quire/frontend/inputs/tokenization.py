@@ -19,7 +19,7 @@ _KNOWN = (
 
 @dataclass(frozen=True, slots=True)
 class Truncation:
-    """How many tokens of a prompt to keep, and at which end."""
+    """Number of tokens of a prompt to keep, and the end at which they are kept."""
 
     num_tokens: int
     side: Literal["left", "right"] | None

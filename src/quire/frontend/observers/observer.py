@@ -72,7 +72,7 @@ logger = get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class RequestLogChoice:
-    """What to log of requests in addition to their parameters."""
+    """Parts of requests to log in addition to their parameters."""
 
     outputs: bool = False
     """Whether to log the text of each completion when it has ended."""
@@ -83,7 +83,8 @@ class RequestLogChoice:
 def request_log_choice(
     engine_args: EngineArgs, outputs: bool, max_chars: int | None
 ) -> RequestLogChoice | None:
-    """What to log of requests; None: nothing. Raises ConfigError for outputs without requests."""
+    """The parts of requests to log; None: nothing. Raises ConfigError for outputs without
+    requests."""
     if getattr(engine_args, "enable_log_requests", False):
         return RequestLogChoice(outputs, max_chars)
     if outputs:

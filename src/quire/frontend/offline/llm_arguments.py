@@ -122,7 +122,7 @@ def with_image_settings(
 
 @dataclass(frozen=True, slots=True)
 class ChatOptions:
-    """How conversations are rendered: the validated arguments of `LLM.chat`."""
+    """Options for rendering conversations: the validated arguments of `LLM.chat`."""
 
     chat_template: str | None = None
     chat_template_content_format: str = "auto"

@@ -65,8 +65,8 @@ class PoolingMethods:
         pooling_task: PoolingTask | None = None,
         tokenization_kwargs: Mapping[str, Any] | None = None,
     ) -> list[Pooled]:
-        """What the model gives for each prompt, as arrays. `pooling_task` must be the model's; see
-        `supported_tasks`."""
+        """Compute the model's result for each prompt, as arrays. `pooling_task` must be the
+        model's; see `supported_tasks`."""
         if pooling_task is None and self.model_config.pooling is not None:
             raise RequestError(
                 "pooling_task must be given to LLM.encode: "
@@ -123,9 +123,9 @@ class PoolingMethods:
         tokenization_kwargs: Mapping[str, Any] | None = None,
         chat_template: str | None = None,
     ) -> list[ScoringRequestOutput]:
-        """How well the texts of each pair fit: one with one, one with each of many, or many with as
-        many. `chat_template`: makes one text of a pair, given as messages of the roles query and
-        document."""
+        """Score how well the texts of each pair fit: one with one, one with each of many, or many
+        with as many. `chat_template`: makes one text of a pair, given as messages of the roles
+        query and document."""
         queries, documents = _texts("data_1", data_1), _texts("data_2", data_2)
         model = self.model_config
         tokenization = Tokenization.of(tokenization_kwargs, model.max_model_len, pools=True)
@@ -143,7 +143,7 @@ class PoolingMethods:
         return scoring.scores(found)
 
     def _form(self, chat_template: str | None, prompt_name: str | None) -> PairForm | None:
-        """How a cross-encoder reads pairs. Raises RequestError."""
+        """The form in which a cross-encoder reads pairs. Raises RequestError."""
         pooling = self.model_config.pooling
         if chat_template is not None and not isinstance(chat_template, str):
             raise RequestError(

@@ -47,7 +47,7 @@ class EngineControl:
     stop_profile = asynchronous(control.stop_profile)
 
     pause_mode: PauseMode | None = None
-    """How generation is paused; None while it is not."""
+    """Mode of the current pause of generation; None if there is no pause."""
 
     async def pause_generation(
         self, *, mode: PauseMode = "abort", clear_cache: bool = True

@@ -181,7 +181,7 @@ def _rules(audio: ConfigReader, frames: PooledFrames, *, is_divided: bool) -> So
 
 @dataclass(frozen=True, slots=True)
 class _Parts:
-    """What the two families have in common, besides their own projectors."""
+    """Parts that the two families have in common, besides their own projectors."""
 
     rules: Sound
     frames: PooledFrames

@@ -1,4 +1,4 @@
-"""What heads with files of their own share."""
+"""Code shared by heads with files of their own."""
 
 from __future__ import annotations
 

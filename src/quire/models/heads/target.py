@@ -26,7 +26,7 @@ class Target:
 
     @property
     def logits(self) -> Logits:
-        """How it makes logits."""
+        """The op that computes the target's logits."""
         return self.program.logits
 
     def embed(self, builder: Builder) -> Value:

@@ -1,4 +1,4 @@
-"""What takes the place of attention in a layer: recurrent layers, and latent attention."""
+"""Replacements of attention in a layer: recurrent layers, and latent attention."""
 
 from quire.models.mixers.base import Mixer
 from quire.models.mixers.gated_delta import GatedDeltaMixer

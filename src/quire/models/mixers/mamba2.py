@@ -39,7 +39,7 @@ class Mamba2Mixer(Mixer):
     out_bias: bool = False
     dt_limits: tuple[float, float] = (0.0, float("inf"))
     norm: Literal["after", "before", "none"] = "after"
-    """Where the norm of each group is: after the gate, before it, or nowhere."""
+    """Place of the norm of each group: after the gate, before it, or nowhere."""
     factors: Mamba2Factors | None = None
 
     def build(self, builder: Builder, x: Value, layer: str) -> Value:

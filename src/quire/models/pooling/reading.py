@@ -43,7 +43,7 @@ _TASKS = {
     "sequence-classification": ("scores", "logits"),
     "text-generation": ("causal_logits", "logits"),
 }
-"""What the module Transformer gives, and its name in transformers, by `transformer_task`."""
+"""Result of the module Transformer, and its name in transformers, by `transformer_task`."""
 _WITHOUT_EFFECT = frozenset([
     "attn_implementation", "cache_dir", "clean_up_tokenization_spaces", "device_map", "dtype",
     "fix_mistral_regex", "local_files_only", "pad_to_multiple_of", "padding", "padding_side",
@@ -62,7 +62,7 @@ _MAX_LABELS = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class SentenceModel:
-    """What the files of sentence-transformers say."""
+    """Settings from the files of sentence-transformers."""
 
     pooling_type: PoolingType | None = None
     dense: tuple[DenseLayer, ...] = ()
@@ -74,7 +74,7 @@ class SentenceModel:
     dimensions: int | None = None
     """The length to which vectors are shortened."""
     score_activation: PoolingActivation | None = None
-    """How a classifier's numbers become probabilities; None: as config.json says."""
+    """Function from a classifier's numbers to probabilities; None: config.json decides."""
     logit_rows: tuple[int, ...] = ()
     """The tokens whose logits are a score: one, or two whose difference is."""
     template_settings: Mapping[str, Any] | None = None
@@ -345,7 +345,7 @@ def default_pooling(family: ModelFamily, task: PoolingTask, reader: ConfigReader
 
 
 def score_activation(hf_config: Mapping[str, Any], count: int) -> PoolingActivation:
-    """How a classifier's numbers become probabilities."""
+    """Function from a classifier's numbers to probabilities."""
     problem = hf_config.get("problem_type")
     if problem == "regression":
         return "identity"

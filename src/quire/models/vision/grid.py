@@ -23,7 +23,7 @@ class GridPatches(Patching):
     patch: int
     merge: int
     frames: int
-    """How often a patch has its pixels: a picture is a video of equal frames."""
+    """Number of times that a patch has its pixels: a picture is a video of equal frames."""
     num_parts: int = 1
     """Hidden states that the tower gives for a patch, side by side."""
     window: int = 0

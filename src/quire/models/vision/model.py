@@ -37,7 +37,8 @@ class TileStep:
 
 
 class Patching(ABC):
-    """How a tile becomes rows of the tower, and how the tower's rows become those of the text."""
+    """The conversion of a tile to rows of the tower, and of the tower's rows to rows of the
+    text."""
 
     tables: tuple[Tensor, ...] = ()
     """Tensors of the checkpoint that `step`, `merged` and `ordered` read."""
@@ -103,7 +104,7 @@ class ClassRow:
 
 @dataclass(frozen=True, slots=True)
 class VideoForm:
-    """How a model takes videos. The fields are those of `VisionModel`."""
+    """Settings for videos. The fields are those of `VisionModel`."""
 
     resizing: Frames
     placeholder: str
@@ -126,12 +127,12 @@ class VisionModel:
     tower: Program
     projector: Program
     placeholder: str
-    """What stands for a picture in a prompt; chat templates write it."""
+    """Placeholder of a picture in a prompt; chat templates write it."""
     row_token: str
     """The token that `expansion` has for each row."""
     row_token_id: int
     expansion: Callable[[Layout], str]
-    """What takes the place of the placeholder, by the tiles of the picture."""
+    """Text that replaces the placeholder, by the tiles of the picture."""
     prefixes: tuple[str, ...]
     """Possible prefixes of the tower's tensors in the checkpoint."""
     projector_prefixes: tuple[str, ...]
@@ -139,8 +140,8 @@ class VisionModel:
     video: VideoForm | None = None
     """None: it takes no videos."""
     stem: Program | None = None
-    """What is computed before the tower, with at most two rows for each of the tower's; None:
-    nothing. `prefixes` holds for its tensors, too."""
+    """Program that is computed before the tower, with at most two rows for each of the tower's;
+    None: there is none. `prefixes` holds for its tensors, too."""
     transcription: str = ""
     """The prompt that asks for the words of a sound, with `{language}` where its language is named;
     "": the model was not trained for it."""
@@ -151,7 +152,7 @@ class VisionModel:
 
     @property
     def kind(self) -> Kind:
-        """What the model takes besides videos: images, or sounds."""
+        """Kind of the model's inputs besides videos: images, or sounds."""
         return kind_of(self.resizing)
 
     def num_rows(self, layout: Layout) -> int:

@@ -22,7 +22,7 @@ class PooledPatches(Patching):
     patch: int
     merge: int = 1
     factor: float = 1.0
-    """What the means are multiplied with."""
+    """Factor of the means."""
     tables: tuple[Tensor, ...]
     """The positions, by column and by row, and then what normalises the means: a bias that is
     subtracted, and a factor; or nothing."""

@@ -42,7 +42,7 @@ _TABLE = f"{VISION}pos_embed.weight"
 
 @dataclass(frozen=True, slots=True)
 class _Parts:
-    """Where the three generations differ."""
+    """Parts in which the three generations differ."""
 
     spec: EncoderSpec
     patches: GridPatches

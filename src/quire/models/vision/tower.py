@@ -67,7 +67,7 @@ class Tower:
 
     @property
     def class_token(self) -> ClassRow | None:
-        """Where the class token is; None: there is none."""
+        """Place of the class token; None: there is none."""
         if not self.class_row:
             return None
         bias = f"{self.patches}.bias" if self.patch_bias else ""

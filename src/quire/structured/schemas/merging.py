@@ -34,7 +34,7 @@ _PARTS = (
 
 @dataclass(frozen=True, slots=True)
 class Merged:
-    """What meets in one place."""
+    """Constraints that apply to one place of a value."""
 
     patterns: int = 0
     multiple: int = 1
@@ -127,7 +127,7 @@ class _Collector:
         yield from ((f"/{keyword}", node.get(keyword)) for keyword in _PARTS)
 
     def _conditions(self, node: dict[str, Any]) -> Iterable[_Places]:
-        """What holds too."""
+        """Constraints of other keywords that apply in addition."""
         if isinstance(branches := node.get("allOf"), list):
             yield from map(self.of, branches)
         for keyword in ("anyOf", "oneOf"):

@@ -107,7 +107,7 @@ def _is_short(value: Any) -> bool:
 
 
 def _step(node: dict[str, Any], kind: str | None) -> Fraction | None:
-    """What the numbers are multiples of; integers are those of a whole number."""
+    """Number of which the values are multiples; integers are multiples of a whole number."""
     if "multipleOf" not in node:
         return None
     step = fraction_of(node["multipleOf"])

@@ -71,7 +71,7 @@ class _Writer:
         self._space = f"(?:{pattern})?" if pattern else ""
 
     def part(self, node: Any, path: str) -> Part:
-        """What stands for a schema."""
+        """The part for a schema."""
         if not isinstance(node, dict) or id(node) not in self._marked:
             return self._schema(node)
         keys = {key for key in node if key not in _ANNOTATIONS and not key.startswith("x-")}
@@ -125,7 +125,7 @@ class _Writer:
             raise _error(f"next to {min(others)}", path)
 
     def _schema(self, node: Any) -> Part:
-        """As a schema, with the definitions that it may refer to."""
+        """A part that is a schema, with the definitions that it may refer to."""
         inner = node if isinstance(node, dict) else {} if node else {"enum": []}
         definitions = {key: self._root[key] for key in _DEFINITIONS if key in self._root}
         inner = {**definitions, **inner, "x-guidance": self._options}
@@ -162,7 +162,7 @@ class _Writer:
         return True
 
     def _values(self, node: dict[str, Any]) -> Part:
-        """Those of `enum` or `const`."""
+        """The part for the values of `enum` or `const`."""
         values = node.get("enum", [node.get("const")])
         if "const" in node:
             values = [value for value in values if value == node["const"]]

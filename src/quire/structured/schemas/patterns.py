@@ -28,8 +28,8 @@ _DECIMAL_KINDS = (
         r"\\d\{0,\1\}\\\.\\d\{0,(\d{1,4})\}0\*\$\)"
     )),
 )  # fmt: skip
-"""How pydantic goes on after `_DECIMAL`, by what a number's field has: nothing, `decimal_places`,
-`max_digits`, both."""
+"""Possible continuations of pydantic's patterns after `_DECIMAL`, by the arguments of a number's
+field: none, `decimal_places`, `max_digits`, both."""
 
 
 def rust_pattern(pattern: str) -> str:

@@ -70,7 +70,7 @@ def texts_of(part: Mapping[str, Any], name: str) -> list[str]:
 
 
 def free_text_of(part: Mapping[str, Any]) -> FreeText:
-    """What the free text of a part may be. Raises GrammarError."""
+    """Constraints on the free text of a part. Raises GrammarError."""
     return FreeText(
         (*map(expression, texts_of(part, "excludes")), *texts_of(part, "excluded_patterns")),
         (*map(expression, texts_of(part, "not_first")), *texts_of(part, "not_first_patterns")),

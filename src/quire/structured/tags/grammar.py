@@ -101,7 +101,7 @@ class _Writer:
         return json.dumps({"grammars": grammars})
 
     def part(self, part: Any, *, is_last: bool = False) -> str:
-        """What stands for one part of a format. `is_last`: the text ends with it."""
+        """The grammar text for one part of a format. `is_last`: the text ends with it."""
         if not isinstance(part, Mapping):
             raise tag_error("has a part that must be an object", part)
         kind = part.get("type")

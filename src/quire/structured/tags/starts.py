@@ -12,7 +12,7 @@ MayCut = Callable[[str, int], bool]
 
 
 def after_start(part: Any, start: str, may_cut: MayCut) -> dict[str, Any] | None:
-    """What of a part follows `start`: of those of its alternatives that begin with it. None if none
+    """The rest of a part after `start`: of its alternatives that begin with it. None if none
     does."""
     if not isinstance(part, Mapping):
         return None

@@ -77,7 +77,7 @@ def quoted(text: str) -> str:
 
 @dataclass(frozen=True)
 class FreeText:
-    """What a free text may be, by regular expressions."""
+    """Constraints on a free text, as regular expressions."""
 
     excluded: tuple[str, ...] = ()
     """The text contains none of these."""

@@ -34,7 +34,7 @@ class RuleWriter(Protocol):
         """The name of an expression."""
 
     def part(self, part: Any, *, is_last: bool = False) -> str:
-        """What stands for a part of a format."""
+        """The grammar text for a part of a format."""
 
 
 def text_before(
@@ -100,7 +100,7 @@ def triggered_tags(writer: RuleWriter, part: Mapping[str, Any]) -> str:
 
 
 _Bodies = Mapping[str, Sequence[str]]
-"""What may follow each trigger."""
+"""Possible texts after each trigger."""
 
 
 def _by_trigger(

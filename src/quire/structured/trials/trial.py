@@ -91,8 +91,8 @@ class GrammarTrial:
         return msgspec.structs.replace(spec, **changes) if changes else spec
 
     def _tried(self, digest: bytes, job: TrialJob) -> str:
-        """What is wrong with a grammar; empty if nothing is. Where the trial was stopped, another
-        one may end otherwise, so that is not kept."""
+        """Error of a grammar; empty if it has none. If the trial was stopped, the result is not
+        kept, because another trial may end otherwise."""
         from quire.structured.trials.process import TrialStopped, try_grammar  # rarely needed
 
         with self._lock:
@@ -122,5 +122,5 @@ class GrammarTrial:
 
 
 def _shown(message: str) -> str:
-    """What the library says, for a caller."""
+    """The library's message, shortened for a caller."""
     return message if len(message) <= _MAX_MESSAGE else f"{message[:_MAX_MESSAGE]} ..."

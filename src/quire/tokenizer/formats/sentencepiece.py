@@ -41,7 +41,7 @@ _NEVER = -1e6
 
 @dataclass(frozen=True, slots=True)
 class BuiltSentencePiece:
-    """What a file gives."""
+    """The tokenizer that was built from a file."""
 
     backend: tokenizers.Tokenizer
     roles: dict[str, str]
@@ -131,7 +131,7 @@ def _unigram(model: SentencePieceModel) -> tokenizers.models.Model:
 def _add_spaces(
     backend: tokenizers.Tokenizer, model: SentencePieceModel, adds_prefix: bool, *, is_legacy: bool
 ) -> None:
-    """What happens to a text's spaces, there and back."""
+    """Add the conversion of a text's spaces, and the reverse one."""
     from tokenizers import Regex, decoders, normalizers, pre_tokenizers
 
     steps: list[Any] = []

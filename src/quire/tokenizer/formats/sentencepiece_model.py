@@ -45,7 +45,7 @@ class SentencePieceModel:
     byte_fallback: bool
     """A character without a piece becomes one piece for each byte."""
     charsmap: bytes
-    """How characters are normalised, as SentencePiece has compiled it; empty: they are not."""
+    """Normalisation of characters, as SentencePiece has compiled it; empty: there is none."""
     adds_prefix: bool
     """A space is put before a text."""
     removes_spaces: bool

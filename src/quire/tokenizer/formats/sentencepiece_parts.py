@@ -76,7 +76,7 @@ class SentencePieceEncoder:
         return ids
 
     def _found(self, text: str) -> Iterator[tuple[int, str]]:
-        """Where added tokens are: at each place the longest."""
+        """Places of added tokens in the text: at each place the longest."""
         for match in self._pattern.finditer(text):
             _, token = self._added[match[0]]
             around = text[max(match.start() - 1, 0) : match.start()] + text[match.end() :][:1]

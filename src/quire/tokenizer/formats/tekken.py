@@ -35,7 +35,7 @@ _FIRST_SPECIALS = (
 
 @dataclass(frozen=True, slots=True)
 class TekkenTokenizer:
-    """What a tekken.json says."""
+    """The tokenizer that was built from a tekken.json."""
 
     backend: tokenizers.Tokenizer
     roles: Mapping[str, str]

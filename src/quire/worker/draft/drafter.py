@@ -52,7 +52,7 @@ class _Piece:
     """Position of the first of them."""
     token_ids: list[int]
     num_wanted: int = 0
-    """How many tokens are to be proposed after them."""
+    """Number of tokens to propose after them."""
     hidden: Floats = field(default_factory=lambda: _NO_ROWS)
     """[number of tokens, W]; what a head reads with them."""
 
@@ -68,7 +68,7 @@ class _Piece:
 
 @dataclass(slots=True)
 class _Next:
-    """What the draft model gave after a piece."""
+    """Result of the draft model after a piece."""
 
     token_id: int
     """-1: none."""
@@ -139,7 +139,7 @@ class Drafter:
     def _piece(
         self, draft: DraftModel, row: int, text: _Text, num_computed: int, num_wanted: int
     ) -> _Piece | None:
-        """What the draft model computes now for a request of which the target has computed
+        """Tokens that the draft model computes now for a request of which the target has computed
         `num_computed` tokens; None: nothing."""
         size, ahead = self._block_size, 0 if draft.head is None else 1
         known = len(text.token_ids) - ahead

@@ -33,7 +33,7 @@ from quire.worker.model_weights import ModelWeights
 logger = get_logger(__name__)
 
 _LM_HEADS = re.compile(r"^lm_heads\.(\d+)\.")
-"""How vLLM names the last linear of a Medusa head."""
+"""vLLM's names of the last linear of a Medusa head."""
 _UNUSED = re.compile(rf"{re.escape(OWN)}(d2t|t2d|verifier_norm\.weight|.*rotary_emb\..*)")
 """Tensors of heads that no program reads. Row i of a head stands for token i + d2t[i]; t2d says the
 same the other way round."""
@@ -72,8 +72,8 @@ def load_pair(
 
 
 def head_rows(config: EngineConfig) -> HeadRows | None:
-    """How the rows of the draft head are made and read; None: there is none, or a model drafts.
-    Raises CheckpointError."""
+    """The way in which rows of the draft head are made and read; None: there is no draft, or a
+    model drafts. Raises CheckpointError."""
     draft = config.draft
     head = None if draft is None else ModelDescription(draft.hf_config).head
     if draft is None or head is None:

@@ -25,8 +25,8 @@ class MedusaDrafter:
         result: StepResult,
         hidden: NDArray[np.float32] | None,
     ) -> dict[str, list[int]]:
-        """What the heads propose after a step. `hidden` [T, W]: the model's hidden states. Raises
-        BackendError."""
+        """Tokens that the heads propose after a step. `hidden` [T, W]: the model's hidden states.
+        Raises BackendError."""
         wanted: dict[str, int] = {}
         rows: list[int] = []
         ends = step.batch.seq_starts[1:].tolist()

@@ -41,7 +41,7 @@ class HeadRows:
     tokens: NDArray[np.int32] | None
     """The token of each row of its logits; None: the row's own number."""
     num_at_once: int = 0
-    """As of `HeadProgram`."""
+    """Number of tokens that the head proposes at once (`HeadProgram.num_at_once`)."""
 
     def of_target(self, hidden: Floats) -> Floats:
         """Rows for hidden states of the target."""
@@ -62,11 +62,11 @@ class DraftModel:
     """A draft model or a head, as a drafter sees it."""
 
     step: Callable[[StepBatch], StepOutput]
-    """As of a `StepModel`."""
+    """The function `StepModel.step`."""
     max_num_tokens: int
     """Most tokens of a step."""
     head: HeadRows | None
-    """How the rows of a draft head are made; None for a draft model."""
+    """The way in which rows of a draft head are made; None for a draft model."""
 
 
 class DraftingModel(StepModel):

@@ -127,7 +127,7 @@ def place_in_tokens(
 def _places_of(
     token_ids: Sequence[int], marks: Iterable[tuple[int, ...]]
 ) -> list[tuple[int, tuple[int, ...]]]:
-    """Where placeholders begin among tokens, and their tokens."""
+    """Index of the first token of each placeholder, and its tokens."""
     found, end = list[tuple[int, tuple[int, ...]]](), 0
     by_first = {mark[0]: mark for mark in marks if mark}
     for place, token_id in enumerate(token_ids):
@@ -151,7 +151,7 @@ def _form(vision: VisionModel, picture: Picture) -> VisionModel | VideoForm:
 
 
 def _count_rows(vision: VisionModel, text: str) -> int:
-    """How often a text of a user has a token that stands for a row elsewhere."""
+    """Number of tokens in a user's text that stand for an image row elsewhere."""
     return sum(text.count(form.row_token) for form in forms_of(vision))
 
 

@@ -235,7 +235,7 @@ class ImagePrompts:
 
 
 def _counts(given: Sequence[Any]) -> dict[str, int]:
-    """How many images, videos and sounds there are."""
+    """Numbers of images, videos and sounds."""
     videos, sounds = (
         sum(isinstance(one, kind) for one in given) for kind in (GivenVideo, GivenAudio)
     )

@@ -1,4 +1,4 @@
-"""What families of encoders read from config.json in the same way."""
+"""Reads fields of config.json that families of encoders share."""
 
 from __future__ import annotations
 
