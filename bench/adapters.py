@@ -1,4 +1,4 @@
-"""What LoRA adapters cost: tokens per second of a model alone, with one adapter, and with eight.
+"""The cost of LoRA adapters: tokens per second of a model alone, with one adapter, and with eight.
 
     python bench/adapters.py MODEL [--quantization int8] [--streams 1 32] [--rank 16]
                                    [--vllm /venvs/vllm/bin/python]

@@ -1,4 +1,4 @@
-"""What the fields of sampling parameters cost in a step.
+"""The cost of sampling parameters in a step.
 
     python bench/fields.py --model DIR [--requests 32] [--rounds 5] [--option '{"dtype": "auto"}']
 
@@ -128,7 +128,7 @@ def measure(engine: LLMEngine, count: int, kind: Kind) -> Steps:
 
 
 def _lengths(outputs: list[RequestOutput]) -> dict[str, int]:
-    """How many tokens the requests of a step have."""
+    """Numbers of tokens of a step's requests."""
     return {output.request_id: len(output.outputs[0].token_ids) for output in outputs}
 
 

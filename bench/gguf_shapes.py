@@ -52,7 +52,7 @@ def write(shape: Mapping[str, Any], mix: str, path: Path) -> None:
 
 
 def _config(shape: Mapping[str, Any], mix: str) -> dict[str, Any]:
-    """As Qwen3's, with the type of each matrix."""
+    """Configuration of a Qwen3 model, with the type of each matrix."""
     most, head = MIXES[mix]
     layers = shape["num_hidden_layers"]
     types = {"*": most, "lm_head.weight": head}

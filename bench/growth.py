@@ -1,4 +1,4 @@
-"""What a step costs as work grows: more requests, longer contexts, longer prompts.
+"""The cost of a step as work grows: more requests, longer contexts, longer prompts.
 
     python bench/growth.py --model DIR [--option '{"quantization": "int8"}'] [--json F] [--svg F]
 
@@ -42,7 +42,7 @@ class Point:
 
     @property
     def python_ms(self) -> float:
-        """What of the step is not the backend's."""
+        """Milliseconds of the step outside the backend."""
         return self.step_ms - self.backend_ms
 
 

@@ -88,7 +88,7 @@ _QWEN2_VL: Mapping[str, Any] = {
     "special": ["<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|video_pad|>"],
 }  # fmt: skip
 SHAPES: Mapping[str, Mapping[str, Any]] = {"smolvlm-256m": _SMOLVLM, "qwen2-vl-2b": _QWEN2_VL}
-"""Those of SmolVLM-256M-Instruct and Qwen2-VL-2B-Instruct."""
+"""The shapes of SmolVLM-256M-Instruct and Qwen2-VL-2B-Instruct."""
 _TEMPLATE = (
     "{% for message in messages %}{% for part in message['content'] %}"
     "{% if part['type'] == 'image' %}PLACE{% else %}{{ part['text'] }}{% endif %}"

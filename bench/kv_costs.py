@@ -1,5 +1,5 @@
-"""What the KV store costs where it is of no use, and what it saves after a restart and in place of
-computing again.
+"""The cost of the KV store where it is of no use, and the time that it saves after a restart and in
+place of computing again.
 
     python bench/kv_costs.py --model DIR [--measures no-reuse,restart,preemption]
         [--prompts 4 --prompt-tokens 2000 --rounds 8] [--running 16 --context-tokens 1000]

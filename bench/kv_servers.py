@@ -135,7 +135,7 @@ def running(*servers: Server, rest_s: float = 0.0) -> Iterator[None]:
 def shared(
     servers: Servers, prompts: Prompts, args: argparse.Namespace, place: Sequence[str]
 ) -> dict[str, Any]:
-    """What a second server finds, and what it costs to have a prompt computed elsewhere."""
+    """Tokens that a second server finds, and the cost of computing a prompt in another server."""
     rest_s = args.rest_ms / 1000
     computes = servers.start(*place, *COMPUTES)
     generates = servers.start(*place, *GENERATES)

@@ -1,4 +1,4 @@
-"""What the KV store is worth on workloads of which the result can be predicted.
+"""The gain of the KV store on workloads with a predictable result.
 
     python bench/kv_workloads.py --model DIR [--workloads documents,rounds,trace]
         [--documents 6 --document-tokens 2000 --clients 4 --rounds 5 --round-tokens 400]

@@ -51,7 +51,7 @@ def grouped(weight: torch.Tensor, centred: bool) -> tuple[torch.Tensor, torch.Te
 
 
 def as_awq(base: str, weight: torch.Tensor) -> Tensors:
-    """As AutoAWQ writes a matrix for its `gemm` kernels: K rows."""
+    """A matrix in the form of AutoAWQ's `gemm` kernels: K rows."""
     codes, scales, zeros = grouped(weight, centred=False)
     return {
         f"{base}.qweight": words(codes.T, _AWQ_ORDER),
@@ -61,7 +61,7 @@ def as_awq(base: str, weight: torch.Tensor) -> Tensors:
 
 
 def as_gptq(base: str, weight: torch.Tensor) -> Tensors:
-    """As GPTQ's first format writes a matrix: K / 8 rows, zero points less one."""
+    """A matrix in GPTQ's first format: K / 8 rows, zero points less one."""
     codes, scales, zeros = grouped(weight, centred=True)
     return {
         f"{base}.qweight": words(codes).T.contiguous(),
@@ -117,7 +117,7 @@ FORMATS: Mapping[str, tuple[Callable[[str, torch.Tensor], Tensors], Mapping[str,
         None,
     )),
 }  # fmt: skip
-"""How a matrix is written, and what config.json says of it."""
+"""The function that writes a matrix, and the settings for config.json."""
 
 
 def write(source: Path, target: Path, name: str) -> None:

@@ -1,4 +1,4 @@
-"""What serving costs: the same work through `LLM.generate` and through servers, turn by turn.
+"""The cost of serving: the same work through `LLM.generate` and through servers, turn by turn.
 
     python bench/served.py --model DIR
         --server vllm="/venvs/vllm/bin/vllm serve {model} --port {port} --max-model-len 4096"

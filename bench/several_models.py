@@ -1,4 +1,4 @@
-"""What several models in one server cost: throughput together, and the first token while another
+"""The cost of several models in one server: throughput together, and the first token while another
 model is loaded.
 
     python bench/several_models.py MODEL --counts 2,5 --options '{"max_model_len": 1024}'

@@ -184,7 +184,7 @@ def _quire_options(args: argparse.Namespace) -> dict[str, dict[str, Any]]:
 
 
 def _starts(args: argparse.Namespace, logs: Path) -> dict[str, Callable[[], Any]]:
-    """What starts each engine, by name."""
+    """Functions that start each engine, by name."""
     own = {"quantization": args.quantization} if args.quantization else {}
     options = {name: {**own, **more} for name, more in _quire_options(args).items()}
     pythons = dict.fromkeys(options, sys.executable) | named_values(args.peer, "--peer")

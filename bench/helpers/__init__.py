@@ -1,1 +1,1 @@
-"""What several benchmarks use, and the programs that run a peer's engine."""
+"""Code that several benchmarks use, and the programs that run a peer's engine."""

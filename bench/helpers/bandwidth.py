@@ -1,5 +1,5 @@
-"""How fast this machine reads memory, measured without a compiler: libc's memchr over a large
-buffer that does not hold the byte, on every thread at once (ctypes releases the GIL)."""
+"""Memory bandwidth of this machine, measured without a compiler: libc's memchr over a large buffer
+that does not hold the byte, on every thread at once (ctypes releases the GIL)."""
 
 from __future__ import annotations
 

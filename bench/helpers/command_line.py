@@ -1,4 +1,4 @@
-"""What the benchmarks' command lines share."""
+"""Options that the benchmarks' command lines share."""
 
 from __future__ import annotations
 

@@ -115,7 +115,7 @@ _ENGINES: dict[str, tuple[Callable[[str, str, str, int], Embed], str]] = {
     "fastembed": (fastembed, "fastembed"),
     "llamacpp": (llamacpp, "llama-cpp-python"),
 }
-"""What makes the function, and the package whose version is shown."""
+"""Functions that make each engine's embedder, and the package whose version is shown."""
 
 
 def _refuse(dtype: str, refused: str) -> None:

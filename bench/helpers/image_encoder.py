@@ -59,7 +59,7 @@ class Encoder:
 
     @property
     def tables(self) -> list[Any]:
-        """What the patches read of a checkpoint."""
+        """Tensors of a checkpoint that the patches read."""
         return [np.zeros(one.slot_shape, np.float32) for one in self.vision.patching.tables]
 
 

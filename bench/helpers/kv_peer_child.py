@@ -33,7 +33,7 @@ class CachingEngine(ABC):
         """Seconds to the first token; tokens of the prompt that were found."""
 
     def rest(self) -> None:  # noqa: B027
-        """What is done between two requests."""
+        """Work between two requests."""
 
 
 class VllmLike(CachingEngine):
@@ -94,7 +94,7 @@ class LlamaCpp(CachingEngine):
 
 
 def _common(one: Sequence[int], other: Sequence[int]) -> int:
-    """How many tokens both begin with."""
+    """Number of tokens with which both begin."""
     pairs = enumerate(zip(one, other))  # noqa: B905 (the shorter one ends it)
     return next((at for at, (a, b) in pairs if a != b), min(len(one), len(other)))
 

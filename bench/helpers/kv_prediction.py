@@ -1,4 +1,4 @@
-"""What share of prompt tokens a KV cache should find: a simulation of its own, for `kv_workloads`.
+"""Share of prompt tokens that a KV cache should find: a simulation of its own, for `kv_workloads`.
 
 Knows token ids and sizes; no engine. A pool of blocks, least recently used ones dropped first,
 before a store that keeps everything in chunks.

@@ -57,7 +57,7 @@ class TakesTurns:
         }
 
     def stored(self) -> dict[str, Any]:
-        """What the KV store did."""
+        """Statistics of the KV store."""
         stats = llm_command(self._llm, "kv_store_usage")["counts"]
         return {
             "loaded_tokens": sum(stats.get("hit_tokens", {}).values()),

@@ -1,5 +1,5 @@
-"""How many operations in bfloat16 or float32 the cores of this machine can do in a second, measured
-without a compiler: machine code that repeats the widest product of the processor in registers.
+"""Operations per second in bfloat16 or float32 of the cores of this machine, measured without a
+compiler: machine code that repeats the widest product of the processor in registers.
 
 Tiles multiply random numbers: with zeros the clock of an Intel Xeon was a quarter higher. Vector
 registers multiply zeros.

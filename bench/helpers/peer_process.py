@@ -26,7 +26,7 @@ class PeerError(Exception):
 
 @dataclass(frozen=True)
 class PeerSpec:
-    """What to start. The engine is the name's part before the first dash."""
+    """The engine to start, which is the name's part before the first dash."""
 
     name: str
     python: str
@@ -41,7 +41,7 @@ class PeerSpec:
 
 
 def usual_environment(engine: str, threads: int) -> dict[str, str]:
-    """What each engine needs to compute with all the threads and without a network."""
+    """Environment in which each engine computes with all the threads and without a network."""
     if engine == "vllm":
         return {
             "HF_HUB_OFFLINE": "1", "VLLM_LOGGING_LEVEL": "WARNING", "VLLM_NO_USAGE_STATS": "1",
@@ -150,7 +150,7 @@ class Peer(ProcessGroup):
         return float(answer["seconds"]), int(answer["output_tokens"])
 
     def answer(self, request: dict[str, Any]) -> dict[str, Any]:
-        """What the program answers to one request. Raises PeerError."""
+        """The program's answer to one request. Raises PeerError."""
         self.resume()
         try:
             assert self._process.stdin is not None

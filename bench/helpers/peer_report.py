@@ -1,4 +1,4 @@
-"""What `peers.py` measured, as a table for the terminal and a chart."""
+"""The results of `peers.py`, as a table for the terminal and a chart."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def table(results: dict[str, Any]) -> str:
 
 
 def _ratios(peers: dict[str, Any], workloads: list[str]) -> list[str]:
-    """How many times as fast as each peer every Quire is."""
+    """Speed of every Quire divided by each peer's."""
     lines = []
     for ours in (name for name in peers if name.startswith("quire")):
         for theirs in (name for name in peers if not name.startswith("quire")):

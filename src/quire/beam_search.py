@@ -47,8 +47,8 @@ class BeamSearchParams(msgspec.Struct, omit_defaults=True):
     """Keep stop strings in the text, and the end-of-sequence token in the token ids of the server's
     replies; `LLM.beam_search` always keeps tokens."""
     structured_outputs: StructuredOutputsParams | None = None
-    """What the text of each sequence has to look like. Sequences are compared by the
-    log-probabilities among the tokens that it allows."""
+    """Constraint on the text of each sequence. Sequences are compared by the log-probabilities
+    among the tokens that it allows."""
     skip_special_tokens: bool = True
     """Leave special tokens out of the text."""
     watermarking: bool | None = None
@@ -115,6 +115,6 @@ class BeamSearchSequence:
 
 @dataclass
 class BeamSearchOutput:
-    """What a beam search of one prompt found, the best first: at most `beam_width` sequences."""
+    """Results of a beam search of one prompt, the best first: at most `beam_width` sequences."""
 
     sequences: list[BeamSearchSequence]

@@ -156,7 +156,7 @@ def quoted(value: object) -> str:
 
 
 def reason(error: BaseException) -> str:
-    """What an error says for a message that names the file itself: without the file's name."""
+    """Text of an error for a message that names the file itself: without the file's name."""
     return getattr(error, "strerror", None) or str(error)
 
 

@@ -76,7 +76,7 @@ class ModelLimits(Protocol):
 
 
 class RequestOutputKind(Enum):
-    """How much of the output each `RequestOutput` carries."""
+    """Part of the output that each `RequestOutput` carries."""
 
     CUMULATIVE = 0
     """All output so far."""
@@ -87,7 +87,7 @@ class RequestOutputKind(Enum):
 
 
 class SamplingType(IntEnum):
-    """How tokens are sampled."""
+    """Method of sampling."""
 
     GREEDY = 0
     RANDOM = 1

@@ -96,13 +96,13 @@ def reply(port: int, path: str, body: object) -> Any:
 
 
 def crowd(count: int, visit: Callable[[int], Any]) -> Counter[Any]:
-    """What so many visitors, all at once, came back with."""
+    """Results of `count` visitors, all at once."""
     with ThreadPoolExecutor(count) as pool:
         return Counter(pool.map(visit, range(count)))
 
 
 def during(seconds: float, work: Callable[[], Any], pause_s: float = 0.0) -> Counter[Any]:
-    """What `work`, again and again for so long, came back with."""
+    """Results of `work`, repeated for so many seconds."""
     found, end = Counter[Any](), time.monotonic() + seconds
     while time.monotonic() < end:
         found[work()] += 1

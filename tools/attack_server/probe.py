@@ -35,7 +35,7 @@ _SCHEDSTAT = "/proc/%d/task/%d/schedstat"
 
 @dataclass(slots=True)
 class Answers:
-    """What the probes brought."""
+    """Answers to the probes."""
 
     statuses: Counter[str] = field(default_factory=Counter)
     """Status codes, or the name of what went wrong."""
@@ -104,8 +104,8 @@ def _ask(pipe: Connection, port: int, pid: int, is_tls: bool) -> None:
 
 
 def _waited_s(pid: int) -> float:
-    """How long this process and a server's main thread, which runs its event loop, have waited for
-    a processor. 0 where the system does not say."""
+    """Seconds for which this process and a server's main thread, which runs its event loop, have
+    waited for a processor. 0 if the system does not say."""
     try:
         texts = [
             Path(path).read_text() for path in ("/proc/self/schedstat", _SCHEDSTAT % (pid, pid))
@@ -132,7 +132,7 @@ def _answer(port: int, context: ssl.SSLContext | None) -> tuple[str, float]:
 
 
 def _age_s(notes: list[tuple[int, int, bytes]]) -> float:
-    """How long ago bytes arrived, by the system's timestamp; 0 without a timestamp."""
+    """Age of received bytes in seconds, by the system's timestamp; 0 without a timestamp."""
     for level, kind, data in notes:
         if (level, kind) == (socket.SOL_SOCKET, _SO_TIMESTAMPNS) and len(data) >= _TIMESPEC.size:
             seconds, nanoseconds = _TIMESPEC.unpack_from(data)

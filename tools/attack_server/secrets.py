@@ -55,7 +55,7 @@ def _get(url: str, path: str, body: bytes | None = None, key: str = PLANTED) -> 
 
 
 def look(port: int, _: float) -> Counter[Any]:
-    """How many replies show a secret, and how many do not."""
+    """Numbers of replies that show a secret, and that do not."""
     return Counter(
         f"{name} shows a secret" if any(one in text for one in SECRETS) else "clean"
         for name, text in replies(f"http://127.0.0.1:{port}")
@@ -63,7 +63,7 @@ def look(port: int, _: float) -> Counter[Any]:
 
 
 def options() -> list[str]:
-    """As words of the command line."""
+    """Options with secrets, in the form of the command line."""
     words = []
     for name, value in {**ENGINE_OPTIONS, **SERVER_OPTIONS}.items():
         flag = "--" + name.replace("_", "-")

@@ -1,4 +1,5 @@
-"""What users say around a request: a greeting, a reason before it, thanks or a wish after it."""
+"""Courtesies of users around a request: a greeting, a reason before it, thanks or a wish after
+it."""
 
 from random import Random
 

@@ -1,4 +1,4 @@
-"""What one item of data is, how it is rendered as ChatML, and which split it belongs to."""
+"""An item of data, its rendering as ChatML, and its split."""
 
 import hashlib
 import json

@@ -144,7 +144,7 @@ def _topics_of_a_city(rng: Random) -> tuple[str, list[Call]]:
 
 
 def request_of_calls(rng: Random, choose: Choose = choose_tool) -> tuple[str, list[Call]]:
-    """What a user says to have two or three calls made at once."""
+    """A user's text that asks for two or three calls at once."""
     kind = rng.choices((_listed, _elliptical, _requests_in_a_row), (4, 3, 4))[0]
     if choose is choose_tool and rng.random() < 0.12:
         text, calls = _topics_of_a_city(rng)
@@ -191,7 +191,7 @@ def parallel_reply_item(rng: Random) -> Item:
 
 
 def later_request(rng: Random, tool: Tool, is_last: bool) -> tuple[str, Call]:
-    """What a user says for a call; at times in short if the tool was called last as well."""
+    """A user's text for a call; sometimes shortened if the tool was called last as well."""
     call = Call(tool, tool.values(rng))
     if is_last and is_listable(tool) and rng.random() < 0.4:
         short = _MORE_OF_A_CITY if "city" in tool.parameters.values() else _MORE

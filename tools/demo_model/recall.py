@@ -150,7 +150,7 @@ def memory_item(rng: Random, between: list[Item]) -> Item:
 
 
 def reply_to_facts(turn: str, name: str | None) -> str:
-    """What the model says when it is told something."""
+    """The model's reply to a fact."""
     return f"Nice to meet you, {name}!" if name and name in turn else "I will remember that."
 
 

@@ -38,7 +38,7 @@ _MODEL = Path(__file__).parents[2] / "src" / "quire" / "demo_model"
 
 @dataclass(frozen=True)
 class Score:
-    """How many of the items of one row were answered right, and what went wrong."""
+    """Number of right answers of one row of items, and the errors."""
 
     name: str
     right: int

@@ -8,7 +8,7 @@ _AT_ONCE_SHARE, _ANYWHERE_SHARE = 0.1, 0.15
 
 
 def cut_thought(thought: str, rng: Random) -> str:
-    """What follows `<think>` until the budget ends it: nothing, or a beginning of the thought.
+    """Text after `<think>` until the budget ends it: nothing, or a beginning of the thought.
 
     Most cuts are where tokens surely meet; the others may divide a word of several tokens.
     """

@@ -55,7 +55,7 @@ def offered(
 
 
 def thought_of_calls(calls: Sequence[Call]) -> str:
-    """What is thought before these calls."""
+    """Thought before these calls."""
     names = [call.tool.name for call in calls]
     if len(names) == 1:
         return f"The tool {names[0]} can do this."
@@ -75,7 +75,7 @@ def call_turn(calls: Sequence[Call], thought: str = "", asked: bool = False) -> 
 
 
 def some_result(rng: Random, tool: Tool) -> str:
-    """What the tool may say, as it is put into a sentence; empty for a tool without a result."""
+    """A possible result of the tool, for use in a sentence; empty for a tool without a result."""
     if not tool.reply:
         return ""
     match tool.reply_kind:

@@ -86,7 +86,7 @@ class Tool:
         return {self.names.get(key, key): value for key, value in values.items()}
 
     def request(self, rng: Random) -> tuple[str, dict[str, Any]]:
-        """What a user says to have the tool used, and the arguments of the right call."""
+        """A user's text that asks for the tool, and the arguments of the right call."""
         values = self.values(rng)
         return rng.choice(self.requests).format(**values), self.arguments(values)
 
@@ -98,7 +98,8 @@ class Tool:
 
 
 def _as_generated(parameters: dict[str, Any], rng: Random) -> dict[str, Any]:
-    """As clients write schemas that they make of functions: titles, keys in another order."""
+    """Change a schema to the form in which clients make it from functions: titles, keys in another
+    order."""
     if rng.random() < 0.25:
         for key, about in parameters["properties"].items():
             title = {"title": key.replace("_", " ").title()}

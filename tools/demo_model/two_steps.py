@@ -62,7 +62,8 @@ _IN_ORDER = (
 
 @dataclass(frozen=True)
 class _Task:
-    """What is asked, both calls, their results; `needed`: the answer is of the second alone."""
+    """The question, both calls and their results; `needed`: the answer depends on the second call
+    alone."""
 
     text: str
     calls: tuple[Call, Call]
@@ -115,7 +116,7 @@ def _dependent(rng: Random) -> _Task:
 
 
 def _priced(rng: Random) -> _Task:
-    """What several pieces cost."""
+    """A task about the price of several pieces."""
     price, product = (
         tool_named(name).with_parameter_names(rng) for name in ("get_price", "multiply")
     )

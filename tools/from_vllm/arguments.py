@@ -31,7 +31,7 @@ _VARIABLE = re.compile(r"`([A-Z][A-Z0-9_]+)`")
 
 
 def working_arguments() -> str:
-    """Those of `EngineArgs` and `AsyncEngineArgs`."""
+    """Table of the arguments of `EngineArgs` and `AsyncEngineArgs`."""
     documents = field_documents(AsyncEngineArgs)
     rows = []
     for field in dataclasses.fields(AsyncEngineArgs):
@@ -42,12 +42,12 @@ def working_arguments() -> str:
 
 
 def refused_arguments() -> str:
-    """Those of which only values without effect are accepted."""
+    """Table of arguments of which only values without effect are accepted."""
     return _refused(UNSUPPORTED.values())
 
 
 def arguments_without_effect() -> str:
-    """Those of which every value is accepted."""
+    """Table of arguments of which every value is accepted."""
     return _without_effect(UNSUPPORTED.values())
 
 

@@ -89,7 +89,7 @@ def routes() -> str:
 
 
 def absent_routes() -> str:
-    """What answers 404 with a reason."""
+    """Table of the routes that answer 404 with a reason."""
     by_reason = defaultdict(list)
     for path, reason in ABSENT_ROUTES.items():
         by_reason[reason].append(path)

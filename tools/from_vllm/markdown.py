@@ -14,7 +14,7 @@ def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def code(value: object) -> str:
-    """As code."""
+    """The value as code."""
     return f"`{value}`"
 
 

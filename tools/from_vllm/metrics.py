@@ -58,5 +58,5 @@ def _rows(metric_set: MetricSet) -> list[list[str]]:
 
 
 def absent() -> str:
-    """What vLLM exposes and Quire does not."""
+    """Table of the metrics that vLLM exposes and Quire does not."""
     return table(["metrics", "why"], [[codes(names), reason] for reason, names in ABSENT.items()])

@@ -1,4 +1,5 @@
-"""What each format of weights and cache costs, against float32: `python -m tools.quality`.
+"""The quality of each format of weights and cache, compared with float32: `python -m
+tools.quality`.
 
 For every position of some texts the distribution of the next token is compared with float32's, on
 the native backend: Kullback-Leibler divergence, and how often both have the same first choice; and

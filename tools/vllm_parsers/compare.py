@@ -41,8 +41,8 @@ def compare(cases: Path) -> dict[str, Compared]:
 
 
 def _readings(family: Family, case: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """What the text may be read as: a test leaves open whether the prompt ends within the
-    reasoning, and whether a parser of one kind leaves alone what is of the other."""
+    """Possible readings of the text: a test does not say whether the prompt ends within the
+    reasoning, or whether a parser of one kind leaves the other kind's parts alone."""
     parts = [family, Family(family.reasoning, None), Family(None, family.tools)]
     for part in parts if "parse" not in case["method"] else parts[:1]:
         for is_reasoning in (False, True):

@@ -102,7 +102,7 @@ def run_examples(source: Path, results: Path) -> None:
 
 
 def read_outcomes(path: Path) -> dict[str, str]:
-    """What came of each example, empty for those that work."""
+    """Outcome of each example, empty for those that work."""
     lines = path.read_text().splitlines() if path.exists() else []
     return dict(json.loads(line) for line in lines)
 

@@ -99,8 +99,8 @@ are counted apart from those that fail. The K/V store is off, as vLLM has none b
 
 @dataclass(slots=True)
 class _Row:
-    """What came of a file: how many tests had each outcome, why some failed, and what others
-    lack."""
+    """Outcomes of a file: how many tests had each outcome, the reasons of some failures, and what
+    others lack."""
 
     outcomes: Counter[str]
     why: Counter[str]
@@ -182,7 +182,7 @@ def page(source: Path, results: Path, before: str = "") -> str:
 
 
 def _parsers(cases: Path) -> list[str]:
-    """What the formats read of the texts in vLLM's tests of parsers, if these were recorded."""
+    """Results of the formats on the texts in vLLM's tests of parsers, if these were recorded."""
     if not cases.exists():
         return []
     found = sorted(compare(cases).items())
@@ -273,7 +273,7 @@ def _results(path: Path) -> list[tuple[str, str, str]] | None:
 
 
 def _outcome(outcome: str, message: str) -> str:
-    """What counts: a test that its process did not come to has failed."""
+    """Outcome that counts: a test that its process did not reach has failed."""
     if outcome == _FAILED and message.startswith("[XPASS(strict)]"):
         return _BEYOND
     if outcome == _FAILED and _LACKS.search(message):

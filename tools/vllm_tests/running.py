@@ -44,7 +44,7 @@ _ENGINE = re.compile(
     r"setenv|subprocess|pytester"
 )
 _OWN_PROCESS = re.compile(r"pytester|ServerCustom|envs_cache|collective_rpc")
-"""What files say that start engines; and that change the process that they run in."""
+"""Contents of files that start engines, and of files that change the process in which they run."""
 
 
 def run(source: Path, results: Path, names: list[str], model: Path = DEMO_MODEL_PATH) -> None:
@@ -89,7 +89,7 @@ def check_state(results: Path) -> None:
 
 
 def result_file(results: Path, name: str) -> Path:
-    """Where the result of a test file is kept."""
+    """Path of the results of a test file."""
     return results / (name.replace("/", "-") + ".jsonl")
 
 

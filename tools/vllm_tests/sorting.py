@@ -42,7 +42,7 @@ FEATURES: dict[str, tuple[str, ...]] = {
     ),
     "other routes": ("cohere", "structured_decisions", "grpc", "derender", "return_routed_experts"),
 }  # fmt: skip
-"""What the tests of a file are about, by a part of its path."""
+"""Subject of the tests of a file, by a part of its path."""
 _PACKAGES = {
     module.rsplit(".", depth)[0] for module in SURFACE for depth in range(module.count(".") + 1)
 }

@@ -1,4 +1,4 @@
-"""What names an adapter: requests' fields, and the adapters of a server's options."""
+"""Names of adapters: the fields of requests, and the adapters of a server's options."""
 
 from __future__ import annotations
 

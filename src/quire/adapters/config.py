@@ -18,7 +18,7 @@ because most bytes of the largest adapter are for experts, and many adapters hav
 
 @dataclass(frozen=True, slots=True)
 class AdapterLimits:
-    """How many adapters of one kind may be in memory and in use."""
+    """Limits on the adapters of one kind that are in memory and in use."""
 
     memory_bytes: int
     """Bytes of all of them, at most."""
@@ -41,7 +41,7 @@ class PromptAdapterConfig:
 
     @property
     def limits(self) -> AdapterLimits:
-        """Those of `Residents`."""
+        """Limits for `Residents`."""
         one = self.max_prompt_adapter_token * self.token_bytes
         return AdapterLimits(self.max_prompt_adapters * one, one, None)
 
@@ -56,7 +56,7 @@ class LoRAConfig:
     max_cpu_loras: int
     """Adapters of the largest size for which there is memory; 0: not settled yet."""
     lora_dtype: Literal["float32", "bfloat16"]
-    """How their numbers are kept."""
+    """Number format in which the adapters are kept."""
     adapter_bytes: int = 0
     """Bytes of an adapter of `max_lora_rank` for all modules."""
 
@@ -73,7 +73,7 @@ class LoRAConfig:
 
     @property
     def limits(self) -> AdapterLimits:
-        """Those of `Residents`."""
+        """Limits for `Residents`."""
         return AdapterLimits(self.memory_bytes, self.adapter_bytes, self.max_loras)
 
 

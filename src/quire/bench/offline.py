@@ -216,7 +216,7 @@ print("ready", json.dumps({"startup": ready, "first_token_at": time.time()}), fl
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartupArgs:
-    """How many starts."""
+    """Numbers of starts."""
 
     num_iters_cold: int = 3
     """Starts without Quire's own caches."""

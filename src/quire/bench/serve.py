@@ -72,7 +72,7 @@ class ServeBenchArgs:
     num_warmups: int = 0
     """Requests sent before the measurement."""
     ready_check_timeout_sec: int = 600
-    """How long to wait for the server's first answer; 0 does not check."""
+    """Seconds to wait for the server's first answer; 0 does not check."""
     disable_tqdm: bool = False
     """No progress bar."""
     ignore_eos: bool = False
@@ -189,7 +189,7 @@ async def _measure(
 
 @dataclass(frozen=True, slots=True)
 class _Measured:
-    """What came back from the server, and who it was."""
+    """The server's results, with its model and tokenizer."""
 
     model: str
     tokenizer_id: str

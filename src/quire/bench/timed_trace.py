@@ -28,7 +28,7 @@ _OWN = 1 << 64
 
 @dataclass(frozen=True, slots=True)
 class TraceFormat:
-    """How to read the lines of a trace."""
+    """The format of the lines of a trace."""
 
     piece_len: int
     """Tokens per hash id; the last id of a prompt may have fewer."""

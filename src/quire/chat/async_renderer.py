@@ -20,7 +20,7 @@ NUM_PROCESSES = 2
 """Most renderings at once. The second child is started when it is needed, and ended when it has not
 been for a while."""
 _SPARE_S = 3.0
-"""How long the second child is kept without work."""
+"""Seconds for which the second child is kept without work."""
 _CLOSED = "no more chats are rendered: this is shutting down"
 
 
@@ -33,7 +33,7 @@ class RenderBounds:
     max_waiting: int = 1_000_000
     """Most conversations that wait for a free child process."""
     max_wait_s: float = 3600.0
-    """How long a conversation may wait for a free child process."""
+    """Seconds that a conversation may wait for a free child process."""
 
 
 class AsyncChatRenderer:

@@ -45,7 +45,7 @@ class ChatInput:
     content_format: ContentFormat | None = None
     """None: found by `detect_content_format`."""
     placeholders: Mapping[str, str] = field(default_factory=dict)
-    """What stands for an image, a video and audio in texts, by these names. Without one, the model
+    """Placeholders of an image, a video and audio in texts, by these names. Without one, the model
     takes none, or the chat has none."""
     no_images: str = ""
     """Why the model takes no images, for errors."""
@@ -151,7 +151,7 @@ _WRAPPERS = {"video": GivenVideo, "audio": GivenAudio}
 
 
 def _given(kind: str, part: Mapping[str, Any], where: str) -> Any:
-    """What a part holds. Raises RequestError for a part without it."""
+    """The image, video or sound of a part. Raises RequestError for a part without it."""
     if kind == "image" and (embeds := part.get("image_embeds")) is not None:
         return GivenEmbeds(embeds)
     for name in (*_TYPES[kind], "url"):

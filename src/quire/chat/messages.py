@@ -31,10 +31,10 @@ _REASONING = ("reasoning_content", "thinking", "reasoning")
 
 @dataclass(frozen=True, slots=True)
 class Images:
-    """How a conversation may have images, videos and audio."""
+    """Rules for images, videos and audio in a conversation."""
 
     placeholders: Mapping[str, str] = field(default_factory=dict)
-    """What stands for one in a text, by these names; without one, there may be none."""
+    """Placeholders in a text, by these names; without one, the conversation may have none."""
     why_not: str = ""
 
     def placeholder_of(self, part: Any) -> str | None:

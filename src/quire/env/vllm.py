@@ -27,7 +27,7 @@ class Variable:
     name: str
     effect: Effect
     text: str
-    """What the variable sets, what always applies, or why it is refused."""
+    """Setting of the variable, the behaviour that always applies, or the reason for refusal."""
     option: str | None = None
     """The server option (a number) whose default the variable sets."""
 

@@ -27,7 +27,7 @@ class HeldBlocks:
     group: int
     scale: Literal["f16", "f32", "nested", "e4m3"]
     dummy: dict[int, float | bytes]
-    """What a block of dummy weights has at some of its bytes: a float16, or bytes. All other bytes
+    """Values of a block of dummy weights at some of its bytes: a float16, or bytes. All other bytes
     are random. The values have about the deviation of dummy weights, and a mean of about 0."""
     has_minima: bool = False
 

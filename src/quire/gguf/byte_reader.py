@@ -31,7 +31,7 @@ class ByteReader:
         self.size = status.st_size
         self._window = b""
         self._begin = 0
-        """Where the window begins in the file."""
+        """Offset of the window in the file."""
         self._next = 0
         """The next byte's index in the window."""
 

@@ -1,4 +1,4 @@
-"""What the child processes are asked, and what they answer."""
+"""Jobs of the child processes, and their answers."""
 
 from __future__ import annotations
 

@@ -72,7 +72,8 @@ def picture_of(
 
 
 def picture_digest(rules: AnyRules, *files: bytes) -> bytes:
-    """What identifies the tiles of a file, or of a video's frames. Parts are length-prefixed."""
+    """Digest that identifies the tiles of a file, or of a video's frames. Parts are
+    length-prefixed."""
     state = hashlib.sha256(b"quire.image.1")
     for part in (msgspec.msgpack.encode(rules), *files):
         state.update(struct.pack("<Q", len(part)))

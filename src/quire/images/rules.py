@@ -40,7 +40,7 @@ class Layout(msgspec.Struct, frozen=True):
     depth: int = 3
     """Bytes of a pixel (RGB), or of a number of a sound's spectrum (float32)."""
     seconds: float = 0.0
-    """How long a sound is, without padding."""
+    """Length of a sound in seconds, without padding."""
 
     def num_bytes(self, tile: int) -> int:
         """Bytes of a tile."""
@@ -48,7 +48,7 @@ class Layout(msgspec.Struct, frozen=True):
 
 
 class Resizing(msgspec.Struct, frozen=True, kw_only=True):
-    """What all families have: the filter, and the numbers of the normalisation."""
+    """Settings that all families share: the filter, and the numbers of the normalisation."""
 
     resample: int
     """Pillow's number of the filter."""

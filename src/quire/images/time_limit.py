@@ -8,7 +8,7 @@ from quire.errors import RequestError
 
 
 class TimeLimit:
-    """How long the files of one request may take, however many they are."""
+    """Time limit of all files of one request together."""
 
     def __init__(self, seconds: float = inf) -> None:
         self._seconds = self._left = seconds

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class MoveDirectionality(Enum):
-    """How two positions of the batch change."""
+    """Direction of a change between two positions of the batch."""
 
     UNIDIRECTIONAL = auto()
     """The request of the first position moves to the second one."""

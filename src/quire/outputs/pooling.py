@@ -69,7 +69,7 @@ class ClassificationOutput:
 
     @property
     def num_classes(self) -> int:
-        """How many there are."""
+        """Number of classes."""
         return len(self.probs)
 
     def __repr__(self) -> str:
@@ -78,7 +78,7 @@ class ClassificationOutput:
 
 @dataclass
 class ScoringOutput:
-    """How well two texts fit each other."""
+    """Score of two texts: a larger one means that they fit better."""
 
     score: float
 

@@ -23,7 +23,7 @@ Schemas = Mapping[str, Mapping[str, Any]]
 
 
 class ToolFormat(ABC):
-    """How tool calls are written."""
+    """A format of tool calls."""
 
     markers: tuple[str, ...] = ()
     """Texts that begin one or more calls anywhere in the answer."""

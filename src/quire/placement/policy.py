@@ -22,7 +22,7 @@ _SMOOTHING = 0.05
 
 @dataclass(slots=True, eq=False)
 class _Engine:
-    """What is known of an engine from what was placed there."""
+    """State of an engine, known from the requests that were placed there."""
 
     index: PrefixIndex
     num_waiting_tokens: int = 0
@@ -120,7 +120,7 @@ class Placement:
             engine.num_waiting_tokens -= placed.num_new_tokens
 
     def engine_of(self, request_id: str) -> int | None:
-        """Where a request that has not ended is computed."""
+        """Engine that computes a request; None after its end."""
         placed = self._placed.get(request_id)
         return None if placed is None else placed.engine
 

@@ -56,7 +56,7 @@ class PrefixIndex:
         return len(self._keys)
 
     def num_found(self, keys: Sequence[bytes]) -> int:
-        """How many blocks at the beginning of a text are cached."""
+        """Number of blocks at the beginning of a text that are cached."""
         return next((i for i, key in enumerate(keys) if key not in self._keys), len(keys))
 
     def add(self, keys: Sequence[bytes]) -> None:

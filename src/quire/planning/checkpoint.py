@@ -40,7 +40,7 @@ class Checkpoint:
     is_gguf: bool = False
     """The weights come from a GGUF file."""
     pooling: PoolingConfig | None = None
-    """How the model pools; None: it generates."""
+    """Pooling of the model; None: it generates."""
 
 
 def read_checkpoint(args: EngineArgs) -> Checkpoint:

@@ -48,7 +48,7 @@ def build_engine_config(args: EngineArgs, usage: Usage = "llm") -> EngineConfig:
 
 
 def plan_engine(args: EngineArgs, usage: Usage = "llm") -> EnginePlan:
-    """As `build_engine_config`, and also return the facts and numbers it is based on."""
+    """Build an engine's configuration; also return the facts and numbers on which it is based."""
     facts = gather_facts(args)
     configure(facts.observability.log_level, facts.observability.log_config_file)
     plan = settle(args, usage, facts)

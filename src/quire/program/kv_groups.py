@@ -140,8 +140,8 @@ def _split(
 
 
 def _cost(layout: KVLayout, max_model_len: int) -> int:
-    """How many numbers a request of `max_model_len` tokens holds by position. All blocks have the
-    size of the largest one."""
+    """Number of values that a request of `max_model_len` tokens holds by position. All blocks have
+    the size of the largest one."""
     groups = [group for group in layout.groups if group.is_by_position]
     width = max(group.shape.width for group in groups)
     seen = sum(group.window or max_model_len for group in groups)

@@ -32,8 +32,8 @@ MAX_AXES = 3
 """Most axes of positions."""
 
 RowsRead = Literal["own", "step", "request"]
-"""What a row of an op's outputs depends on. `own`: the same row of the inputs. `step`: also the
-token id or the position of the same row, so that the op needs the rows of the whole step.
+"""Rows on which a row of an op's outputs depends. `own`: the same row of the inputs. `step`: also
+the token id or the position of the same row, so that the op needs the rows of the whole step.
 `request`: also other rows of its request, in this step or in earlier ones."""
 
 

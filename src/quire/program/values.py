@@ -11,7 +11,7 @@ from math import prod
 from typing import Literal
 
 WeightFormat = Literal["dense", "int8", "int8_w8a8", "int4", "int4_w4a8"]
-"""How a matrix is stored and multiplied. `dense` is the model's own dtype.
+"""Storage and multiplication of a matrix. `dense` is the model's own dtype.
 
 The other formats round weights to integers with a scale for each row; `int8` and `int4` keep
 activations in 16 bits, `_w8a8` and `_w4a8` round them to 8 bits with a scale for each token.
@@ -242,7 +242,7 @@ class Param:
     parts: tuple[Tensor, ...]
     format: WeightFormat | GroupedFormat = "dense"
     share: Share | None = None
-    """What this rank has of the weight; None: all."""
+    """This rank's share of the weight; None: all."""
 
     @property
     def num_elements(self) -> int:

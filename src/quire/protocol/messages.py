@@ -132,8 +132,8 @@ class SchedulePlan(msgspec.Struct, kw_only=True):
     `num_scheduled_tokens`. The step also samples a token after each of them, and keeps sampled
     tokens up to the first that differs from its draft token."""
     num_next_drafts: dict[str, int] = {}
-    """How many tokens the draft model proposes after the step, for requests whose next token the
-    step samples. Their block tables have room for them."""
+    """Number of tokens that the draft model proposes after the step, for requests whose next token
+    the step samples. Their block tables have room for them."""
 
     @property
     def total_num_scheduled_tokens(self) -> int:
@@ -178,7 +178,7 @@ class StepResult(msgspec.Struct, kw_only=True):
     prompt_logprobs: dict[str, PromptChunkLogprobs] = {}
     """The prompt tokens that the step predicts, for requests that asked for them."""
     next_drafts: dict[str, list[int]] = {}
-    """What the draft model proposes as the tokens after the sampled ones."""
+    """Tokens that the draft model proposes as the ones after the sampled tokens."""
     pooled: dict[str, PooledRows] = {}
     """Results of pooling requests whose last token the step computed."""
     failures: dict[str, str] = {}

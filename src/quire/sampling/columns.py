@@ -142,7 +142,7 @@ def _num_logprobs(params: SamplingParams, vocab_size: int) -> int:
 
 @dataclass(slots=True, kw_only=True)
 class SamplingColumns:
-    """How to choose a token from each of the L logits rows; `None` columns mean the neutral value.
+    """Choice of a token from each of the L logits rows; `None` columns mean the neutral value.
 
     `quire.sampling.reference` specifies the semantics (order, ties, random numbers).
     """

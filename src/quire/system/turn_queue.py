@@ -33,7 +33,7 @@ class TurnQueue:
         self._num_at_once = most
         """Current limit of calls per iteration."""
         self._num_left = 0
-        """How many more calls may run in this iteration."""
+        """Number of calls that may still run in this iteration."""
         self._turn: asyncio.Handle | None = None
         """The next iteration, if it is scheduled."""
         self._began_at = 0.0

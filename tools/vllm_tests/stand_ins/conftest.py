@@ -16,7 +16,7 @@ _TESTS = Path(__file__).parent
 
 
 class _Hub:
-    """What tests load from the hub: a folder without files, whatever its name is."""
+    """Stand-in of the hub: an empty folder for every name."""
 
     def snapshot_download(self, repo_id: str, **options: Any) -> str:
         del options

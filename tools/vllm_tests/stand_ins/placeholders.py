@@ -102,7 +102,7 @@ def _use(one: Placeholder) -> Placeholder:
 
 
 def _base(one: Placeholder) -> type:
-    """What stands for a placeholder among the bases of a class."""
+    """Class that replaces a placeholder among the bases of a class."""
 
     class Missing:
         def __new__(cls, *args: Any, **options: Any) -> Any:

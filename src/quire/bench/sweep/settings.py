@@ -1,4 +1,4 @@
-"""What all sweeps share: the experiment's folder, settings, commands, results, tables."""
+"""Code shared by all sweeps: the experiment's folder, settings, commands, results, tables."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Where templates run: what they may call, and how much they may use up."""
+"""The sandbox of templates: the functions that they may call, and their limits."""

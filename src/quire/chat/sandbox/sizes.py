@@ -30,7 +30,7 @@ class TemplateLimitError(jinja2.TemplateError):
 
 @dataclass(slots=True)
 class Budget:
-    """What is left of a rendering's limits."""
+    """The rest of a rendering's limits."""
 
     steps: int
     text: int

@@ -66,7 +66,7 @@ def _gemma4_unified(keys: Keys) -> ImageParts:
 
 
 def _image_parts(keys: Keys, **vision: Any) -> ImageParts:
-    """How many tokens an image may have is not in the files."""
+    """Configuration of images. The maximum number of tokens of an image is not in the files."""
     common = {
         "patch_size": keys.whole("{arch}.patch_size"),
         "pooling_kernel_size": keys.whole("{arch}.projector.scale_factor", 3),

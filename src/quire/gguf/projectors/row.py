@@ -21,7 +21,7 @@ _LAYER = "v.blk."
 
 @dataclass(frozen=True, slots=True)
 class ImageParts:
-    """What a file says, as transformers writes it."""
+    """The configuration of a file, in the form of transformers."""
 
     vision: Config
     """`vision_config`."""
@@ -48,12 +48,12 @@ class Projector(Architecture):
     wholes: Mapping[str, Place] = field(default_factory=dict)
     """Places of tensors whose names have no kind at the end."""
     divides_rotation: Literal["", "in order", "interleaved"] = ""
-    """How the text model divides its frequencies among the axes of an image; "": it does not."""
+    """Division of the text model's frequencies among the axes of an image; "": there is none."""
     spare_token: str = ""
     """The token that stands for a row of an image if the vocabulary lacks that of `tokens`."""
 
     def places(self, name: str) -> tuple[Place, ...]:
-        """Where the tensor goes; empty if it is not used."""
+        """Places of the tensor in a checkpoint; empty if it is not used."""
         if name.startswith(_LAYER):
             return Architecture.places(self, name.removeprefix("v."))
         if name in self.wholes:

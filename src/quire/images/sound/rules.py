@@ -65,7 +65,7 @@ Kind = Literal["image", "video", "audio"]
 
 
 def kind_of(rules: AnyRules) -> Kind:
-    """What these rules are for."""
+    """Kind of input that these rules are for."""
     if isinstance(rules, Sound):
         return "audio"
     return "video" if isinstance(rules, Frames) else "image"

@@ -20,7 +20,7 @@ class Origin:
 
 @dataclass(frozen=True, slots=True)
 class FoundFormat:
-    """How a model writes its replies. An origin is None without such a format."""
+    """The format of a model's replies. An origin is None without such a format."""
 
     reply: ReplyFormat
     tools: Origin | None = None

@@ -1,2 +1,2 @@
-"""How families of models write tool calls: one file per syntax. In `json/`, arguments are JSON as
-the model writes them."""
+"""Formats of tool calls of families of models: one file per syntax. In `json/`, arguments are JSON
+as the model writes them."""

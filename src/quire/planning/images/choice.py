@@ -27,7 +27,7 @@ _TEXT_MODEL = "it is a text model"
 
 @dataclass(frozen=True, slots=True)
 class ImagesChoice:
-    """How an engine takes images or audio, or why it takes none."""
+    """An engine's settings for images or audio, or the reason why it takes none."""
 
     config: ImagesConfig | None
     why_not: str = ""

@@ -1,4 +1,4 @@
-"""What a backend compiles for a model's encoder, and the memory that it needs."""
+"""Programs that a backend compiles for a model's encoder, and the memory that they need."""
 
 from __future__ import annotations
 

@@ -122,7 +122,7 @@ def _settings(
     task: PoolingTask,
     head: PoolingHead,
 ) -> PoolingConfig:
-    """How results are finished and named. A width of 0 is that of the hidden states."""
+    """Finish and names of results. A width of 0 is the width of the hidden states."""
     is_sparse = task == "token_classify" and bool(head.dense)
     is_classes = task.endswith("classify") and not is_sparse
     width = head.dense[-1].out_features if head.dense else head.num_labels
@@ -157,7 +157,8 @@ def _settings(
 def _score_form(
     args: EngineArgs, hf_config: Mapping[str, Any], sentence: SentenceModel, *, has_rows: bool
 ) -> ScoreForm:
-    """How a query and a document are read, as vLLM and sentence-transformers decide it."""
+    """Form in which a query and a document are read, decided as by vLLM and
+    sentence-transformers."""
     if args.chat_template is not None:
         return "template"
     if sentence.template_settings is not None:
@@ -172,7 +173,7 @@ def _score_form(
 def _pooling_type(
     config: PoolerConfig, sentence: SentenceModel, task: PoolingTask
 ) -> PoolingType | None:
-    """What the user or the files say; None: nothing."""
+    """Pooling type from the user or the files; None: neither has one."""
     if task.startswith("token_"):
         return "all"
     return config.type_for_texts or (sentence.pooling_type if task == "embed" else None)

@@ -1,1 +1,1 @@
-"""How a model file writes a program: `Builder` and its parts."""
+"""Writing of a program by a model file: `Builder` and its parts."""

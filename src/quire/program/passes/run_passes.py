@@ -26,7 +26,7 @@ def run_passes(program: Program, weight_format: WeightFormat | None = None) -> P
 
 @dataclass(frozen=True, slots=True)
 class PartOfProgram:
-    """What one rank computes."""
+    """The part of a program that one rank computes."""
 
     program: Program
     first_memory: int

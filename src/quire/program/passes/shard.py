@@ -89,7 +89,7 @@ class _Shards:
     rank: int
     num_ranks: int
     wanted: dict[Value, Split]
-    """How attention needs the values that lead to it."""
+    """Split of the values that lead to attention."""
     ops: list[Op] = field(default_factory=list)
     parts: dict[Value, _Part] = field(default_factory=dict)
     wholes: set[Value] = field(default_factory=set)
@@ -124,7 +124,7 @@ class _Shards:
         return own
 
     def split_of_product(self, value: Value) -> Split | None:
-        """How the columns of a product are split: as attention wants them, otherwise evenly."""
+        """Split of the columns of a product: for attention if it leads there, otherwise even."""
         return self.wanted.get(value) or even(value.dim, self.num_ranks, self.rank)
 
 
@@ -293,7 +293,7 @@ def _(op: Logits, shards: _Shards) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Heads:
-    """How the heads of an attention are split, counted in heads."""
+    """Split of the heads of an attention, counted in heads."""
 
     query: Split
     kv: Split
@@ -334,7 +334,7 @@ def kv_columns(op: Attention, rank: int, num_ranks: int) -> tuple[Run, Run]:
 
 
 def _wanted(program: Program, rank: int, num_ranks: int) -> dict[Value, Split]:
-    """How the inputs of attention are split, and the values that lead to them by columns."""
+    """Split of the inputs of attention, and of the values that lead to them by columns."""
     wanted: dict[Value, Split] = {}
     needed_whole = {
         value

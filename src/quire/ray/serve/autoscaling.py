@@ -14,7 +14,7 @@ from typing import Any
 
 QUEUE_SECONDS = "queue_seconds"
 PLACES = "places"
-"""How many requests a replica computes at once."""
+"""Number of requests that a replica computes at once."""
 TARGET_S = 2.0
 """More replicas are started while a request waits longer for its first token."""
 _MOST_AT_ONCE = 2.0

@@ -56,7 +56,7 @@ class Replica:
             raise EngineDeadError(health.reason)
 
     def record_autoscaling_stats(self) -> dict[str, float]:
-        """What `scale_on_queue_seconds` reads."""
+        """Numbers that `scale_on_queue_seconds` reads."""
         return {
             QUEUE_SECONDS: self._engine.requests.expected_wait_s(),
             PLACES: float(self._engine.config.scheduler.max_num_seqs),

@@ -40,7 +40,7 @@ class KernelConfig(dict[str, Any]):
 
 
 class UsageContext(str, Enum):
-    """How the engine is used. Accepted, but without effect."""
+    """Purpose of the engine. Accepted, but without effect."""
 
     UNKNOWN_CONTEXT = "UNKNOWN_CONTEXT"
     LLM_CLASS = "LLM_CLASS"

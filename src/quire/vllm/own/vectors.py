@@ -38,14 +38,14 @@ EMBED_DTYPES: dict[str, DTypeInfo] = {
     "fp8_e4m3": DTypeInfo("float8_e4m3fn", 1, "u1"),
     "fp8_e5m2": DTypeInfo("float8_e5m2", 1, "u1"),
 }
-"""What the server takes as `embed_dtype`."""
+"""Values that the server accepts as `embed_dtype`."""
 ENDIANNESS: tuple[Endianness, ...] = get_args(Endianness)
 _ORDERS = {"native": "=", "little": "<", "big": ">"}
 
 
 @dataclass
 class MetadataItem:
-    """Where a vector lies in the body of a reply: an item of the header `metadata`."""
+    """Place of a vector in the body of a reply: an item of the header `metadata`."""
 
     index: int
     embed_dtype: EmbedDtype

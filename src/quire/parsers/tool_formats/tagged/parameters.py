@@ -63,7 +63,7 @@ def invoke_tags(*sections: str, mark: str = "", **others: Any) -> ParameterTags:
 
 
 def invoke_layout(section: str, mark: str = "") -> Layout:
-    """How their templates write calls."""
+    """Layout of calls in the templates of these families."""
     return Layout(
         call=(f'<{mark}invoke name="{{name}}">\n', f"</{mark}invoke>\n"),
         text=(f'<{mark}parameter name="{{key}}">', f"</{mark}parameter>\n"),
