@@ -6,13 +6,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from quantised_checkpoint import FORMATS, write
 from tiny_checkpoint import write_tiny_checkpoint
 
 from quire.config.checkpoint.model_files import read_config
 from quire.models import build_program, name_map, shipped_format
 from quire.weights import WeightStore, bind, open_checkpoint
 from quire.weights.quantised.store import as_shipped
+
+checkpoints = pytest.importorskip("quantised_checkpoint")  # needs torch
 
 LEVELS = {"awq": 15, "gptq": 14, "w8a8": 254, "w4a16": 14}
 
@@ -23,11 +24,11 @@ def weights(directory: Path) -> WeightStore:
     return bind(build_program(config), store, name_map(config).canonical)
 
 
-@pytest.mark.parametrize("name", list(FORMATS))
+@pytest.mark.parametrize("name", list(checkpoints.FORMATS))
 def test_a_matrix_is_rounded_to_nearest(name: str, tmp_path: Path) -> None:
     sizes = {"hidden_size": 128, "intermediate_size": 256, "num_attention_heads": 4, "head_dim": 32}
     source = write_tiny_checkpoint(tmp_path / "source", **sizes)
-    write(source, tmp_path / "target", name)
+    checkpoints.write(source, tmp_path / "target", name)
     plain, rounded = weights(source), weights(tmp_path / "target")
     for tensor in plain.names():
         exact, found = plain.get(tensor).to_float32(), rounded.get(tensor).to_float32()

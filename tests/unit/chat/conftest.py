@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import warnings
+from contextlib import suppress
 
-with warnings.catch_warnings():  # what other libraries warn of as they are imported is theirs
+# Warnings of other libraries while they are imported are theirs.
+with warnings.catch_warnings(), suppress(ModuleNotFoundError):
     warnings.simplefilter("ignore")
     import transformers  # noqa: F401

@@ -19,12 +19,13 @@ from chat_templates import (
 )
 from rendered_here import rendered_here
 from trained_tokenizers import byte_level
-from transformers import PreTrainedTokenizerFast
 
 from quire.chat.messages import Images, template_messages
 from quire.chat.rendering import detect_content_format
 from quire.chat.templates import ChatTemplates, read_chat_template, read_templates
 from quire.errors import CheckpointError, ConfigError, RequestError
+
+transformers = pytest.importorskip("transformers")
 
 ROLES = {"bos_token": "<|begin|>", "eos_token": "<|end|>"}
 TEMPLATES = {
@@ -66,8 +67,8 @@ CONVERSATIONS: dict[str, list[dict[str, Any]]] = {
 
 
 @pytest.fixture(scope="module")
-def theirs() -> PreTrainedTokenizerFast:
-    return PreTrainedTokenizerFast(tokenizer_object=byte_level(), **ROLES)
+def theirs() -> transformers.PreTrainedTokenizerFast:
+    return transformers.PreTrainedTokenizerFast(tokenizer_object=byte_level(), **ROLES)
 
 
 @pytest.mark.parametrize("template", sorted(TEMPLATES))
@@ -75,7 +76,7 @@ def theirs() -> PreTrainedTokenizerFast:
 @pytest.mark.parametrize("with_tools", [True, False])
 @pytest.mark.parametrize("prompted", [True, False])
 def test_renders_as_transformers(
-    theirs: PreTrainedTokenizerFast,
+    theirs: transformers.PreTrainedTokenizerFast,
     template: str,
     conversation: str,
     with_tools: bool,
@@ -151,7 +152,9 @@ def test_other_templates_get_empty_content(template: str, expected: str) -> None
     assert rendered_here(template, messages, add_generation_prompt=False) == expected
 
 
-def test_documents_reach_the_template_as_with_transformers(theirs: PreTrainedTokenizerFast) -> None:
+def test_documents_reach_the_template_as_with_transformers(
+    theirs: transformers.PreTrainedTokenizerFast,
+) -> None:
     documents = [{"title": "T<b>", "text": "ü"}, {"title": "S", "text": "more"}]
     expected = theirs.apply_chat_template(
         [HELLO], documents=documents, chat_template=AGENT_STYLE, tokenize=False
@@ -162,7 +165,7 @@ def test_documents_reach_the_template_as_with_transformers(theirs: PreTrainedTok
 
 @pytest.mark.parametrize("template", ["llama3", "qwen3", "mistral"])
 def test_continues_the_final_message_as_transformers(
-    theirs: PreTrainedTokenizerFast, template: str
+    theirs: transformers.PreTrainedTokenizerFast, template: str
 ) -> None:
     for messages in ([HELLO, ANSWER], [HELLO, {"role": "assistant", "content": "It is"}]):
         expected = theirs.apply_chat_template(

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 from quire.config.records import EngineConfig
 from quire.errors import RequestError
@@ -15,6 +14,8 @@ from quire.frontend.inputs.input_processor import InputProcessor
 from quire.params import SamplingParams
 from quire.protocol import EngineCoreRequest
 from quire.tokenizer import Tokenizer
+
+torch = pytest.importorskip("torch")
 
 WIDTH = 4
 ROWS = np.random.default_rng(0).standard_normal((40, WIDTH), np.float32)

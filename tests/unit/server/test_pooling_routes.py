@@ -14,7 +14,6 @@ from typing import Any
 import httpx
 import numpy as np
 import pytest
-import torch
 from safetensors.numpy import save_file
 from tiny_encoder import write_encoder
 
@@ -25,6 +24,8 @@ from quire.models import build_program
 from quire.models.pooling.head import PoolingHead, marked
 from quire.server.args import ServerArgs
 from quire.server.generation.pooling import numbers
+
+torch = pytest.importorskip("torch")
 
 
 class Client:

@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 import safetensors.numpy
-import torch
 
 from .conftest import Harness, MakeHarness
+
+torch = pytest.importorskip("torch")
 
 WIDTH = 4
 ROWS = np.arange(12, dtype=np.float32).reshape(3, WIDTH) / 7

@@ -11,11 +11,12 @@ import pytest
 import tokenizers
 from chat_templates import LLAMA3_STYLE
 from trained_tokenizers import TEXTS, byte_fallback, byte_level, save, word_level
-from transformers import AutoTokenizer
 
 from quire.config.checkpoint.model_files import DEMO_MODEL_PATH
 from quire.errors import RequestError
 from quire.frontend.hf.tokenizer import HFTokenizer
+
+transformers = pytest.importorskip("transformers")
 
 ROLES = ("bos", "eos", "unk", "pad", "sep", "cls", "mask")
 CHAT = [
@@ -54,7 +55,7 @@ def of_words(directory: Path) -> Path:
 def pair(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Pair]:
     directory = request.param(tmp_path)
     ours = HFTokenizer.from_directory(directory)
-    yield ours, AutoTokenizer.from_pretrained(directory)
+    yield ours, transformers.AutoTokenizer.from_pretrained(directory)
     ours.close()
 
 
@@ -143,7 +144,7 @@ def test_the_vocabulary(pair: Pair) -> None:
 def test_chats(make: Callable[[Path], Path], tmp_path: Path) -> None:
     directory = make(tmp_path)
     ours = HFTokenizer.from_directory(directory)
-    theirs = AutoTokenizer.from_pretrained(directory)
+    theirs = transformers.AutoTokenizer.from_pretrained(directory)
     chat = CHAT[:2]
     tool = {"type": "function", "function": {"name": "add", "parameters": {"type": "object"}}}
     cases: list[tuple[Any, dict[str, Any]]] = [

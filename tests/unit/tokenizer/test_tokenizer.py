@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 import tokenizers
 from trained_tokenizers import TEXTS, byte_fallback, byte_level, metaspace, save, word_level
-from transformers import PreTrainedTokenizerFast
 
 from quire.errors import CheckpointError
 from quire.tokenizer import Tokenizer
+
+transformers = pytest.importorskip("transformers")
 
 KINDS = [byte_level, byte_fallback, word_level, metaspace]
 
@@ -23,7 +24,7 @@ def test_encodes_and_decodes_as_transformers(
     tmp_path: Path, make: Callable[[], tokenizers.Tokenizer], add_special_tokens: bool
 ) -> None:
     ours = Tokenizer.from_directory(save(tmp_path, make()))
-    theirs = PreTrainedTokenizerFast.from_pretrained(tmp_path)
+    theirs = transformers.PreTrainedTokenizerFast.from_pretrained(tmp_path)
     encoded = ours.encode_batch(TEXTS, add_special_tokens=add_special_tokens)
     for text, ids in zip(TEXTS, encoded, strict=True):
         assert ids == theirs.encode(text, add_special_tokens=add_special_tokens)
@@ -45,7 +46,7 @@ def test_adds_special_tokens_of_the_config_as_transformers(tmp_path: Path) -> No
         "bos_token": "<|endoftext|>",
     }
     ours = Tokenizer.from_directory(save(tmp_path, backend, **config))
-    theirs = PreTrainedTokenizerFast.from_pretrained(tmp_path)
+    theirs = transformers.PreTrainedTokenizerFast.from_pretrained(tmp_path)
     text = "a <|pad|>b<|fim|> quick<|im_end|> brown"
     assert ours.encode(text) == theirs.encode(text)
     assert ours.eos_token_id == theirs.eos_token_id

@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from weight_files import numbers, read_all, write_safetensors
 
 from quire.errors import CheckpointError
 from quire.weights import open_checkpoint, weight_files
+
+torch = pytest.importorskip("torch")
 
 ONE = numbers(2, 3, seed=1)
 TWO = numbers(4, seed=2)

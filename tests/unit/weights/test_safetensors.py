@@ -10,16 +10,17 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from sweeps import examples
 from weight_files import entry, header_bytes, numbers, read_all, write_safetensors
 
 from quire.errors import CheckpointError
 from quire.weights.safetensors import SafetensorsFile
+
+torch = pytest.importorskip("torch")
+save_file = pytest.importorskip("safetensors.torch").save_file
 
 
 def test_reads_what_the_library_writes(tmp_path: Path) -> None:

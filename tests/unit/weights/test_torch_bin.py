@@ -16,7 +16,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sweeps import examples
@@ -24,6 +23,8 @@ from sweeps import examples
 from quire.errors import CheckpointError
 from quire.weights import pickle_records
 from quire.weights.torch_bin import TorchFile
+
+torch = pytest.importorskip("torch")
 
 FORMATS = [
     pytest.param(legacy, protocol, id=f"{'legacy' if legacy else 'zip'}-{protocol}")

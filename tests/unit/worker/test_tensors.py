@@ -8,13 +8,14 @@ from typing import Any
 import logits_processors
 import numpy as np
 import pytest
-import torch
 
 from quire.params import SamplingParams
 from quire.worker.processors import guarded
 from quire.worker.processors.guarded import GuardedProcessor
 from quire.worker.processors.members import Member, Members
 from quire.worker.processors.tensors import array_of, takes_tensors, tensor_of
+
+torch = pytest.importorskip("torch")
 
 SOURCE = """
 import torch
