@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 import sweeps
+from hypothesis import HealthCheck, settings
 
 from quire.backends.cpu.library import TIERS, runnable_tiers
 from quire.errors import BackendError
@@ -36,6 +37,10 @@ def pytest_configure() -> None:
     """Tests press Ctrl+C, which a shell lets its background jobs ignore. They keep no K/V in the
     user's files. Products of NumPy and torch are too small for several threads, which would wait
     for each other where other tests run."""
+    # A machine that is busy makes no test fail.
+    unhurried = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+    settings.register_profile("quire", unhurried)
+    settings.load_profile("quire")
     os.environ["QUIRE_KV_STORE"] = "off"
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     sweeps.seed()  # workers of this run inherit it

@@ -70,6 +70,7 @@ def test_the_sampling_parameters_of_a_response() -> None:
 
 
 def test_the_tool_choice_of_a_response() -> None:
+    pytest.importorskip("openai")
     assert [ResponsesRequest(input="x", **one).tool_choice for one in (
         {}, {"tools": []}, {"tool_choice": "auto"}, {"tools": [TOOL]},
         {"tools": [TOOL], "tool_choice": "none"}, {"tools": [TOOL], "tool_choice": "required"},
@@ -90,6 +91,7 @@ def test_templates_get_the_choice_of_tools_and_the_form_of_the_reply() -> None:
 
 
 def test_a_copy_of_a_request_with_other_values() -> None:
+    pytest.importorskip("openai")
     tool = {"type": "function", "function": {"name": "f"}}
     request = ChatCompletionRequest(messages=HELLO, tools=[tool], temperature=0.5)
     request.skip_special_tokens = False
@@ -108,6 +110,7 @@ def test_a_copy_of_a_request_with_other_values() -> None:
 
 
 def test_tools_may_be_a_type_of_pydantic() -> None:
+    pytest.importorskip("openai")
     from pydantic import TypeAdapter, ValidationError
     from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionToolsParam
 
@@ -180,6 +183,7 @@ def test_a_body_is_an_object(body: object) -> None:
 
 
 def test_fields_may_be_objects_of_a_client_library() -> None:
+    pytest.importorskip("openai")
     from openai.types.shared import Reasoning
 
     request = ResponsesRequest(input="x", reasoning=Reasoning(effort="low"))

@@ -6,7 +6,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-import flash_encoders
 import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
@@ -14,6 +13,8 @@ from safetensors.numpy import load_file, save_file
 from quire.config.checkpoint.adapter_tasks import has_adapter
 from quire.errors import CheckpointError
 from quire.weights.adapters.tasks import read_adapter_or_task
+
+flash_encoders = pytest.importorskip("flash_encoders")  # needs torch
 
 LIMITS = {"max_rank": 16, "max_bytes": 1 << 20}
 
