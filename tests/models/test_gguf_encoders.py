@@ -5,7 +5,7 @@ bit for bit, and texts become the same tokens.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,9 @@ from quire import LLM
 from quire.config.checkpoint.model_files import read_config
 from quire.config.model_lookup.hub import resolve_model
 from quire.errors import UnsupportedModelError
+from quire.gguf.keys import Keys
+from quire.gguf.split import read_headers
+from quire.gguf.tokenizers.files import tokenizer_files
 from quire.models import build_program, name_map
 from quire.models.pooling.head import PoolingHead, marked
 from quire.tokenizer import Tokenizer
@@ -75,14 +78,14 @@ def tensors_of(checkpoint: Path, config: Mapping[str, Any]) -> Iterator[tuple[st
         yield name, array
 
 
-def add_tokenizer(writer: Any, kind: str, vocab_size: int) -> None:
-    """WordPiece, or Unigram without a table of characters, with fillers."""
+def add_tokenizer(writer: Any, kind: str, vocab_size: int, words: Sequence[str] = WORDS) -> None:
+    """WordPiece of these words, or Unigram without a table of characters, with fillers."""
     types = gguf.TokenType
     writer.add_tokenizer_model(kind)
     writer.add_tokenizer_pre("default")
     fillers = [f"[unused{index}]" for index in range(vocab_size)]
     if kind == "bert":
-        names = [*WORDS, *fillers][:vocab_size]
+        names = [*words, *fillers][:vocab_size]
         kinds = [types.CONTROL if index < 5 else types.NORMAL for index in range(vocab_size)]
         stored = [
             text if one is types.CONTROL else text[2:] if text.startswith("##") else "▁" + text
@@ -269,6 +272,34 @@ def test_word_pieces(tmp_path: Path) -> None:
     pair, wanted = ours.encode_pair(TEXTS[0], TEXTS[1]), theirs(TEXTS[0], TEXTS[1])
     assert pair.ids == wanted["input_ids"]
     assert pair.type_ids == wanted["token_type_ids"]
+
+
+@pytest.mark.parametrize(
+    ("lowers", "strips"), [(True, False), (True, None), (False, True), (False, None), (True, True)]
+)
+def test_word_pieces_of_files_that_say_what_happens_to_letters(
+    lowers: bool, strips: bool | None, tmp_path: Path
+) -> None:
+    """Also against the look of the vocabulary: an uncased German model keeps its umlauts."""
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"fußurBö", "für", "fur", "B", "##ä",
+             "##a", "Bö", "bo", "bö", "##ß", "##s", "Bo"]  # fmt: skip
+    vocab = tmp_path / "vocab.txt"
+    vocab.write_text("\n".join(words) + "\n")
+    theirs = transformers.BertTokenizer(str(vocab), do_lower_case=lowers, strip_accents=strips)
+    writer = gguf.GGUFWriter(tmp_path / "m.gguf", "bert")
+    add_tokenizer(writer, "bert", len(words), words)
+    writer.add_bool("tokenizer.ggml.normalizer.lowercase", lowers)
+    if strips is not None:
+        writer.add_bool("tokenizer.ggml.normalizer.strip_accents", strips)
+    writer.add_tensor("token_embd.weight", np.zeros((len(words), 1), np.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    files = tokenizer_files(Keys(read_headers([tmp_path / "m.gguf"])))
+    ours = tokenizers.Tokenizer.from_str(files["tokenizer.json"])
+    for text in ("für Böß fur BÖß", "Für FÜR Bo bö", "fu\u0308r"):
+        assert ours.encode(text).ids == theirs(text)["input_ids"], text
 
 
 def test_unigram(tmp_path: Path) -> None:

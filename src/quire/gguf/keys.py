@@ -109,6 +109,17 @@ class Keys:
             raise self.error(key, f"an id below {len(tokens)}")
         return tokens[token_id]
 
+    def token_ids(self, name: str, num_tokens: int) -> list[int]:
+        """The list of ids under a key of the tokenizer; empty where there is none."""
+        key = f"tokenizer.ggml.{name}"
+        found = self.value(key)
+        if not isinstance(found, list | None):
+            raise self.error(key, "a list of token ids")
+        ids = self.numbers(key, int, len(found or ())) or []
+        if not all(0 <= token_id < num_tokens for token_id in ids):
+            raise self.error(key, f"a list of ids below {num_tokens}")
+        return ids
+
     def tensor(self, name: str) -> GgufTensor | None:
         """The tensor of that name in any of the files."""
         found = (header.tensors.get(name) for header in self.headers)

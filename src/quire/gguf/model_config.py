@@ -17,6 +17,7 @@ from quire.gguf.architectures.facts import head_dim as read_head_dim
 from quire.gguf.block_types import BY_NAME
 from quire.gguf.keys import Keys
 from quire.gguf.rope_factors import llama3_scaling, longrope_scaling
+from quire.gguf.tokenizers.end_tokens import end_token_ids
 from quire.gguf.yarn import original_length, yarn_scaling
 
 _DTYPES = {"F32": "float32", "F16": "float16"}
@@ -166,25 +167,14 @@ _SAMPLING = {
     "temp": "temperature", "top_k": "top_k", "top_p": "top_p", "min_p": "min_p",
     "penalty_repeat": "repetition_penalty",
 }  # fmt: skip
-_ENDS = frozenset({
-    "<|eot_id|>", "<|eom_id|>", "<|im_end|>", "<|end|>", "<|return|>", "<|endoftext|>",
-    "<|end_of_text|>", "<end_of_turn>", "<EOT>", "<|end_of_turn|>", "</s>",
-})  # fmt: skip
-"""Control tokens that end a reply wherever they are known. Source: llama.cpp, llama-vocab.cpp."""
-_CONTROL = 3
 
 
 def generation_config(keys: Keys, tokens: list[str]) -> Config:
-    """Tokens that end a text, and the sampling that the file recommends."""
-    ids = [
-        keys.whole(f"tokenizer.ggml.{role}_token_id")
-        for role in ("eos", "eot", "eom")
-        if keys.value(f"tokenizer.ggml.{role}_token_id") is not None
-    ]
-    kinds = keys.numbers("tokenizer.ggml.token_type", int, len(tokens)) or [1] * len(tokens)
-    named = zip(tokens, kinds, strict=True)
-    ids += [i for i, (text, kind) in enumerate(named) if kind == _CONTROL and text in _ENDS]
-    found: dict[str, Any] = {"eos_token_id": list(dict.fromkeys(ids))}
+    """Tokens that end a text, those that are never generated, and the sampling that the file
+    recommends."""
+    found: dict[str, Any] = {"eos_token_id": end_token_ids(keys, tokens)}
+    if suppressed := keys.token_ids("suppress_tokens", len(tokens)):
+        found["suppress_tokens"] = suppressed
     for name, ours in _SAMPLING.items():
         if keys.value(f"general.sampling.{name}") is not None:
             found[ours] = keys.number(f"general.sampling.{name}")

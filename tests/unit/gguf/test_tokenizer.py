@@ -133,6 +133,11 @@ _DEEPSEEK_LLM = (
     r"[\u4e00-\u9fa5\u0800-\u4e00\uac00-\ud7ff]+",
     pre_tokenizers.Digits(individual_digits=True),
 )
+_CHAMELEON = (
+    "<sentinel:[0-9]+>", "(IMGIMG)((A|B|C|D|E|F|G|H|I){1,4})Z", r"([\t\n]|    |  )",
+    pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.Punctuation("isolated"),
+    r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+",
+)  # fmt: skip
 _JAIS2 = _LLAMA3.replace(
     r"|\s+(?!\S)|\s+",
     r"|\s{512}(?!\S)|\s{256}(?!\S)|\s{128}(?!\S)|\s{64}(?!\S)|\s{32}(?!\S)|\s{16}(?!\S)"
@@ -154,6 +159,7 @@ def _digits() -> Any:
      ("smollm", _digits()), ("glm4", _split(_LLAMA3)),
      ("seed-coder", _split(_SEED_CODER)), ("bailingmoe", _split(_BAILING)),
      ("exaone-moe", _split(_EXAONE_MOE)), ("deepseek-llm", _splits(*_DEEPSEEK_LLM)),
+     ("chameleon", _splits(*_CHAMELEON)),
      ("minicpm5", _splits(r"\p{N}{1,3}", _LLAMA3.replace("{1,3}", "+"))),
      ("superbpe", _splits(r"\p{N}+", r"(?=(\d{3})+(?!\d))")), ("jais-2", _split(_JAIS2))],
 )  # fmt: skip
@@ -198,6 +204,57 @@ def test_every_known_name_makes_a_tokenizer_that_loses_nothing(pre: str, tmp_pat
     for text in MORE_TEXTS:
         wanted = found.normalizer.normalize_str(text) if found.normalizer else text
         assert found.decode(found.encode(text).ids, skip_special_tokens=False) == wanted
+
+
+def test_digits_are_cut_from_the_right(tmp_path: Path) -> None:
+    found, _ = _build(tmp_path, _metadata(byte_level(), "gpt2", pre="afmoe", add_bos_token=False))
+    for digits in ("1", "12", "123", "1234", "12345", "123456", "1234567", "٣٤٥٣"):
+        [*parts, _] = found.pre_tokenizer.pre_tokenize_str(f"{digits}a")
+        ends = list(range(len(digits), 0, -3))[::-1]
+        assert [span for _, span in parts] == list(zip([0, *ends], ends, strict=False))
+
+
+@pytest.mark.parametrize(
+    ("pre", "is_whole"), [("glm4", True), ("glm5", True), ("chatglm-bpe", False)]
+)
+def test_a_word_that_is_a_token(pre: str, is_whole: bool, tmp_path: Path) -> None:
+    """Whether it is that token although no merges lead to it."""
+    metadata = _metadata(byte_level(), "gpt2", pre=pre)
+    metadata["tokenizer.ggml.tokens"].append("xqzj")
+    metadata["tokenizer.ggml.token_type"].append(Typed("i32", NORMAL))
+    found, _ = _build(tmp_path, metadata)
+    last = len(metadata["tokenizer.ggml.tokens"]) - 1
+    assert (found.encode("xqzj").ids == [last]) == is_whole
+
+
+def test_byte_level_files_say_that_letters_are_lowered(tmp_path: Path) -> None:
+    metadata = _metadata(byte_level(), "gpt2", pre="qwen2")
+    metadata["tokenizer.ggml.normalizer.lowercase"] = True
+    found, _ = _build(tmp_path, metadata)
+    assert found.encode("ABC É").ids == found.encode("abc é").ids != found.encode("abc e").ids
+    metadata["tokenizer.ggml.normalizer.strip_accents"] = True
+    found, _ = _build(tmp_path, metadata)
+    assert found.encode("ABC É").ids == found.encode("abc e").ids
+
+
+def test_words_between_blanks(tmp_path: Path) -> None:
+    """Jina Embeddings 2 for Chinese: characters and merges of them, without blanks."""
+    tokens = ["<s>", "<pad>", "</s>", "<unk>", *"abd中.", "ab", "中中"]
+    metadata = {
+        "tokenizer.ggml.model": "whitespace",
+        "tokenizer.ggml.pre": "whitespace",
+        "tokenizer.ggml.tokens": tokens,
+        "tokenizer.ggml.token_type": [Typed("i32", CONTROL)] * 4 + [Typed("i32", NORMAL)] * 7,
+        "tokenizer.ggml.merges": ["a b", "中 中"],
+        "tokenizer.ggml.bos_token_id": 0,
+        "tokenizer.ggml.eos_token_id": 2,
+        "tokenizer.ggml.unknown_token_id": 3,
+        "tokenizer.ggml.add_bos_token": True,
+        "tokenizer.ggml.add_eos_token": True,
+        "tokenizer.ggml.normalizer.lowercase": True,
+    }
+    found, _ = _build(tmp_path, metadata, "jina-bert-v2")
+    assert found.encode(" AB  abd.\n中中z").ids == [0, 9, 9, 6, 8, 10, 3, 2]
 
 
 def test_a_start_token_where_the_kind_or_the_file_says_so(tmp_path: Path) -> None:
@@ -296,6 +353,16 @@ def test_gemma4_has_merges_and_no_first_space(tmp_path: Path) -> None:
     metadata = _metadata(wanted, "llama", add_space_prefix=False, add_bos_token=True, **special)
     found, _ = _build(tmp_path, {**metadata, "tokenizer.ggml.model": "gemma4"}, "gemma4")
     _same(found, wanted)
+    del metadata["tokenizer.ggml.add_space_prefix"]
+    for pre, says, bos in [("granite-embed-multi-311m", False, [1]), ("sarvam-moe", None, [])]:
+        flag = {} if says is None else {"tokenizer.ggml.add_bos_token": says}
+        del metadata["tokenizer.ggml.add_bos_token"]
+        own = {**metadata, "tokenizer.ggml.model": "gpt2", "tokenizer.ggml.pre": pre, **flag}
+        metadata["tokenizer.ggml.add_bos_token"] = True
+        found, _ = _build(tmp_path, own)
+        for text in MORE_TEXTS:
+            ids = wanted.encode(text, add_special_tokens=False).ids
+            assert found.encode(text).ids == bos + ids
 
 
 def test_chat_templates(tmp_path: Path) -> None:
@@ -324,7 +391,7 @@ def test_a_whole_tokenizer_in_the_file_is_taken(tmp_path: Path) -> None:
         (
             {"model": "rwkv"},
             UnsupportedModelError,
-            r"is 'rwkv'; gpt2, llama, gemma4, bert and t5 are read",
+            r"is 'rwkv'; gpt2, llama, gemma4, bert, t5 and whitespace are read",
         ),
         ({"tokens": None}, CheckpointError, "has 0 tokens"),
         ({"tokens": [1, 2]}, CheckpointError, "it must be a list of texts"),

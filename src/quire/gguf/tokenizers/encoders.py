@@ -21,24 +21,25 @@ _MAX_CHARS = 100
 
 
 def word_pieces(keys: Keys, tokens: list[str]) -> Json:
-    """BERT's tokenizer. Replaces `tokens` by WordPiece's own spelling. A vocabulary with capital
-    letters is of a cased model: files do not say it."""
+    """BERT's tokenizer. Replaces `tokens` by WordPiece's own spelling. In a file that does not say
+    whether letters are lowered, a vocabulary with capital letters is of a cased model."""
     kinds = keys.numbers("tokenizer.ggml.token_type", int, len(tokens)) or [_NORMAL] * len(tokens)
     tokens[:] = [
         text if kind == _CONTROL else _word_piece(text)
         for text, kind in zip(tokens, kinds, strict=True)
     ]
-    is_cased = any(
-        kind == _NORMAL and text != text.lower() for text, kind in zip(tokens, kinds, strict=True)
-    )
+    lowers = keys.flag("tokenizer.ggml.normalizer.lowercase")
+    if lowers is None:
+        named = zip(tokens, kinds, strict=True)
+        lowers = not any(kind == _NORMAL and text != text.lower() for text, kind in named)
     unknown = _special(keys, tokens, "unknown", "[UNK]")
     return {
         "normalizer": {
             "type": "BertNormalizer",
             "clean_text": True,
             "handle_chinese_chars": True,
-            "strip_accents": None,
-            "lowercase": not is_cased,
+            "strip_accents": keys.flag("tokenizer.ggml.normalizer.strip_accents"),
+            "lowercase": lowers,
         },
         "pre_tokenizer": {"type": "BertPreTokenizer"},
         "decoder": {"type": "WordPiece", "prefix": "##", "cleanup": True},

@@ -96,6 +96,15 @@ _SPARK = (
     r"| ?[\p{P}\p{S}]+|[\r\n]|\s+(?!\S)|\s+",
     r"\p{N}",
 )
+_AFMOE = (
+    r"(?<!\p{N})\p{N}{1,2}(?=(?:\p{N}{3})*(?!\p{N}))|\p{N}{3}",
+    "[一-鿿㐀-䶿豈-\ufaff぀-ゟ゠-ヿ･-ﾟ⼀-\u2fdfเ-\u0e7f\u0e80-\u0effក-\u17ffက-႟ꩠ-ꩿꧠ-\ua9ff가-\ud7afᄀ-ᇿ]+",
+    _DEEPSEEK_WORDS,
+)
+_CHAMELEON = (
+    "<sentinel:[0-9]+>", "(IMGIMG)((A|B|C|D|E|F|G|H|I){1,4})Z", r"([\t\n]|    |  )", r"\p{N}",
+    r"[\p{P}!-/:-@\[-`{-~]", _GPT2,
+)  # fmt: skip
 _BLOOM = r" ?[^(\s|.,!?…。，、।۔،)]+"
 
 
@@ -123,7 +132,8 @@ WORD_PATTERNS: dict[str, WordPattern] = {
         "llama3", "llama-v3", "llama-bpe", "falcon3", "falcon-h1", "pixtral", "midm-2.0", "lfm2",
         "jina-v5-nano",
     ),
-    **_rows(WordPattern((_LLAMA3,)), "dbrx", "smaug-bpe", "glm4", "chatglm-bpe"),
+    **_rows(WordPattern((_LLAMA3,)), "dbrx", "smaug-bpe", "chatglm-bpe"),
+    **_rows(WordPattern((_LLAMA3,), ignore_merges=True), "glm4", "glm5"),
     **_rows(
         WordPattern((_QWEN2,), nfc=True),
         "qwen2", "deepseek-r1-qwen", "kormo", "f2llmv2", "megrez",
@@ -148,6 +158,8 @@ WORD_PATTERNS: dict[str, WordPattern] = {
     **_rows(WordPattern((_KIMI,)), "kimi-k2"),
     **_rows(WordPattern(_YOUTU, ignore_merges=True), "youtu"),
     **_rows(WordPattern(_SPARK), "spark2_5"),
+    **_rows(WordPattern(_AFMOE), "afmoe"),
+    **_rows(WordPattern(_CHAMELEON, add_bos=True), "chameleon"),
     **_rows(WordPattern((_QWEN2.removeprefix(f"{_ENDINGS}|"),)), "ufakzeka"),
     **_rows(WordPattern((r"[^\n]+|[\n]+", _QWEN2)), "laguna"),
     **_rows(WordPattern((_SEED_CODER,)), "seed-coder"),
@@ -187,3 +199,6 @@ WORD_PATTERNS: dict[str, WordPattern] = {
     **_rows(WordPattern((_BLOOM,)), "bloom", "gpt3-finnish", "poro-chat"),
     **_rows(WordPattern((_BLOOM, r"\p{N}")), "viking"),
 }  # fmt: skip
+
+WITH_MARKED_SPACES = frozenset({"gemma4", "granite-embed-multi-311m", "sarvam-moe"})
+"""Further names: the vocabulary is SentencePiece's, with merges."""
