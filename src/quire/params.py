@@ -367,13 +367,14 @@ class SamplingParams(msgspec.Struct, metaclass=_CheckedNames, omit_defaults=True
         """Set the reasoning marks of this request: grammars apply after the reasoning."""
         self._reasoning = marks
 
-    def update_from_tokenizer(self, tokenizer: TextEncoder) -> None:
-        """Tokenize `bad_words`. Raises RequestError for words without tokens, or for too many
-        words."""
-        words = self.bad_words
-        self._bad_words_token_ids = (
-            bad_word_token_ids(words, tokenizer, env.max_bad_words()) if words else None
-        )
+    def update_from_tokenizer(
+        self, tokenizer: TextEncoder | None, never: Iterable[list[int]] = ()
+    ) -> None:
+        """Tokenize `bad_words`, and add the token sequences that the model must `never` generate.
+        Raises RequestError for words without tokens, or for too many words."""
+        words = None if tokenizer is None else self.bad_words
+        own = bad_word_token_ids(words, tokenizer, env.max_bad_words()) if words else []
+        self._bad_words_token_ids = [*own, *never] or None
 
     def _normalise_numbers(self) -> None:
         self.n = as_int("n", self.n)

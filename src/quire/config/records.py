@@ -64,6 +64,8 @@ class ModelConfig:
     weights: WeightSource = "checkpoint"
     default_sampling_params: Mapping[str, Any] = field(default_factory=dict)
     """From generation_config.json, for parameters that a request does not set."""
+    never_generated: tuple[list[int], ...] = ()
+    """Sequences of tokens that generation_config.json forbids in every reply."""
     max_output_tokens: int | None = None
     """Most tokens of any reply of a server; None: what the context has room for."""
     eos_token_ids: tuple[int, ...] = ()

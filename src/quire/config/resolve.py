@@ -13,6 +13,7 @@ from importlib.util import find_spec
 from typing import Any, Literal, cast, get_args
 
 from quire.config.checkpoint.model_files import GenerationConfig, default_sampling_params
+from quire.config.checkpoint.never_generated import never_generated, without_effect
 from quire.config.engine_args import EngineArgs
 from quire.config.kv_cache import KVMemoryChoice
 from quire.config.ranks import MAX_RANKS
@@ -302,6 +303,23 @@ def resolve_sampling_defaults(args: EngineArgs, own: GenerationConfig) -> dict[s
             found,
         )
     return found
+
+
+def resolve_never_generated(
+    args: EngineArgs, own: GenerationConfig, eos_token_ids: Collection[int], vocab_size: int
+) -> tuple[list[int], ...]:
+    """Sequences of tokens that no request generates; a warning names the settings of the model or
+    of the user that have no effect. `own` are the model's own."""
+    given = args.override_generation_config or {}
+    source = own.source if own.values else "override_generation_config"
+    config = GenerationConfig({**own.values, **given}, source)
+    if ignored := without_effect(config):
+        logger.warning(
+            "These settings of %s have no effect here: %s",
+            source,
+            ", ".join(f"{key}={quoted(value)}" for key, value in ignored.items()),
+        )
+    return never_generated(config, eos_token_ids, vocab_size)
 
 
 def resolve_max_output_tokens(args: EngineArgs, defaults: Mapping[str, Any]) -> int | None:

@@ -65,6 +65,8 @@ class Choices:
     enable_prefix_caching: bool
     kv_memory: KVMemoryChoice
     sampling_defaults: Mapping[str, Any]
+    never_generated: tuple[list[int], ...]
+    """Sequences of tokens that the model's settings forbid."""
     max_output_tokens: int | None
     """Limit for the tokens of each server reply; None: as many as fit."""
     served_names: tuple[str, ...]
@@ -97,6 +99,7 @@ def settle_choices(args: EngineArgs, usage: Usage, facts: Facts) -> Choices:
     )
     if args.max_logprobs < -1:
         raise ConfigError(f"max_logprobs must be -1 or more, got {args.max_logprobs}; try 20")
+    vocab_size = checkpoint.model.facts.vocab_size
     sampling_defaults = resolve.resolve_sampling_defaults(args, facts.generation)
     structured_outputs = _structured_outputs(args)
     scheduler = _scheduler(args, facts, usage, max_model_len, needs_whole=needs_whole)
@@ -112,6 +115,11 @@ def settle_choices(args: EngineArgs, usage: Usage, facts: Facts) -> Choices:
         enable_prefix_caching=args.enable_prefix_caching is not False and not needs_whole,
         kv_memory=resolve.resolve_kv_choice(args, facts.kv_cache_bytes),
         sampling_defaults=sampling_defaults,
+        never_generated=(
+            resolve.resolve_never_generated(args, facts.generation, facts.eos_token_ids, vocab_size)
+            if pooling is None
+            else ()
+        ),
         max_output_tokens=resolve.resolve_max_output_tokens(args, sampling_defaults),
         served_names=resolve.served_names(args, checkpoint.name),
         structured_outputs=structured_outputs,

@@ -135,6 +135,7 @@ def _model_config(
         quantization=choices.arithmetic.quantization,
         weights=checkpoint.weights,
         default_sampling_params=choices.sampling_defaults,
+        never_generated=choices.never_generated,
         max_output_tokens=choices.max_output_tokens,
         eos_token_ids=tuple(i for i in facts.eos_token_ids if i < vocab_size),
         chat_template=facts.chat_template,

@@ -17,6 +17,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from quire.config.checkpoint.never_generated import RULE_KEYS
 from quire.errors import CheckpointError, ModelNotFoundError, quoted, reason
 from quire.units import MiB, format_bytes
 
@@ -179,7 +180,7 @@ def read_generation_config(directory: Path, hf_config: Mapping[str, Any]) -> Gen
     path = directory / "generation_config.json"
     if has_file(path):
         return GenerationConfig(read_json_object(path), str(path))
-    keys = (*MODEL_SAMPLING_KEYS, "max_new_tokens", "eos_token_id")
+    keys = (*MODEL_SAMPLING_KEYS, "max_new_tokens", "eos_token_id", *RULE_KEYS)
     values = {key: hf_config[key] for key in keys if hf_config.get(key) is not None}
     return GenerationConfig(values, str(directory / "config.json"))
 

@@ -46,7 +46,9 @@ def begin_search(
     params.verify()
     model = processor.model_config
     _check_width(params.beam_width, model, width_name)
-    num_offered = min(2 * params.beam_width, model.vocab_size)
+    banned = [word[0] for word in model.never_generated if len(word) == 1]
+    allowed = model.vocab_size if model.max_logprobs == -1 else model.max_logprobs
+    num_offered = min(2 * params.beam_width + len(banned), model.vocab_size, allowed)
     whole = num_logprobs == -1
     one_token = SamplingParams(
         logprobs=-1 if whole else max(num_offered, num_logprobs or 0),
@@ -82,6 +84,7 @@ def begin_search(
         params,
         max_tokens=min(params.max_tokens, room),
         eos_token_ids=_ends(processor, params),
+        banned_token_ids=banned,
         keeps_logprobs=num_logprobs is not None,
         stop_strings=(
             StopStrings(stops, tokenizer, skip_special=params.skip_special_tokens)

@@ -148,13 +148,16 @@ class BeamSearch:
         eos_token_ids: Collection[int],
         keeps_logprobs: bool,
         stop_strings: StopStrings | None = None,
+        banned_token_ids: Collection[int] = (),
     ) -> None:
         """`base`: the request of the first step. `max_tokens`: at most the room in the context.
         `eos_token_ids`: tokens that end a sequence. `keeps_logprobs`: keep the log-probabilities of
-        all positions for the result. `stop_strings`: those of `params`; None without any."""
+        all positions for the result. `stop_strings`: those of `params`; None without any.
+        `banned_token_ids`: tokens that the model never generates."""
         self.base = base
         self.params = params
         self._eos_token_ids = frozenset(eos_token_ids)
+        self._banned_token_ids = frozenset(banned_token_ids)
         self._num_offered = 2 * params.beam_width
         self._keeps_logprobs = keeps_logprobs
         self._longest = len(base.prompt_token_ids) + max_tokens
@@ -239,7 +242,11 @@ class BeamSearch:
         ends: list[Beam] = []
         steps: list[_Step] = []
         for beam, output in zip(self._beams, outputs, strict=True):
-            candidates = _best(output, self.base.params.logprobs)
+            candidates = [
+                one
+                for one in _best(output, self.base.params.logprobs)
+                if one.token_id not in self._banned_token_ids
+            ]
             ends_here = self._ends_among(candidates)
             for token_id, logprob, _ in candidates[: self._num_offered]:
                 text, stop = self._text(beam, token_id)

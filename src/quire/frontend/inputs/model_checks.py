@@ -148,6 +148,12 @@ def check_processor(processor: type[LogitsProcessor], params: SamplingParams) ->
         raise RequestError(message) from error
 
 
+_OF_THE_MODEL = (
+    " The model's generation_config.json forbids tokens too; the engine's generation_config='vllm' "
+    "ignores it."
+)
+
+
 def check_bans(params: SamplingParams, banned_token_ids: list[int], model: ModelConfig) -> None:
     """Raises RequestError if bad words contain tokens outside of the vocabulary, or if no token, or
     none of `allowed_token_ids`, can be the first one. The bad words of `params` must be tokens
@@ -176,7 +182,8 @@ def check_bans(params: SamplingParams, banned_token_ids: list[int], model: Model
     if banned.issuperset(params.allowed_token_ids):
         raise RequestError(
             "allowed_token_ids must contain a token that min_tokens and bad_words do not forbid, "
-            f"got {quoted(params.allowed_token_ids)}.",
+            f"got {quoted(params.allowed_token_ids)}."
+            + (_OF_THE_MODEL if model.never_generated else ""),
             parameter="allowed_token_ids",
             value=params.allowed_token_ids,
         )

@@ -1,0 +1,98 @@
+"""Tokens that a model's generation_config.json forbids, and its settings that have no effect here.
+
+Called when an engine is configured. Source of keys and neutral values: transformers,
+`GenerationConfig` and its logits processors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import TYPE_CHECKING, Any
+
+from quire.errors import ConfigError, quoted
+
+if TYPE_CHECKING:
+    from quire.config.checkpoint.model_files import GenerationConfig
+
+BANNING_KEYS = ("suppress_tokens", "bad_words_ids")
+_MAX_TOKENS = 1 << 16
+"""Every request carries them."""
+_NEUTRAL: dict[str, tuple[object, ...]] = {
+    "begin_suppress_tokens": (None, []),
+    "no_repeat_ngram_size": (None, 0),
+    "encoder_no_repeat_ngram_size": (None, 0),
+    "encoder_repetition_penalty": (None, 1),
+    "min_length": (None, 0),
+    "min_new_tokens": (None, 0),
+    "forced_bos_token_id": (None,),
+    "forced_eos_token_id": (None,),
+    "forced_decoder_ids": (None, []),
+    "force_words_ids": (None, []),
+    "constraints": (None, []),
+    "sequence_bias": (None, {}, []),
+    "exponential_decay_length_penalty": (None,),
+    "typical_p": (None, 1),
+    "top_h": (None,),
+    "epsilon_cutoff": (None, 0),
+    "eta_cutoff": (None, 0),
+    "guidance_scale": (None, 1),
+    "penalty_alpha": (None, 0),
+    "dola_layers": (None,),
+    "num_beams": (None, 1),
+    "stop_strings": (None, []),
+    "watermarking_config": (None,),
+}
+RULE_KEYS = (*BANNING_KEYS, *_NEUTRAL)
+"""Keys that change which tokens transformers chooses, besides those of `SamplingParams`."""
+
+
+def without_effect(config: GenerationConfig) -> dict[str, Any]:
+    """The settings that change what transformers generates, and nothing here."""
+    values = config.values
+    return {
+        key: values[key] for key, same in _NEUTRAL.items() if values.get(key, same[0]) not in same
+    }
+
+
+def never_generated(
+    config: GenerationConfig, eos_token_ids: Collection[int], vocab_size: int
+) -> tuple[list[int], ...]:
+    """The sequences of tokens that are never generated: `suppress_tokens` and `bad_words_ids`. Ids
+    that are not in the vocabulary need no ban, and a word that is an end token has none, as in
+    transformers. Raises ConfigError for anything but lists of ids, and for too many of them."""
+    source = config.source
+    singles = _ids(config.values.get("suppress_tokens"), "suppress_tokens", source)
+    words = config.values.get("bad_words_ids")
+    if not isinstance(words, list | None):
+        raise _error(source, "bad_words_ids", "a list of lists of token ids", words)
+    sequences = [_ids(word, "bad_words_ids", source) for word in words or ()]
+    if [] in sequences:
+        raise _error(source, "bad_words_ids", "a list of lists with an id or more each", words)
+    ends = [[token_id] for token_id in eos_token_ids]
+    found = [[token_id] for token_id in singles] + [one for one in sequences if one not in ends]
+    found = [one for one in found if max(one) < vocab_size]
+    if sum(map(len, found)) > _MAX_TOKENS:
+        raise ConfigError(
+            f"{source} forbids {sum(map(len, found))} tokens; at most {_MAX_TOKENS} are read. "
+            f"{_HOW_TO_IGNORE}"
+        )
+    if len({one[0] for one in found if len(one) == 1}) == vocab_size:
+        raise ConfigError(f"{source} forbids all {vocab_size} tokens. {_HOW_TO_IGNORE}")
+    return tuple(found)
+
+
+_HOW_TO_IGNORE = "Set generation_config='vllm' to ignore it"
+
+
+def _ids(value: Any, key: str, source: str) -> list[int]:
+    if value is None and key == "suppress_tokens":
+        return []
+    if not isinstance(value, list) or not all(
+        isinstance(one, int) and not isinstance(one, bool) and one >= 0 for one in value
+    ):
+        raise _error(source, key, "a list of token ids, such as [5, 6]", value)
+    return value
+
+
+def _error(source: str, key: str, wanted: str, value: Any) -> ConfigError:
+    return ConfigError(f"{source}: {key} must be {wanted}, got {quoted(value)}. {_HOW_TO_IGNORE}")
