@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import json
 import random
 from pathlib import Path
 from typing import Any
@@ -89,13 +90,21 @@ def test_random_encoders(case: Any, pooling: str, tmp_path: Path) -> None:
     assert distance(found, wanted) <= 1e-5
 
 
-@pytest.mark.parametrize("name", ["bert", "distilbert", "modernbert"])
-def test_rerankers(name: str, tmp_path: Path) -> None:
-    """`CrossEncoder` scores the same."""
+@pytest.mark.parametrize(
+    ("name", "has_types"),
+    [("bert", True), ("bert", False), ("distilbert", True), ("modernbert", True)],
+)
+def test_rerankers(name: str, has_types: bool, tmp_path: Path) -> None:
+    """`CrossEncoder` scores the same. `has_types`: the tokenizer gives the types of tokens, if
+    the model has any."""
     case = next(one for one in CASES if one.name == f"{name}-classes")
     single = type(case)(case.name, case.model, case.settings, case.pooling, 1)
     made(single, tmp_path)
     add_tokenizer(tmp_path)
+    if not has_types:
+        path = tmp_path / "tokenizer_config.json"
+        names = {"model_input_names": ["input_ids", "attention_mask"]}
+        path.write_text(json.dumps({**json.loads(path.read_text()), **names}))
     theirs = sentence_transformers.CrossEncoder(str(tmp_path), device="cpu", max_length=100)
     wanted = theirs.predict([(TEXTS[0], text) for text in TEXTS])
     with LLM(str(tmp_path), dtype="float32") as llm:

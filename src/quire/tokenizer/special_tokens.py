@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from quire.config.checkpoint.model_files import read_optional_json_object
-from quire.errors import CheckpointError
+from quire.errors import CheckpointError, quoted
 
 if TYPE_CHECKING:
     import tokenizers
@@ -166,3 +166,24 @@ def check_ids(backend: tokenizers.Tokenizer, special: SpecialTokens, path: Path)
                 f"{path}: {spec.content!r:.60} is added as token {spec.token_id}, and the "
                 f"vocabulary has it as {found}"
             )
+
+
+_WITH_TYPES = frozenset({
+    "", "BertTokenizer", "ElectraTokenizer", "MobileBertTokenizer", "ConvBertTokenizer",
+    "SqueezeBertTokenizer", "LayoutLMTokenizer", "DebertaTokenizer", "DebertaV2Tokenizer",
+})  # fmt: skip
+"""Classes that give the types of tokens unless tokenizer_config.json says otherwise. Source:
+transformers 5, `model_input_names` of its tokenizers."""
+
+
+def gives_types(config: Mapping[str, Any]) -> bool:
+    """Whether a model gets the types of tokens. Raises CheckpointError for wrong names."""
+    names = config.get("model_input_names")
+    if names is None:
+        return str(config.get("tokenizer_class") or "").removesuffix("Fast") in _WITH_TYPES
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise CheckpointError(
+            "tokenizer_config.json: model_input_names must be a list of names, such as "
+            f'["input_ids", "attention_mask"], got {quoted(names)}'
+        )
+    return "token_type_ids" in names

@@ -20,6 +20,7 @@ from quire.tokenizer.borders import Borders, find_borders
 from quire.tokenizer.library_errors import library_errors
 from quire.tokenizer.pieces import PieceTable, piece_table
 from quire.tokenizer.rust_tokenizer import build_rust_tokenizer
+from quire.tokenizer.special_tokens import gives_types
 
 if TYPE_CHECKING:
     import tokenizers
@@ -38,7 +39,8 @@ class EncodedPair:
 
     ids: list[int]
     type_ids: list[int]
-    """0 for the tokens of the first text, 1 for those of the second, if the tokenizer says so."""
+    """0 for the tokens of the first text, 1 for those of the second, if the tokenizer says so and
+    gives the model these types; otherwise 0."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +68,7 @@ class Tokenizer:
         self._encode = encode
         self.roles = dict(roles)
         self.config = dict(config or {})
+        self._gives_types = gives_types(self.config)
         self._has_warned = False
         self._token_texts: dict[int, str] = {}
 
@@ -124,7 +127,8 @@ class Tokenizer:
         does."""
         with library_errors(_no_ids):
             found = self.backend.encode(first, second)
-        return EncodedPair(found.ids, found.type_ids)
+        types = found.type_ids if self._gives_types else [0] * len(found.ids)
+        return EncodedPair(found.ids, types)
 
     def beginning(self, text: str, num_tokens: int) -> str:
         """The text of its first `num_tokens` tokens, without special ones."""

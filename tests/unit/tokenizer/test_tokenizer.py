@@ -57,6 +57,31 @@ def test_adds_special_tokens_of_the_config_as_transformers(tmp_path: Path) -> No
     assert ours.special_token_ids >= {ours.pad_token_id, ours.eos_token_id}
 
 
+@pytest.mark.parametrize("names", [None, ["input_ids"], ["input_ids", "token_type_ids"]])
+@pytest.mark.parametrize("kind", [None, "BertTokenizerFast", "DistilBertTokenizer",
+                                  "PreTrainedTokenizerFast", "ElectraTokenizer"])  # fmt: skip
+def test_types_of_tokens_as_in_transformers(
+    kind: str | None, names: list[str] | None, tmp_path: Path
+) -> None:
+    """A tokenizer that does not give them leaves all at 0."""
+    (tmp_path / "config.json").write_text('{"model_type": "bert"}')
+    (tmp_path / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nred\nsky\n")
+    transformers.BertTokenizer(str(tmp_path / "vocab.txt")).save_pretrained(tmp_path)
+    said = {"tokenizer_class": kind, "model_input_names": names}
+    config = {key: value for key, value in said.items() if value is not None}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
+    wanted = transformers.AutoTokenizer.from_pretrained(tmp_path)("red", "sky")
+    found = Tokenizer.from_directory(tmp_path).encode_pair("red", "sky")
+    assert found.ids == wanted["input_ids"]
+    assert found.type_ids == wanted.get("token_type_ids", [0] * 5)
+
+
+def test_names_of_inputs_are_a_list(tmp_path: Path) -> None:
+    save(tmp_path, byte_level(), model_input_names="input_ids")
+    with pytest.raises(CheckpointError, match="model_input_names must be a list of names"):
+        Tokenizer.from_directory(tmp_path)
+
+
 def test_ignores_truncation_and_padding_in_the_file(tmp_path: Path) -> None:
     backend = byte_level()
     backend.enable_truncation(3)

@@ -161,6 +161,8 @@ def _config(keys: Keys, tokens: list[str]) -> Json:
         if (text := keys.token_of(name, tokens)) is not None:
             found[role] = text
     found["clean_up_tokenization_spaces"] = False
+    if keys.text("tokenizer.ggml.model") == "bert":
+        found["model_input_names"] = ["input_ids", "token_type_ids", "attention_mask"]
     prefix = "tokenizer.chat_template"
     main = keys.text(prefix)
     named = {key[len(prefix) + 1 :]: keys.text(key) for key in keys.names(f"{prefix}.")}
