@@ -4,6 +4,7 @@ experts and others have in common.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
@@ -79,6 +80,8 @@ class ModelFile:
     def llama_name(self, name: str) -> str:
         """gguf-py's name of a tensor of transformers."""
         names = _names(self.architecture, self.config["num_hidden_layers"])
+        # Published files of Kimi Linear have these names; those of transformers have the others.
+        name = re.sub(r"\.block_sparse_moe\.(\w+_proj)\.", r".mlp.\1.", name)
         found = names.get_name(name, try_suffixes=(".weight", ".bias"))
         if found is None:
             raise RuntimeError(f"gguf-py has no name for {name} in {self.architecture}")

@@ -118,11 +118,10 @@ HYBRID_CASES = [
           attention_bias=True),
     _case("glm4-moe-lite", transformers.Glm4MoeLiteConfig, _LATENT, _V3,
           mlp_layer_types=["dense", "sparse", "sparse"]),
-    # No dense layer: transformers writes its MLP under the names of experts, unlike real files.
     _case("kimi-linear", transformers.KimiLinearConfig, {**_LATENT, **_V3, "q_lora_rank": None},
           num_local_experts=8, linear_head_dim=14, linear_num_heads=5, num_hidden_layers=4,
           layer_types=["linear_attention", "full_attention", *["linear_attention"] * 2],
-          mlp_layer_types=["sparse"] * 4),
+          mlp_layer_types=["dense", *["sparse"] * 3]),
     _longcat("longcat-flash", zero_expert_num=5),
     _longcat("longcat-flash-yarn", zero_expert_num=1, rope_parameters=_YARN),
     _case("minicpm3", transformers.MiniCPM3Config, _LATENT, dim_model_base=20, scale_emb=3),

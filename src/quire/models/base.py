@@ -74,7 +74,7 @@ class NameMap:
     """Prefixes of the layers for multi-token prediction."""
 
     renamed: tuple[tuple[str, str], ...] = ()
-    """Endings of names in old checkpoints, with the present ones."""
+    """Other endings of names in checkpoints, with the canonical ones."""
 
     def canonical(self, name: str) -> str | None:
         """Return the canonical name, which the program may lack; None for a tensor that is not

@@ -31,14 +31,15 @@ def decoder_family(
     defaults: Mapping[str, Any] | None = None,
     other_prefixes: tuple[str, ...] = (),
     ignorable: tuple[str, ...] = (),
+    renamed: tuple[tuple[str, str], ...] = (),
     layer: WriteLayer | None = None,
 ) -> ModelFamily:
     """Make a family whose programs follow from a `DecoderSpec`.
 
     `models`: well-known models, for users. `keys`: maps Llama's keys to those of the family's
     config.json. `defaults`: values of omitted keys, by Llama's names, as in the model's class in
-    transformers. `other_prefixes`, `ignorable`: as in `NameMap`. `layer`: writes a layer that is
-    not attention or a mixer, followed by an MLP or experts.
+    transformers. `other_prefixes`, `ignorable`, `renamed`: as in `NameMap`. `layer`: writes a layer
+    that is not attention or a mixer, followed by an MLP or experts.
     """
     write = layer or write_layer
 
@@ -52,7 +53,8 @@ def decoder_family(
 
     def names(reader: ConfigReader) -> NameMap:
         translated, found = read(reader)
-        return decoder_names(found, translated, other_prefixes, ignorable)
+        names = decoder_names(found, translated, other_prefixes, ignorable)
+        return replace(names, renamed=renamed)
 
     return ModelFamily(
         name=name,

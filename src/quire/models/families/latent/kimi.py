@@ -78,4 +78,9 @@ KIMI_LINEAR = decoder_family(
         "moe_intermediate_size": 1024, "routed_scaling_factor": 2.446,
         "max_position_embeddings": 1048576, "first_k_dense_replace": 1,
     },
+    # transformers 5 saves the MLP of a dense layer with the prefix of experts.
+    renamed=tuple(
+        (f".block_sparse_moe.{part}_proj.weight", f".mlp.{part}_proj.weight")
+        for part in ("gate", "up", "down")
+    ),
 )  # fmt: skip
