@@ -372,8 +372,11 @@ class SamplingParams(msgspec.Struct, metaclass=_CheckedNames, omit_defaults=True
     ) -> None:
         """Tokenize `bad_words`, and add the token sequences that the model must `never` generate.
         Raises RequestError for words without tokens, or for too many words."""
-        words = None if tokenizer is None else self.bad_words
-        own = bad_word_token_ids(words, tokenizer, env.max_bad_words()) if words else []
+        words = self.bad_words
+        if tokenizer is None or not words:
+            own = []
+        else:
+            own = bad_word_token_ids(words, tokenizer, env.max_bad_words())
         self._bad_words_token_ids = [*own, *never] or None
 
     def _normalise_numbers(self) -> None:
