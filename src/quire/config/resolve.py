@@ -312,14 +312,14 @@ def resolve_never_generated(
     of the user that have no effect. `own` are the model's own."""
     given = args.override_generation_config or {}
     source = own.source if own.values else "override_generation_config"
-    config = GenerationConfig({**own.values, **given}, source)
-    if ignored := without_effect(config):
+    values = {**own.values, **given}
+    if ignored := without_effect(values):
         logger.warning(
             "These settings of %s have no effect here: %s",
             source,
             ", ".join(f"{key}={quoted(value)}" for key, value in ignored.items()),
         )
-    return never_generated(config, eos_token_ids, vocab_size)
+    return never_generated(values, source, eos_token_ids, vocab_size)
 
 
 def resolve_max_output_tokens(args: EngineArgs, defaults: Mapping[str, Any]) -> int | None:

@@ -14,7 +14,7 @@ from quire.errors import ConfigError
 
 
 def _found(**values: Any) -> tuple[list[int], ...]:
-    return never_generated(GenerationConfig(values, "g.json"), (7, 8), 100)
+    return never_generated(values, "g.json", (7, 8), 100)
 
 
 def test_tokens_and_words() -> None:

@@ -6,13 +6,10 @@ Called when an engine is configured. Source of keys and neutral values: transfor
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from typing import TYPE_CHECKING, Any
+from collections.abc import Collection, Mapping
+from typing import Any
 
 from quire.errors import ConfigError, quoted
-
-if TYPE_CHECKING:
-    from quire.config.checkpoint.model_files import GenerationConfig
 
 BANNING_KEYS = ("suppress_tokens", "bad_words_ids")
 _MAX_TOKENS = 1 << 16
@@ -46,23 +43,22 @@ RULE_KEYS = (*BANNING_KEYS, *_NEUTRAL)
 """Keys that change which tokens transformers chooses, besides those of `SamplingParams`."""
 
 
-def without_effect(config: GenerationConfig) -> dict[str, Any]:
+def without_effect(values: Mapping[str, Any]) -> dict[str, Any]:
     """The settings that change what transformers generates, and nothing here."""
-    values = config.values
     return {
         key: values[key] for key, same in _NEUTRAL.items() if values.get(key, same[0]) not in same
     }
 
 
 def never_generated(
-    config: GenerationConfig, eos_token_ids: Collection[int], vocab_size: int
+    values: Mapping[str, Any], source: str, eos_token_ids: Collection[int], vocab_size: int
 ) -> tuple[list[int], ...]:
     """The sequences of tokens that are never generated: `suppress_tokens` and `bad_words_ids`. Ids
     that are not in the vocabulary need no ban, and a word that is an end token has none, as in
-    transformers. Raises ConfigError for anything but lists of ids, and for too many of them."""
-    source = config.source
-    singles = _ids(config.values.get("suppress_tokens"), "suppress_tokens", source)
-    words = config.values.get("bad_words_ids")
+    transformers. `source` names the file in messages. Raises ConfigError for anything but lists of
+    ids, and for too many of them."""
+    singles = _ids(values.get("suppress_tokens"), "suppress_tokens", source)
+    words = values.get("bad_words_ids")
     if not isinstance(words, list | None):
         raise _error(source, "bad_words_ids", "a list of lists of token ids", words)
     sequences = [_ids(word, "bad_words_ids", source) for word in words or ()]
