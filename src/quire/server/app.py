@@ -39,8 +39,9 @@ from quire.server.fleet.use import with_loaded_model
 from quire.server.http import ignored_fields
 from quire.server.http.auth import PROBE_PATHS, AuthMiddleware
 from quire.server.http.event_stream import while_present
-from quire.server.http.middleware import BodyMiddleware, LocalGuardMiddleware, RequestIdMiddleware
+from quire.server.http.middleware import BodyMiddleware, RequestIdMiddleware
 from quire.server.http.problems import Problem, for_route, problem_of
+from quire.server.http.web_pages import WebPageGuard
 from quire.server.openapi import docs_page, openapi_document
 from quire.units import KiB
 
@@ -148,11 +149,15 @@ def _middleware(
                 expose_headers=["X-Request-Id", "Retry-After", ignored_fields.HEADER],
             )
         )
-    if not keys and args.is_loopback and args.uds is None:
-        hosts = (args.host, *args.allowed_hosts)
-        origins = args.allowed_origins
-        guard = Middleware(LocalGuardMiddleware, allowed_hosts=hosts, allowed_origins=origins)
-        layers.append(guard)
+    if not keys:
+        layers.append(
+            Middleware(
+                WebPageGuard,
+                allowed_hosts=(args.host, *args.allowed_hosts) if args.uds is None else ("*",),
+                allowed_origins=args.allowed_origins,
+                takes_short_names=not args.is_loopback,
+            )
+        )
     layers.append(Middleware(AuthMiddleware, keys=keys, public=public_requests(context)))
     layers.append(
         Middleware(

@@ -66,8 +66,9 @@ class ServerArgs:
     allow_no_api_key: bool = False
     """Accept listening beyond loopback without any API key."""
     allowed_hosts: tuple[str, ...] = ()
-    """Further names (of a reverse proxy, say) by which a server without API keys may be called;
-    it answers to localhost and its own address only, so that no web page can use it."""
+    """Further names (of a reverse proxy, say) by which a server without API keys may be called, `*`
+    for all. It answers to localhost, addresses and the machine's name, and beyond loopback to
+    names without a dot: no web page of another site can use it."""
     ssl_keyfile: str | None = None
     """Private key of the TLS certificate (PEM)."""
     ssl_certfile: str | None = None

@@ -97,9 +97,10 @@ def is_json(request: Request) -> bool:
     Ollama does not look at the content type, and LiteLLM and `curl -d` send another one. A browser
     adds an Origin, and asks before it sends JSON to another site; so such a request must name it.
     """
-    if route_path(request.scope).startswith(OLLAMA_PREFIX) and "origin" not in request.headers:
+    has_page = "origin" in request.headers
+    if not has_page and route_path(request.scope).startswith(OLLAMA_PREFIX):
         return True
-    media = request.headers.get("content-type", "application/json")
+    media = request.headers.get("content-type", "" if has_page else "application/json")
     media = media.partition(";")[0].strip().lower()
     return media == "application/json" or media.endswith("+json")
 
