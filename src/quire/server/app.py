@@ -37,7 +37,7 @@ from quire.server.context import ServerContext
 from quire.server.endpoints import ENDPOINTS, SWITCHES, endpoints_of
 from quire.server.fleet.use import with_loaded_model
 from quire.server.http import ignored_fields
-from quire.server.http.auth import PROBE_PATHS, AuthMiddleware
+from quire.server.http.auth import PROBE_PATHS, AuthMiddleware, check_operator, operator_keys
 from quire.server.http.event_stream import while_present
 from quire.server.http.middleware import BodyMiddleware, RequestIdMiddleware
 from quire.server.http.problems import Problem, for_route, problem_of
@@ -52,6 +52,11 @@ _WATCHED_BYTES = 256 * KiB
 
 def build_app(context: ServerContext, keys: tuple[str, ...]) -> Starlette:
     """The application for one context; `keys` empty: no key is needed."""
+    if len(keys) > 1:
+        logger.info(
+            "%d API keys: %d may change and read what all share (SECURITY.md)",
+            len(keys), len(operator_keys(context.args, keys)),
+        )  # fmt: skip
     endpoints = endpoints_of(
         context.args,
         has_profiler=context.has_profiler,
@@ -158,7 +163,9 @@ def _middleware(
                 takes_short_names=not args.is_loopback,
             )
         )
-    layers.append(Middleware(AuthMiddleware, keys=keys, public=public_requests(context)))
+    operators = operator_keys(args, keys)
+    public = public_requests(context)
+    layers.append(Middleware(AuthMiddleware, keys=keys, operators=operators, public=public))
     layers.append(
         Middleware(
             BodyMiddleware,
@@ -178,6 +185,8 @@ def _handler(context: ServerContext, endpoint: Endpoint) -> Callable[..., Any]:
 
 async def _answered(endpoint: Endpoint, request: Request) -> Any:
     """Reads what the endpoint's function takes, and makes a reply of what it returns."""
+    if endpoint.for_operator:
+        check_operator(request.scope)
     given: list[Any] = [request]
     if endpoint.takes == "body":
         given.append(await read_body(request, endpoint.request[0]))

@@ -61,6 +61,9 @@ class ServerArgs:
     api_key: tuple[str, ...] = ()
     """Keys that callers may present as `Authorization: Bearer KEY`. Also read from the
     environment variable QUIRE_API_KEY (or VLLM_API_KEY)."""
+    operator_api_key: tuple[str, ...] = ()
+    """Of several keys those that may change and read what all share: adapters, models, /metrics and
+    the like (SECURITY.md). Also read from QUIRE_OPERATOR_API_KEY. By default the first key."""
     api_key_file: str | None = None
     """File with one key per line; blank lines and lines starting with # are skipped."""
     allow_no_api_key: bool = False
@@ -118,8 +121,8 @@ class ServerArgs:
     enable_tokenizer_info_endpoint: bool = False
     """Serve the tokenizer's configuration, chat template included, at /tokenizer_info."""
     enable_dev_routes: bool = False
-    """Serve the routes that control the engine (/sleep, /pause, /server_info ...), to all callers
-    who may call. Also switched on by the environment variable VLLM_SERVER_DEV_MODE=1."""
+    """Serve the routes that control the engine (/sleep, /pause, /server_info ...), of several keys
+    to the operator's. Also switched on by the environment variable VLLM_SERVER_DEV_MODE=1."""
     enable_per_request_metrics: bool = False
     """Put timings into every reply (otherwise only where the request says
     `include_metrics: true`)."""

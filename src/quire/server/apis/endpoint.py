@@ -18,6 +18,8 @@ Switch = Literal[
 ]
 BAD_BODY = (400, 404, 408, 413, 415)
 """Statuses of replies to a body that cannot be answered."""
+_FOR_ALL: frozenset[Switch | None] = frozenset({None, "tokenizer_info"})
+"""Switches whose endpoints are for the holders of all keys; others are for the operator's."""
 _USE_MODEL = frozenset({"generation", "pooling", "prompts", "responses"})
 """Tags of the endpoints whose bodies are for a model."""
 
@@ -51,6 +53,8 @@ class Endpoint:
     """503 has the same body as 200."""
     switch: Switch | None
     """The switch that must be on; None: the endpoint always exists."""
+    for_operator: bool
+    """Whether it changes or shows what the holders of several API keys share."""
 
     @property
     def form(self) -> Literal["openai", "messages", "ollama"]:
@@ -62,6 +66,11 @@ class Endpoint:
     @property
     def statuses(self) -> tuple[int, ...]:
         """Statuses of error replies besides 401 and 503."""
+        own = self._own_statuses
+        return tuple(dict.fromkeys((*own, 403))) if self.for_operator else own
+
+    @property
+    def _own_statuses(self) -> tuple[int, ...]:
         if self.errors is not None:
             return self.errors
         if not self.request:
@@ -100,15 +109,20 @@ class Routes:
         errors: tuple[int, ...] | None = None,
         can_be_unwell: bool = False,
         switch: Switch | None = None,
+        for_operator: bool | None = None,
     ) -> Callable[[H], H]:
         """Declares the endpoints that the decorated function answers. It is given the body if it
         has a second parameter, whose type is the body's; or the query or the form, if that is
         called `query` or `form`.
 
         `request`: the type, or a tuple of the types, of a body that the function reads itself.
+        `for_operator`: by default those with a switch are.
         `response`: that of the JSON in responses that it makes itself; otherwise it is the type of
         what it returns.
         """
+
+        needed = switch or self._switch
+        is_operators = needed not in _FOR_ALL if for_operator is None else for_operator
 
         def declare(handler: H) -> H:
             hints = get_type_hints(handler)
@@ -133,7 +147,8 @@ class Routes:
                     has_named_events=has_named_events,
                     errors=errors,
                     can_be_unwell=can_be_unwell,
-                    switch=switch or self._switch,
+                    switch=needed,
+                    for_operator=is_operators,
                 ))  # fmt: skip
             return handler
 

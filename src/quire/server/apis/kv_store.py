@@ -55,7 +55,7 @@ async def usage(http: Request) -> dict[str, Any]:
     return found
 
 
-@ROUTES.on("POST", "/kv/clear")
+@ROUTES.on("POST", "/kv/clear", for_operator=False)
 async def clear(http: Request) -> KVCleared:
     """Drops all K/V of this engine's tiers, of all models that share them. Where there are several
     API keys, that of the caller's key and this model alone."""

@@ -164,7 +164,7 @@ async def props(http: Request) -> Props:
     )
 
 
-@ROUTES.on("GET", "/slots", errors=(404,))
+@ROUTES.on("GET", "/slots", errors=(404,), for_operator=True)
 async def slots(http: Request) -> list[Slot]:
     """The places for requests that run at once. `?model=NAME` chooses the model."""
     model = context_of(http).target(http.query_params.get("model")).model

@@ -47,19 +47,21 @@ from quire.server.generation.pooling import (
 from quire.server.generation.prompts import prompt_ids
 from quire.server.generation.replies.portions import ReplyHead
 from quire.server.generation.request_fields import Count, Int64
+from quire.server.http.auth import check_operator, is_operator
 from quire.server.http.problems import HttpError
 from quire.server.served_model import ServedModel
 from quire.server.work_pool import INLINE_SIZE
 
 
 def keep_loaded(http: Request, model: ServedModel, keep_alive: str | int | float | None) -> None:
-    """Applies a request's `keep_alive`. A server of one model never unloads it: the reply names the
-    field as ignored. Raises RequestError if the value is not a duration."""
+    """Applies a request's `keep_alive`. A server of one model never unloads it, and of several API
+    keys only the operator's decide: the reply names the field as ignored. Raises RequestError if
+    the value is not a duration."""
     if keep_alive is None:
         return
     seconds = parsed_keep_alive(keep_alive)
     context = context_of(http)
-    if context.fleet is None:
+    if context.fleet is None or not is_operator(http.scope):
         context.ignored_fields.tell(http, ["keep_alive"])
     else:
         context.fleet.keep_alive(model, seconds)
@@ -91,6 +93,8 @@ async def _loaded_or_unloaded(http: Request, asked: TextFields) -> dict[str, Any
     target = context_of(http).target(asked.model)
     fleet = context_of(http).fleet
     unloads = asked.only_unloads and fleet is not None
+    if unloads:
+        check_operator(http.scope)
     if fleet is None or not unloads or fleet.is_loaded(target.model):
         keep_loaded(http, target.model, asked.keep_alive)
     if unloads and fleet is not None:
