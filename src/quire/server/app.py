@@ -187,6 +187,7 @@ async def _answered(endpoint: Endpoint, request: Request) -> Any:
     """Reads what the endpoint's function takes, and makes a reply of what it returns."""
     if endpoint.for_operator:
         check_operator(request.scope)
+    endpoint.attach(request)
     given: list[Any] = [request]
     if endpoint.takes == "body":
         given.append(await read_body(request, endpoint.request[0]))

@@ -51,7 +51,7 @@ _BITS = 8
 ROUTES = Routes("pooling")
 
 
-@ROUTES.on("POST", "/v2/embed", response=CohereEmbedReply)
+@ROUTES.on("POST", "/v2/embed", gives="embed", response=CohereEmbedReply)
 async def embed(http: Request, request: CohereEmbedRequest) -> Response | None:
     """A vector for each text."""
     texts = request.texts

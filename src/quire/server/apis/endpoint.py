@@ -7,8 +7,11 @@ from dataclasses import dataclass
 from types import UnionType
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
+from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp
+
+from quire.server.fleet.choice import Gives
 
 Handler = Callable[..., Awaitable[Any]]
 H = TypeVar("H", bound=Handler)
@@ -22,6 +25,9 @@ _FOR_ALL: frozenset[Switch | None] = frozenset({None, "tokenizer_info"})
 """Switches whose endpoints are for the holders of all keys; others are for the operator's."""
 _USE_MODEL = frozenset({"generation", "pooling", "prompts", "responses"})
 """Tags of the endpoints whose bodies are for a model."""
+_GIVES: dict[str, Gives] = {"generation": "text", "responses": "text", "pooling": "pooled"}
+"""By tag, for endpoints that do not say what they give."""
+_KEY = "quire.endpoint"
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +61,18 @@ class Endpoint:
     """The switch that must be on; None: the endpoint always exists."""
     for_operator: bool
     """Whether it changes or shows what the holders of several API keys share."""
+    gives: Gives
+    """What a model must give to answer it, if a request names none."""
+
+    @staticmethod
+    def of(request: Request) -> Endpoint:
+        """The endpoint that answers a request."""
+        found: Endpoint = request.scope[_KEY]
+        return found
+
+    def attach(self, request: Request) -> None:
+        """Lets `of` find it."""
+        request.scope[_KEY] = self
 
     @property
     def form(self) -> Literal["openai", "messages", "ollama"]:
@@ -81,6 +99,11 @@ class Endpoint:
     def uses_model(self) -> bool:
         """Whether the model that the body names must be loaded."""
         return bool(self.request) and self.tag in _USE_MODEL
+
+    @property
+    def takes_model_in_query(self) -> bool:
+        """Whether it is for the engine of one model, which `?model=` chooses."""
+        return self.switch in ("dev", "kv_store")
 
     @property
     def refuses_queries(self) -> bool:
@@ -110,6 +133,7 @@ class Routes:
         can_be_unwell: bool = False,
         switch: Switch | None = None,
         for_operator: bool | None = None,
+        gives: Gives | None = None,
     ) -> Callable[[H], H]:
         """Declares the endpoints that the decorated function answers. It is given the body if it
         has a second parameter, whose type is the body's; or the query or the form, if that is
@@ -149,6 +173,7 @@ class Routes:
                     can_be_unwell=can_be_unwell,
                     switch=needed,
                     for_operator=is_operators,
+                    gives=gives or _GIVES.get(tag or self._tag, "anything"),
                 ))  # fmt: skip
             return handler
 

@@ -20,7 +20,7 @@ from quire.config.records import ModelConfig
 from quire.errors import EngineDeadError, EngineGenerateError
 from quire.server import ui
 from quire.server.apis.endpoint import Routes
-from quire.server.bodies.json_http import context_of, json_response
+from quire.server.bodies.json_http import context_of, json_response, queried_model
 from quire.server.context import ServerContext
 from quire.server.http.auth import is_operator
 from quire.server.http.event_stream import PLAIN_FORM, EventStream, event
@@ -168,7 +168,7 @@ async def live_view(http: Request) -> Response | ASGIApp:
     """
     context, views = context_of(http), http.app.state.live
     shows_use = is_operator(http.scope)
-    model = context.target(http.query_params.get("model")).model
+    model = queried_model(http)
     view: LiveView = views.setdefault(model.names[0], LiveView(context, model))
     if "text/event-stream" not in http.headers.get("accept", ""):
         return json_response(await view.snapshot(shows_use=shows_use))

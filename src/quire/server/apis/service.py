@@ -14,7 +14,7 @@ from quire.config.kv_cache import KVEventsConfig
 from quire.errors import ConfigError, RequestError
 from quire.metrics.exposition import CONTENT_TYPE
 from quire.server.apis.endpoint import BAD_BODY, Routes
-from quire.server.bodies.json_http import context_of, json_response
+from quire.server.bodies.json_http import context_of, json_response, queried_model
 from quire.server.fleet.catalog import keep_alive_seconds
 from quire.server.generation.request_fields import Count
 from quire.server.http.auth import is_operator
@@ -155,7 +155,7 @@ async def version(_: Request) -> VersionResponse:
 @ROUTES.on("GET", "/kv_event_sources", for_operator=True)
 async def kv_event_sources(http: Request) -> dict[str, KVEventsConfig]:
     """Where KV events are sent, by data-parallel rank; empty: nowhere."""
-    sources = context_of(http).model.live_engine().get_kv_event_sources()
+    sources = queried_model(http).live_engine().get_kv_event_sources()
     return {str(rank): source for rank, source in sources.items()}
 
 

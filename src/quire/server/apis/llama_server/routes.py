@@ -125,7 +125,7 @@ async def _answer(
     return await generate(http, request, "llama", completion_prompts, writer, LLAMA_FORM)
 
 
-@ROUTES.on("POST", "/apply-template", tag="prompts")
+@ROUTES.on("POST", "/apply-template", tag="prompts", gives="text")
 async def apply_template(http: Request, asked: ApplyTemplateRequest) -> AppliedTemplate:
     """The prompt that the chat template makes of a conversation."""
     if not asked.messages:

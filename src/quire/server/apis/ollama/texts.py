@@ -180,7 +180,9 @@ class OllamaEmbedReply(msgspec.Struct, kw_only=True):
     prompt_eval_count: Count
 
 
-@ROUTES.on("POST", "/api/embed", request=OllamaEmbedRequest, response=OllamaEmbedReply)
+@ROUTES.on(
+    "POST", "/api/embed", gives="embed", request=OllamaEmbedRequest, response=OllamaEmbedReply
+)
 async def embed(http: Request) -> Response | None:
     """A vector for each text."""
     began_at = time.monotonic()
@@ -201,7 +203,7 @@ async def embed(http: Request) -> Response | None:
     return await job.model.pool.run(sum(map(len, reply.embeddings)), json_response, reply)
 
 
-@ROUTES.on("POST", "/api/embeddings")
+@ROUTES.on("POST", "/api/embeddings", gives="embed")
 async def embeddings(
     http: Request, request: OllamaEmbeddingsRequest
 ) -> OllamaEmbeddingsReply | None:
