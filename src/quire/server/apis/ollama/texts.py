@@ -13,7 +13,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp
 
-from quire.server.apis.chat.prompts import planned_prompt
+from quire.server.apis.chat.prompts import filled_prompt, planned_prompt
 from quire.server.apis.chat.reply_plan import ChatPrompt
 from quire.server.apis.chat.schema import ChatRequest
 from quire.server.apis.chat.tools import tool_use
@@ -35,6 +35,7 @@ from quire.server.apis.ollama.writer import OLLAMA_FORM, OllamaWriter, now
 from quire.server.apis.service import parsed_keep_alive
 from quire.server.bodies.json_http import context_of, json_response, read_body
 from quire.server.generation import begin
+from quire.server.generation.gaps import Gap
 from quire.server.generation.limits import count_chars
 from quire.server.generation.pooling import (
     PoolingFields,
@@ -82,9 +83,11 @@ async def chat(http: Request, asked: OllamaChatRequest) -> Response | ASGIApp:
 @ROUTES.on("POST", "/api/generate", tag="generation", response=GenerateReply, stream=GenerateReply)
 async def generate(http: Request, asked: GenerateRequest) -> Response | ASGIApp:
     """Answers a prompt, in Ollama's form."""
-    if not asked.prompt and not asked.system:
+    if not (asked.prompt or asked.system or asked.suffix):
         return json_response(GenerateReply(**await _loaded_or_unloaded(http, asked), response=""))
     make_prompt = partial(_raw_prompt, asked) if asked.raw else _prompt_of_chat
+    if asked.suffix:
+        make_prompt = partial(filled_prompt, Gap(asked.prompt, asked.suffix))
     return await _answer(http, asked, partial(generate_request, asked), make_prompt, is_chat=False)
 
 
