@@ -53,6 +53,9 @@ class ServerArgs:
     allow_model_changes: bool = False
     """Let callers pull models from the hub, give them further names and delete what they pulled
     (Ollama's /api/pull, /api/copy and /api/delete)."""
+    allow_any_model_name: bool = False
+    """Let the one model answer requests that name an unknown one, on all routes; the routes of
+    llama-server and of Hugging Face's servers always do. A header of the reply says so."""
     headless: bool = False
     """Serve no HTTP: give the cores of this machine to the engine at --master-addr, as its
     --node-rank."""

@@ -63,6 +63,9 @@ class Endpoint:
     """Whether it changes or shows what the holders of several API keys share."""
     gives: Gives
     """What a model must give to answer it, if a request names none."""
+    takes_any_name: bool
+    """Whether the one model answers requests that name an unknown one, as in the server whose API
+    this is."""
 
     @staticmethod
     def of(request: Request) -> Endpoint:
@@ -114,7 +117,10 @@ class Endpoint:
 class Routes:
     """The endpoints of one module. `tag` and `switch` are those of most of them."""
 
-    def __init__(self, tag: str, switch: Switch | None = None) -> None:
+    def __init__(
+        self, tag: str, switch: Switch | None = None, *, takes_any_name: bool = False
+    ) -> None:
+        self._takes_any_name = takes_any_name
         self._tag = tag
         self._switch = switch
         self.endpoints: list[Endpoint] = []
@@ -173,6 +179,7 @@ class Routes:
                     can_be_unwell=can_be_unwell,
                     switch=needed,
                     for_operator=is_operators,
+                    takes_any_name=self._takes_any_name,
                     gives=gives or _GIVES.get(tag or self._tag, "anything"),
                 ))  # fmt: skip
             return handler

@@ -138,7 +138,7 @@ async def score(http: Request, request: ScoreRequest) -> ScoreResponse | None:
     return job.reply(ScoreResponse, items, found)
 
 
-@ROUTES.on("POST", "/rerank", "/v1/rerank", gives="scores")
+@ROUTES.on("POST", "/rerank", "/v1/rerank", "/reranking", "/v1/reranking", gives="scores")
 async def rerank(http: Request, request: RerankRequest) -> RerankResponse | list[TeiRank] | None:
     """The documents in the order of their scores, in vLLM's and Jina's form.
 

@@ -180,7 +180,7 @@ async def ready(http: Request) -> Response:
     return _status(state, reason, is_well=state == "ready")
 
 
-@ROUTES.on("GET", "/health", **_HEALTH)
+@ROUTES.on("GET", "/health", "/v1/health", **_HEALTH)
 async def health(http: Request) -> Response:
     """Whether the engine is up: loaded and not dead, whatever it is busy with."""
     state, reason = context_of(http).state()

@@ -155,9 +155,19 @@ def _name_model(request: Request, body: Any, gives: Gives) -> None:
     Raises RequestError."""
     context = context_of(request)
     body.model = _asked_name(request, body.model)
+    if not context.knows(body.model) and takes_any_name(request):
+        context.ignored_fields.tell(request, ["model"])
+        body.model = None
     if not body.model and context.fleet is not None:
         task = getattr(body, "task", None) if gives == "pooled" else None
         body.model = first_that_gives(context.models, task or gives).names[0]
+
+
+def takes_any_name(request: Request) -> bool:
+    """Whether the one model answers a request that names an unknown one."""
+    context = context_of(request)
+    is_allowed = Endpoint.of(request).takes_any_name or context.args.allow_any_model_name
+    return is_allowed and context.fleet is None and not context.model.adapters.resolvers
 
 
 def _asked_name(request: Request, in_body: str | None) -> str | None:
@@ -189,6 +199,8 @@ async def model_of(request: Request, gives: Gives) -> ServedModel:
         raise HttpError(decode_problem(error)) from None
     context = context_of(request)
     name = _asked_name(request, named.model)
+    if not context.knows(name) and takes_any_name(request):
+        name = None
     if name or context.fleet is None:
         return context.target(name).model
     return first_that_gives(context.models, gives)

@@ -239,7 +239,9 @@ def delta_of(events: Iterable[Event], plan: ReplyPlan) -> Delta | None:
 ROUTES = Routes("generation")
 
 
-@ROUTES.on("POST", "/v1/chat/completions", response=ChatResponse, stream=ChatChunk)
+@ROUTES.on(
+    "POST", "/v1/chat/completions", "/chat/completions", response=ChatResponse, stream=ChatChunk
+)
 async def chat_completions(http: Request, request: ChatRequest) -> Response | ASGIApp:
     """Continues a conversation."""
     return await generate(http, request, "chatcmpl", chat_prompts, chat_writer)

@@ -1,5 +1,5 @@
 """The routes of text-embeddings-inference: `/embed`, `/embed_all`, `/embed_sparse`, `/predict`,
-`/similarity`, `/info` and `/`. Its `/rerank` is in `apis/scores`."""
+`/similarity` and `/info`. Its `/rerank` is in `apis/scores`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from quire.frontend.inputs.model_checks import cannot_pool, wrong_task
 from quire.frontend.scoring import PairTokens, ScoreLimits
 from quire.protocol.pooling_params import PoolingParams
 from quire.server.apis.endpoint import Routes
-from quire.server.bodies.json_http import context_of, json_response, model_of, read_body
+from quire.server.bodies.json_http import context_of, json_response
 from quire.server.fleet.choice import first_that_gives
 from quire.server.generation.pooling import (
     PoolingFields,
@@ -112,7 +112,7 @@ class TeiInfo(msgspec.Struct, kw_only=True):
     version: str
 
 
-ROUTES = Routes("pooling")
+ROUTES = Routes("pooling", takes_any_name=True)
 
 
 @ROUTES.on("POST", "/embed", gives="embed", response=list[list[float]])
@@ -160,21 +160,6 @@ async def embed_sparse(http: Request, request: TeiRequest) -> Response | None:
         size_of([one.prompt_token_ids for one in results]),
         lambda: json_response([_sparse(one, special, pooling) for one in results]),
     )
-
-
-@ROUTES.on(
-    "POST",
-    "/",
-    gives="embed or classify",
-    request=(TeiEmbedRequest, TeiPredictRequest),
-    response=(list[list[float]], list[Prediction], list[list[Prediction]]),
-)
-async def root(http: Request) -> Any:
-    """What the model gives: its vectors or its classes. huggingface_hub's clients use it."""
-    pooling = (await model_of(http, "embed or classify")).config.model.pooling
-    if pooling is not None and pooling.task == "classify":
-        return await predict(http, await read_body(http, TeiPredictRequest))
-    return await embed(http, await read_body(http, TeiEmbedRequest))
 
 
 @ROUTES.on("POST", "/predict", gives="classify")

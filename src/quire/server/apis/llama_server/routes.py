@@ -89,7 +89,7 @@ class LlamaWriter(StepWriter):
         return timings
 
 
-ROUTES = Routes("server")
+ROUTES = Routes("server", takes_any_name=True)
 _GENERATION: dict[str, Any] = {
     "tag": "generation", "response": LlamaReply, "stream": LlamaReply, "has_named_events": True,
 }  # fmt: skip
