@@ -109,6 +109,16 @@ def test_the_first_valid_key_of_a_request_decides(make_harness: MakeHarness) -> 
     assert "--operator-api-key" in reply.json()["error"]["message"]
 
 
+def test_the_load_of_the_engine_is_reported_to_the_operator(make_harness: MakeHarness) -> None:
+    harness = make_harness(keys=KEYS)
+    body = {"prompt": "a", "max_tokens": 1}
+    for key, is_reported in ((OPERATOR, True), (TENANT, False)):
+        headers = {**with_key(key), "endpoint-load-metrics-format": "JSON"}
+        reply = harness.post("/v1/completions", body, headers=headers)
+        assert reply.status_code == 200
+        assert ("endpoint-load-metrics" in reply.headers) == is_reported
+
+
 def test_the_live_view_shows_a_tenant_what_the_model_is(make_harness: MakeHarness) -> None:
     harness = make_harness(keys=KEYS)
     mine = harness.request("GET", "/quire/live", headers=with_key(TENANT)).json()
