@@ -19,7 +19,7 @@ from quire.server.http.problems import OLLAMA_PREFIX
 from .conftest import Harness, MakeHarness
 
 KEY = "secret-key"
-OPEN = {("GET", path) for path in ("/live", "/ready", "/health", "/ping", "/version")}
+OPEN = {("GET", path) for path in ("/live", "/ready", "/health", "/v1/health", "/ping", "/version")}
 OPEN |= {("POST", "/ping")}
 
 
