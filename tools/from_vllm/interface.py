@@ -84,8 +84,9 @@ def routes() -> str:
     for endpoint in ENDPOINTS:
         what = (endpoint.handler.__doc__ or "").strip().splitlines()[0]
         switch = SWITCHES[endpoint.switch] if endpoint.switch else ""
-        rows.append([code(f"{endpoint.method} {endpoint.path}"), what, switch])
-    return table(["route", "what", "only with"], rows)
+        key = "the operator's" if endpoint.for_operator else ""
+        rows.append([code(f"{endpoint.method} {endpoint.path}"), what, switch, key])
+    return table(["route", "what", "only with", "key"], rows)
 
 
 def absent_routes() -> str:

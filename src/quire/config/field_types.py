@@ -22,7 +22,7 @@ MAX_TEXT_CHARS = 1 << 20
 _MAX_DEPTH = 64
 _MAX_VALUES = 1 << 20
 _MIN_INT, _MAX_INT = -(2**63), 2**63 - 1
-_SECRETS = frozenset({"api_key", "hf_token"})
+_SECRETS = frozenset({"api_key", "operator_api_key", "hf_token"})
 """Fields whose values must not appear in messages."""
 
 _NAMES: dict[Any, str] = {

@@ -37,10 +37,11 @@ from quire.server.context import ServerContext
 from quire.server.endpoints import ENDPOINTS, SWITCHES, endpoints_of
 from quire.server.fleet.use import with_loaded_model
 from quire.server.http import ignored_fields
-from quire.server.http.auth import PROBE_PATHS, AuthMiddleware
+from quire.server.http.auth import PROBE_PATHS, AuthMiddleware, check_operator, operator_keys
 from quire.server.http.event_stream import while_present
-from quire.server.http.middleware import BodyMiddleware, LocalGuardMiddleware, RequestIdMiddleware
+from quire.server.http.middleware import BodyMiddleware, RequestIdMiddleware
 from quire.server.http.problems import Problem, for_route, problem_of
+from quire.server.http.web_pages import WebPageGuard
 from quire.server.openapi import docs_page, openapi_document
 from quire.units import KiB
 
@@ -51,6 +52,11 @@ _WATCHED_BYTES = 256 * KiB
 
 def build_app(context: ServerContext, keys: tuple[str, ...]) -> Starlette:
     """The application for one context; `keys` empty: no key is needed."""
+    if len(keys) > 1:
+        logger.info(
+            "%d API keys: %d may change and read what all share (SECURITY.md)",
+            len(keys), len(operator_keys(context.args, keys)),
+        )  # fmt: skip
     endpoints = endpoints_of(
         context.args,
         has_profiler=context.has_profiler,
@@ -148,12 +154,18 @@ def _middleware(
                 expose_headers=["X-Request-Id", "Retry-After", ignored_fields.HEADER],
             )
         )
-    if not keys and args.is_loopback and args.uds is None:
-        hosts = (args.host, *args.allowed_hosts)
-        origins = args.allowed_origins
-        guard = Middleware(LocalGuardMiddleware, allowed_hosts=hosts, allowed_origins=origins)
-        layers.append(guard)
-    layers.append(Middleware(AuthMiddleware, keys=keys, public=public_requests(context)))
+    if not keys:
+        layers.append(
+            Middleware(
+                WebPageGuard,
+                allowed_hosts=(args.host, *args.allowed_hosts) if args.uds is None else ("*",),
+                allowed_origins=args.allowed_origins,
+                takes_short_names=not args.is_loopback,
+            )
+        )
+    operators = operator_keys(args, keys)
+    public = public_requests(context)
+    layers.append(Middleware(AuthMiddleware, keys=keys, operators=operators, public=public))
     layers.append(
         Middleware(
             BodyMiddleware,
@@ -173,6 +185,9 @@ def _handler(context: ServerContext, endpoint: Endpoint) -> Callable[..., Any]:
 
 async def _answered(endpoint: Endpoint, request: Request) -> Any:
     """Reads what the endpoint's function takes, and makes a reply of what it returns."""
+    if endpoint.for_operator:
+        check_operator(request.scope)
+    endpoint.attach(request)
     given: list[Any] = [request]
     if endpoint.takes == "body":
         given.append(await read_body(request, endpoint.request[0]))
@@ -306,6 +321,7 @@ _REASONS: dict[str, tuple[str, ...]] = {
         "/start_draft_weight_update", "/update_weights", "/finish_weight_update",
         "/update_weight_version", "/weight_checker", "/weight_info",
     ),
+    "a conversation is sent as it is or shortened by its client": ("/v1/responses/compact",),
     "the documentation is at /docs": ("/redoc",),
 }  # fmt: skip
 ABSENT_ROUTES: dict[str, str] = {

@@ -53,6 +53,9 @@ class ServerArgs:
     allow_model_changes: bool = False
     """Let callers pull models from the hub, give them further names and delete what they pulled
     (Ollama's /api/pull, /api/copy and /api/delete)."""
+    allow_any_model_name: bool = False
+    """Let the one model answer requests that name an unknown one, on all routes; the routes of
+    llama-server and of Hugging Face's servers always do. A header of the reply says so."""
     headless: bool = False
     """Serve no HTTP: give the cores of this machine to the engine at --master-addr, as its
     --node-rank."""
@@ -61,13 +64,17 @@ class ServerArgs:
     api_key: tuple[str, ...] = ()
     """Keys that callers may present as `Authorization: Bearer KEY`. Also read from the
     environment variable QUIRE_API_KEY (or VLLM_API_KEY)."""
+    operator_api_key: tuple[str, ...] = ()
+    """Of several keys those that may change and read what all share: adapters, models, /metrics and
+    the like (SECURITY.md). Also read from QUIRE_OPERATOR_API_KEY. By default the first key."""
     api_key_file: str | None = None
     """File with one key per line; blank lines and lines starting with # are skipped."""
     allow_no_api_key: bool = False
     """Accept listening beyond loopback without any API key."""
     allowed_hosts: tuple[str, ...] = ()
-    """Further names (of a reverse proxy, say) by which a server without API keys may be called;
-    it answers to localhost and its own address only, so that no web page can use it."""
+    """Further names (of a reverse proxy, say) by which a server without API keys may be called, `*`
+    for all. It answers to localhost, addresses and the machine's name, and beyond loopback to
+    names without a dot: no web page of another site can use it."""
     ssl_keyfile: str | None = None
     """Private key of the TLS certificate (PEM)."""
     ssl_certfile: str | None = None
@@ -117,8 +124,8 @@ class ServerArgs:
     enable_tokenizer_info_endpoint: bool = False
     """Serve the tokenizer's configuration, chat template included, at /tokenizer_info."""
     enable_dev_routes: bool = False
-    """Serve the routes that control the engine (/sleep, /pause, /server_info ...), to all callers
-    who may call. Also switched on by the environment variable VLLM_SERVER_DEV_MODE=1."""
+    """Serve the routes that control the engine (/sleep, /pause, /server_info ...), of several keys
+    to the operator's. Also switched on by the environment variable VLLM_SERVER_DEV_MODE=1."""
     enable_per_request_metrics: bool = False
     """Put timings into every reply (otherwise only where the request says
     `include_metrics: true`)."""

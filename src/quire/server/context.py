@@ -122,6 +122,11 @@ class ServerContext:
         """All names that requests may use: those of models and adapters."""
         return [name for model in self.models for name in (*model.names, *model.adapters)]
 
+    def knows(self, name: str | None) -> bool:
+        """Whether a name in a request means a model or an adapter. None means the first model."""
+        names = self.names
+        return not name or name in names or name.removesuffix(_LATEST) in names
+
     def target(self, name: str | None) -> Target:
         """The model and adapter that a request's `model` names, with or without `:latest`; without
         a name, the first model. Raises HttpError 404 for an unknown name."""

@@ -9,16 +9,18 @@ from quire.server.apis import (
     embeddings,
     invocations,
     kv_store,
+    mistral,
     page,
     scores,
     service,
-    tei,
 )
 from quire.server.apis.audio import routes as audio
 from quire.server.apis.chat import routes as chat
 from quire.server.apis.completions import routes as completions
 from quire.server.apis.endpoint import Endpoint, Switch
 from quire.server.apis.engine import routes as engine
+from quire.server.apis.hugging_face import tei, tgi
+from quire.server.apis.llama_server import embedding as llama_embedding
 from quire.server.apis.llama_server import routes as llama_server
 from quire.server.apis.messages import routes as messages
 from quire.server.apis.ollama import models as ollama_models
@@ -40,9 +42,9 @@ SWITCHES: dict[Switch, str] = {
 """Options that switch optional endpoints on."""
 
 _MODULES = (
-    completions, chat, audio, messages, responses, text, tokens, invocations, embeddings, scores,
-    cohere, tei, ollama_texts, ollama_models, llama_server, service, adapters, page, kv_store,
-    engine,
+    completions, chat, audio, messages, responses, mistral, text, tokens, invocations, embeddings,
+    scores, cohere, tei, tgi, ollama_texts, ollama_models, llama_server, llama_embedding, service,
+    adapters, page, kv_store, engine,
 )  # fmt: skip
 ENDPOINTS: tuple[Endpoint, ...] = tuple(
     endpoint for module in _MODULES for endpoint in module.ROUTES.endpoints

@@ -61,9 +61,29 @@ WRONG: list[tuple[dict[str, Any], str, str]] = [
     ({"guided_whitespace_pattern": " "}, "guided_whitespace_pattern", "must use one kind"),
     ({"guided_json": SCHEMA, "guided_regex": "a"}, "guided_json", "only use one kind"),
     (
-        {"guided_json": SCHEMA, "structured_outputs": {"json": SCHEMA}},
+        {"guided_json": SCHEMA, "structured_outputs": {"json": {**SCHEMA, "title": "x"}}},
+        "structured_outputs",
+        "json is given twice with different values",
+    ),
+    (
+        {"guided_json": "{", "structured_outputs": {"json": {}}},
         "structured_outputs",
         "json is given twice",
+    ),
+    (
+        {"guided_regex": "a", "structured_outputs": {"regex": "b"}},
+        "structured_outputs",
+        "regex is given twice",
+    ),
+    (
+        {"guided_choice": ["a", "b"], "structured_outputs": {"choice": ["b", "a"]}},
+        "structured_outputs",
+        "choice is given twice",
+    ),
+    (
+        {"guided_grammar": 'root ::= "a"', "structured_outputs": {"regex": "a"}},
+        "structured_outputs",
+        "only use one kind",
     ),
     (
         {**_format("json_object"), "structured_outputs": {"regex": "a"}},
@@ -118,6 +138,25 @@ RIGHT: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({"guided_grammar": 'root ::= "a"'}, {"grammar": 'root ::= "a"'}),
     ({"structural_tag": json.dumps(TAG)}, {"structural_tag": TAG}),
     ({**_format("text"), "guided_choice": ["a"]}, {"choice": ["a"]}),
+    *(
+        ({old: value, "structured_outputs": {new: value, **more}, **other}, {new: value, **more})
+        for old, new, value, more, other in (
+            ("guided_json", "json", SCHEMA, {}, {}),
+            ("guided_regex", "regex", "a+", {}, {}),
+            ("guided_choice", "choice", ["a"], {}, {}),
+            ("guided_grammar", "grammar", 'root ::= "a"', {}, {}),
+            ("guided_whitespace_pattern", "whitespace_pattern", " ?", {"json": SCHEMA}, {}),
+            ("guided_json", "json", SCHEMA, {}, _format("json_object", schema=SCHEMA)),
+        )
+    ),
+    ({"guided_json": json.dumps(SCHEMA), "structured_outputs": {"json": SCHEMA}}, {"json": SCHEMA}),
+    (
+        {
+            "structural_tag": json.dumps({**TAG, "type": "structural_tag"}),
+            **_format("structural_tag", **TAG),
+        },
+        {"structural_tag": {"type": "structural_tag", **TAG}},
+    ),
 ]
 
 

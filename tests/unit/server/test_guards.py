@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import socket
 from pathlib import Path
 from typing import Any
 
 import httpx
+import msgspec
 import pytest
 
 from quire.errors import ConfigError
@@ -17,7 +19,7 @@ from quire.server.http.problems import OLLAMA_PREFIX
 from .conftest import Harness, MakeHarness
 
 KEY = "secret-key"
-OPEN = {("GET", path) for path in ("/live", "/ready", "/health", "/ping", "/version")}
+OPEN = {("GET", path) for path in ("/live", "/ready", "/health", "/v1/health", "/ping", "/version")}
 OPEN |= {("POST", "/ping")}
 
 
@@ -136,34 +138,100 @@ def test_cors_is_off_unless_asked_for(make_harness: MakeHarness) -> None:
     assert on.request("OPTIONS", "/v1/models", headers=other).status_code == 400
 
 
-@pytest.mark.parametrize(
-    ("headers", "status"),
-    [
-        ({"Host": "0.0.0.0:8000"}, 200),
-        ({"Host": "0.0.0.0:8000", "Origin": "http://evil.example"}, 403),
-        ({"Host": "localhost:8000"}, 200),
-        ({"Host": "127.0.0.1:8000", "Origin": "http://127.0.0.1:8000"}, 200),
-        ({"Host": "127.9.9.9"}, 200),
-        ({"Host": "[::1]:8000"}, 200),
-        ({"Host": "quire"}, 200),
-        ({"Host": "evil.example:8000"}, 403),
-        ({"Host": "localhost.evil.example"}, 403),
-        ({"Host": "127.0.0.1.evil.example"}, 403),
-        ({"Host": "[::1"}, 403),
-        ({"Host": "localhost:8000", "Origin": "http://evil.example"}, 403),
-        ({"Host": "localhost:8000", "Origin": "http://localhost:3000"}, 403),
-        ({"Host": "localhost:8000", "Origin": "null"}, 403),
-        ({"Host": "localhost:8000", "Origin": "https://good.example"}, 200),
-    ],
-)
+GOOD = "https://good.example"
+FOREIGN = [
+    {"Host": "0.0.0.0:8000", "Origin": "http://evil.example"},
+    {"Host": "evil.example:8000"},
+    {"Host": "evil.example:8000", "Origin": "http://evil.example:8000"},
+    {"Host": "localhost.evil.example"},
+    {"Host": "127.0.0.1.evil.example"},
+    {"Host": "1.2.3.4.5"},
+    {"Host": "[::1"},
+    {"Host": "localhost:8000", "Origin": "http://evil.example"},
+    {"Host": "localhost:8000", "Origin": "http://localhost:3000"},
+    {"Host": "localhost:8000", "Origin": "null"},
+    {"Host": "", "Origin": "null"},
+    {"Host": "192.168.1.5:8000", "Origin": "http://192.168.1.6:8000"},
+]
+OURS = [
+    {"Host": "0.0.0.0:8000"},
+    {"Host": "localhost:8000"},
+    {"Host": "localhost."},
+    {"Host": "127.0.0.1:8000", "Origin": "http://127.0.0.1:8000"},
+    {"Host": "127.9.9.9"},
+    {"Host": "[::1]:8000"},
+    {"Host": "192.168.1.5:8000", "Origin": "http://192.168.1.5:8000"},
+    {"Host": "[2001:db8::1]:80", "Origin": "http://[2001:DB8::1]:80"},
+    {"Host": f"{socket.gethostname()}:8000"},
+    {"Host": "llm.example:8000", "Origin": "http://llm.example:8000"},
+    {"Host": "localhost:8000", "Origin": GOOD},
+]
+PLACES: list[dict[str, Any]] = [{}, {"host": "0.0.0.0"}, {"host": "::"}, {"host": "10.0.0.1"}]
+
+
+@pytest.mark.parametrize("place", PLACES, ids=str)
+@pytest.mark.parametrize("headers", [*FOREIGN, *OURS], ids=str)
 def test_web_pages_cannot_use_a_server_without_keys(
-    make_harness: MakeHarness, headers: dict[str, str], status: int
+    make_harness: MakeHarness, headers: dict[str, str], place: dict[str, Any]
 ) -> None:
-    open_harness = make_harness(allowed_origins=("https://good.example",))
-    assert open_harness.request("GET", "/version", headers=headers).status_code == status
-    keyed = make_harness(keys=(KEY,))
-    right = {**headers, "Authorization": f"Bearer {KEY}"}
-    assert keyed.request("GET", "/version", headers=right).status_code == 200
+    names = ("LLM.example",)
+    harness = make_harness(is_loaded=False, allowed_origins=(GOOD,), allowed_hosts=names, **place)
+    status = 403 if headers in FOREIGN else 200
+    assert harness.request("GET", "/version", headers=headers).status_code == status
+
+
+def test_no_route_of_a_server_without_keys_is_open_to_pages(make_harness: MakeHarness) -> None:
+    harness = make_harness(is_loaded=False, host="0.0.0.0", allow_no_api_key=True)
+    for one in ENDPOINTS:
+        for headers in ({"Origin": "null"}, {"Host": "evil.example"}):
+            reply = harness.request(one.method, one.path, headers=headers)
+            assert reply.status_code == 403, one.path
+
+
+def test_names_without_a_dot_are_those_of_a_network(make_harness: MakeHarness) -> None:
+    headers = {"Host": "llm:8000", "Origin": "http://llm:8000"}
+    for place, status in (({"host": "0.0.0.0"}, 200), ({}, 403)):
+        harness = make_harness(is_loaded=False, **place)
+        assert harness.request("GET", "/version", headers=headers).status_code == status
+
+
+def test_pages_of_other_sites_may_call_where_they_are_allowed(make_harness: MakeHarness) -> None:
+    name, page = {"Host": "a.example"}, {"Origin": "http://evil.example"}
+    hosts = make_harness(is_loaded=False, allowed_hosts=("*",))
+    assert hosts.request("GET", "/version", headers=name).status_code == 200
+    assert hosts.request("GET", "/version", headers=page).status_code == 403
+    origins = make_harness(is_loaded=False, allowed_origins=("*",))
+    assert origins.request("GET", "/version", headers={**name, **page}).status_code == 200
+    socket_file = make_harness(is_loaded=False, uds="/tmp/quire.sock")
+    assert socket_file.request("GET", "/version", headers=name).status_code == 200
+    assert socket_file.request("GET", "/version", headers=page).status_code == 403
+
+
+def test_keys_make_the_guard_needless(make_harness: MakeHarness) -> None:
+    right = {"Authorization": f"Bearer {KEY}"}
+    keyed = make_harness(keys=(KEY,), is_loaded=False)
+    for headers in ({"Host": "a.example"}, {"Origin": "http://a.example"}):
+        assert keyed.request("GET", "/version", headers={**headers, **right}).status_code == 200
+
+
+@pytest.mark.parametrize("path", ["/v1/completions", "/api/generate"])
+def test_a_page_must_name_the_type_of_its_body(make_harness: MakeHarness, path: str) -> None:
+    """A browser sends a body without a type, or with that of a form, before it asks the server."""
+    body = {"model": "tiny", "prompt": "A", "max_tokens": 1, "stream": False}
+    harness = make_harness(keys=(KEY,))
+    right = {"Authorization": f"Bearer {KEY}"}
+    content = msgspec.json.encode(body)
+
+    def status(**headers: str) -> int:
+        reply = harness.request("POST", path, content=content, headers={**right, **headers})
+        return reply.status_code
+
+    page = "http://quire"
+    assert status() == 200
+    assert status(Origin=page, **{"Content-Type": "application/json"}) == 200
+    assert status(Origin=page) == 415
+    assert status(Origin=page, **{"Content-Type": ""}) == 415
+    assert status(Origin=page, **{"Content-Type": "text/plain"}) == 415
 
 
 def test_request_ids_are_echoed_or_made_or_refused(harness: Harness) -> None:

@@ -100,12 +100,17 @@ def test_bad_bodies(server: Harness, body: dict[str, Any]) -> None:
 def test_keys_are_asked_for_and_divide(make_harness: MakeHarness) -> None:
     server = make_harness(keys=("one", "two"), has_kv_store=True, core=StoringCore)
     assert [server.request(*route).status_code for route in ROUTES] == [401, 401, 401]
-    headers = {"x-api-key": "two"}
-    assert server.request("GET", "/kv", headers=headers).json() == USAGE
-    server.request("POST", "/kv/pin", json={"prompt": "A"}, headers=headers)
+    operators, tenants = ({"x-api-key": key} for key in ("one", "two"))
+    assert server.request("GET", "/kv", headers=operators).json() == USAGE
+    assert server.request("GET", "/kv", headers=tenants).status_code == 403
+    pins = [
+        server.request("POST", "/kv/pin", json={"prompt": "A"}, headers=headers).status_code
+        for headers in (operators, tenants)
+    ]
+    assert pins == [200, 403]
     [(_, salt, _)] = StoringCore.pins
-    assert salt == tenant_salt("two")
-    cleared = server.request("POST", "/kv/clear", headers=headers).json()
+    assert salt == tenant_salt("one")
+    cleared = server.request("POST", "/kv/clear", headers=tenants).json()
     assert cleared == {"num_chunks": 1}  # that of this key alone
 
 

@@ -9,11 +9,8 @@ import pytest
 
 from quire.errors import RequestError
 from quire.server.apis.llama_server.conversion import (
-    ExtraFile,
-    InfillRequest,
     LlamaCompletionRequest,
     completion_request,
-    infill_ids,
 )
 
 from .conftest import Harness
@@ -111,35 +108,3 @@ def test_texts_become_tokens_and_back_by_both_names(harness: Harness) -> None:
     assert tokens == harness.post("/tokenize", same).json()["tokens"]
     reply = harness.post("/detokenize", {"tokens": tokens}).json()
     assert reply["content"] == reply["prompt"] == "ab"
-
-
-_MARKS = {
-    "<|fim_prefix|>": 1000, "<|fim_suffix|>": 1001, "<|fim_middle|>": 1002, "<|file_sep|>": 1003
-}  # fmt: skip
-
-
-class _Marked:
-    """A tokenizer with the marks of Qwen-Coder, in which a character is a token."""
-
-    bos_token_id = 1
-
-    def token_to_id(self, name: str) -> int | None:
-        return _MARKS.get(name)
-
-    def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
-        return [1] * add_special_tokens + [ord(letter) for letter in text]
-
-
-def test_a_gap_is_marked_by_the_tokenizers_tokens(harness: Harness) -> None:
-    asked = InfillRequest(
-        input_prefix="a", input_suffix="b", prompt="c",
-        input_extra=[ExtraFile(text="x", filename="f")],
-    )  # fmt: skip
-    ids, ends = infill_ids(_Marked(), asked)  # type: ignore[arg-type]
-    own = [ord(letter) for letter in "filename\n"]
-    assert ids == [1, 1003, ord("f"), 10, ord("x"), 10, 1003, *own, 1000, 97, 1001, 98, 1002, 99]
-    assert ends == [1000, 1001, 1003]
-    body = {"input_prefix": "a", "input_suffix": "b"}
-    refused = harness.post("/infill", body)
-    assert refused.status_code == 400
-    assert "no tokens for a text with a gap" in refused.json()["error"]["message"]

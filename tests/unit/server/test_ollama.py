@@ -150,9 +150,12 @@ def test_mistakes_are_named(harness: Harness, fields: dict[str, Any], text: str)
 
 
 def test_what_a_prompt_cannot_have() -> None:
-    for name, value in {"suffix": "x", "template": "x", "context": [1]}.items():
+    for name, value in {"template": "x", "context": [1]}.items():
         with pytest.raises(RequestError, match=f"{name} is not supported"):
             generate_request(GenerateRequest(prompt="a", **{name: value}))
+    for name, value in {"system": "x", "images": ["x"]}.items():
+        with pytest.raises(RequestError, match=f"{name} is not supported with suffix"):
+            generate_request(GenerateRequest(prompt="a", suffix="b", **{name: value}))
 
 
 @pytest.mark.parametrize(

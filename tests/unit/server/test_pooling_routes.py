@@ -87,6 +87,9 @@ def reranker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
     client.close()
 
 
+BILLED = {"image_tokens": 0}
+
+
 def vector(client: Client, text: str, **fields: Any) -> list[float]:
     [item] = client.post("/v1/embeddings", input=text, **fields)["data"]
     found: list[float] = item["embedding"]
@@ -157,7 +160,9 @@ def test_settings_of_cohere_hold(tmp_path: Path, embedder: Client) -> None:
     no prompt of a model which has prompts."""
     fields = {"texts": ["a red sky"], "max_tokens": 4}
     assert "has 5 tokens" in embedder.refused("/v2/embed", truncate="NONE", **fields)
-    assert embedder.post("/v2/embed", **fields)["meta"]["billed_units"] == {"input_tokens": 4}
+    assert embedder.post("/v2/embed", **fields)["meta"]["billed_units"] == BILLED | {
+        "input_tokens": 4
+    }
     assert embedder.refused("/v2/embed", texts=["a"], max_tokens=0)
     any_type = embedder.post("/v2/embed", texts=["a"], input_type="search_query")["embeddings"]
     directory = write_encoder(tmp_path)
@@ -170,11 +175,44 @@ def test_settings_of_cohere_hold(tmp_path: Path, embedder: Client) -> None:
     client = Client(directory)
     for kind, count in ((None, 4), ("find", 5)):
         reply = client.post("/v2/embed", texts=["a sky"], input_type=kind)
-        assert reply["meta"]["billed_units"] == {"input_tokens": count}
+        assert reply["meta"]["billed_units"] == BILLED | {"input_tokens": count}
     message = client.refused("/v2/embed", texts=["a"], input_type="search_query")
     assert message == "input_type must be one of the model's prompts: find; got 'search_query'"
     client.close()
     assert any_type
+    for wrong in ("bogus", "image", ""):
+        message = embedder.refused("/v2/embed", texts=["a"], input_type=wrong)
+        assert "one of Cohere's for texts: search_document, search_query" in message
+    names = '{"prompts": {"query": "red ", "passage": "red red "}}'
+    (directory / "config_sentence_transformers.json").write_text(names)
+    client = Client(directory)
+    for kind, count in (("search_query", 5), ("query", 5), ("search_document", 6)):
+        reply = client.post("/v2/embed", texts=["a sky"], input_type=kind)
+        assert reply["meta"]["billed_units"] == BILLED | {"input_tokens": count}
+    assert "prompts: query, passage" in client.refused(
+        "/v2/embed", texts=["a"], input_type="clustering"
+    )
+    client.close()
+
+
+def test_vectors_in_the_form_of_llama_server(embedder: Client, reranker: Client) -> None:
+    unit = vector(embedder, "the sky")
+    for path in ("/embedding", "/embeddings"):
+        for name in ("content", "input"):
+            found = embedder.post(path, **{name: ["the sky", "a"], "model": "dummy"})
+            assert [one["index"] for one in found] == [0, 1]
+            assert found[0]["embedding"] == [pytest.approx(unit, abs=1e-6)]
+    [raw] = embedder.post("/embedding", content="the sky", embd_normalize=-1)
+    [plain] = embedder.post("/embed", inputs="the sky", normalize=False)
+    assert raw["embedding"] == [plain]
+    for fields in ({}, {"content": "a", "input": "a"}, {"content": "a", "embd_normalize": 1}):
+        embedder.refused("/embedding", **fields)
+    assert "embed task" in reranker.refused("/embedding", content="a")
+    asked = {"query": "blue", "documents": ["a red", "blue"]}
+    for path in ("/reranking", "/v1/reranking"):
+        assert (
+            reranker.post(path, **asked)["results"] == reranker.post("/rerank", **asked)["results"]
+        )
 
 
 def test_a_conversation_becomes_the_text_of_its_template(tmp_path: Path) -> None:

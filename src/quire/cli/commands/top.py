@@ -47,6 +47,9 @@ def _head(live: Snapshot) -> Iterator[str]:
 
 def _engine(live: Snapshot, rates: Sequence[float], width: int) -> Iterator[str]:
     requests = live.get("requests")
+    if live.get("shows_use") is False:
+        yield "Of several API keys, only the operator's show what runs."
+        return
     if requests is None:
         yield "The model is being loaded."
         return

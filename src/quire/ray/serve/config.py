@@ -122,8 +122,9 @@ class LLMConfig:
     def server_args(self) -> ServerArgs:
         """Raises ConfigError."""
         given = dict(self.server_kwargs)
-        if isinstance(given.get("api_key"), str):
-            given["api_key"] = (given["api_key"],)
+        for name in ("api_key", "operator_api_key"):
+            if isinstance(given.get(name), str):
+                given[name] = (given[name],)
         try:
             return ServerArgs(**{**given, "ui": given.get("ui", False)})
         except TypeError as error:

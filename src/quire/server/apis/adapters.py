@@ -9,7 +9,7 @@ from starlette.responses import PlainTextResponse, Response
 
 from quire.adapters import AdapterModule
 from quire.server.apis.endpoint import Routes
-from quire.server.bodies.json_http import context_of
+from quire.server.bodies.json_http import context_of, queried_model
 
 
 class LoadLoRARequest(msgspec.Struct, kw_only=True):
@@ -37,8 +37,7 @@ ROUTES = Routes("models", "adapters")
 @ROUTES.on("POST", "/v1/load_lora_adapter", media="text/plain")
 async def load(http: Request, request: LoadLoRARequest) -> Response:
     """Loads an adapter, or replaces one in place. Requests in flight keep what they began with."""
-    context = context_of(http)
-    model = context.model
+    context, model = context_of(http), queried_model(http)
     module = AdapterModule(request.lora_name, request.lora_path)
     taken = [name for one in context.models for name in one.names]
     engine = model.live_engine()
@@ -50,6 +49,6 @@ async def load(http: Request, request: LoadLoRARequest) -> Response:
 @ROUTES.on("POST", "/v1/unload_lora_adapter", media="text/plain")
 async def unload(http: Request, request: UnloadLoRARequest) -> Response:
     """Removes an adapter and gives its memory back. Requests in flight go on."""
-    model = context_of(http).model
+    model = queried_model(http)
     await model.adapters.unload(model.live_engine(), request.lora_name)
     return PlainTextResponse(f"Success: LoRA adapter '{request.lora_name}' removed successfully.")

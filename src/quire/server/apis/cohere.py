@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -48,10 +49,30 @@ _BITS = 8
 """Numbers in a byte of a binary vector."""
 
 
+_INPUT_TYPES: dict[str, tuple[str, ...]] = {
+    "search_document": ("document", "passage"), "search_query": ("query",), "classification": (),
+    "clustering": (),
+}  # fmt: skip
+"""Cohere's types of texts, with usual names of prompts that mean the same."""
+
+
+def _prompt_name(asked: str | None, prompts: Mapping[str, str]) -> str | None:
+    """The name of the model's prompt for a type of texts. Raises RequestError."""
+    known = [*prompts] if any(prompts.values()) else [*_INPUT_TYPES, *prompts]
+    names = () if asked is None else (asked, *_INPUT_TYPES.get(asked, ()))
+    if names and not set(names) & set(known):
+        what = "the model's prompts" if any(prompts.values()) else "Cohere's for texts"
+        raise RequestError(
+            f"input_type must be one of {what}: {', '.join(known)}; got {quoted(asked)}",
+            parameter="input_type",
+        )
+    return next((name for name in names if name in prompts), None)
+
+
 ROUTES = Routes("pooling")
 
 
-@ROUTES.on("POST", "/v2/embed", response=CohereEmbedReply)
+@ROUTES.on("POST", "/v2/embed", gives="embed", response=CohereEmbedReply)
 async def embed(http: Request, request: CohereEmbedRequest) -> Response | None:
     """A vector for each text."""
     texts = request.texts
@@ -66,14 +87,7 @@ async def embed(http: Request, request: CohereEmbedRequest) -> Response | None:
     params = fields.params("embed")
     params.dimensions = request.output_dimension
     settings = job.model.config.model.pooling
-    if settings is not None and any(settings.prompts.values()):
-        if request.input_type not in (None, *settings.prompts):
-            raise RequestError(
-                f"input_type must be one of the model's prompts: {', '.join(settings.prompts)}; "
-                f"got {quoted(request.input_type)}",
-                parameter="input_type",
-            )
-        params.prompt_name = request.input_type
+    params.prompt_name = _prompt_name(request.input_type, settings.prompts if settings else {})
     kinds: list[EmbeddingType] = request.embedding_types or ["float"]
     width = request.output_dimension or (settings.vector_width if settings else 0)
     if width % _BITS and {"binary", "ubinary"} & set(kinds):
@@ -101,7 +115,7 @@ async def embed(http: Request, request: CohereEmbedRequest) -> Response | None:
         texts=texts,
         meta={
             "api_version": {"version": "2"},
-            "billed_units": {"input_tokens": usage.prompt_tokens},
+            "billed_units": {"input_tokens": usage.prompt_tokens, "image_tokens": 0},
         },
     )
     return await job.model.pool.run(len(texts) * width, json_response, reply)

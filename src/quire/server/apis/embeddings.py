@@ -124,7 +124,7 @@ class ClassifyResponse(ListReply[ClassifyItem], kw_only=True):
 ROUTES = Routes("pooling")
 
 
-@ROUTES.on("POST", "/v1/embeddings", response=EmbeddingResponse)
+@ROUTES.on("POST", "/v1/embeddings", gives="embed", response=EmbeddingResponse)
 async def embeddings(http: Request, request: EmbeddingRequest) -> Response:
     """A vector for each text."""
     job = PoolingJob.of(http, request, "embd")
@@ -146,7 +146,7 @@ async def pooling(http: Request, request: PoolingRequest) -> Response:
     return await _answer(job, request, params, partial(_vectors, job, request, _pooled))
 
 
-@ROUTES.on("POST", "/classify", response=ClassifyResponse)
+@ROUTES.on("POST", "/classify", gives="classify", response=ClassifyResponse)
 async def classify(http: Request, request: ClassifyRequest) -> Response:
     """The classes of each text."""
     job = PoolingJob.of(http, request, "classify")

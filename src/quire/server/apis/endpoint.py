@@ -7,8 +7,11 @@ from dataclasses import dataclass
 from types import UnionType
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
+from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp
+
+from quire.server.fleet.choice import Gives
 
 Handler = Callable[..., Awaitable[Any]]
 H = TypeVar("H", bound=Handler)
@@ -18,8 +21,13 @@ Switch = Literal[
 ]
 BAD_BODY = (400, 404, 408, 413, 415)
 """Statuses of replies to a body that cannot be answered."""
+_FOR_ALL: frozenset[Switch | None] = frozenset({None, "tokenizer_info"})
+"""Switches whose endpoints are for the holders of all keys; others are for the operator's."""
 _USE_MODEL = frozenset({"generation", "pooling", "prompts", "responses"})
 """Tags of the endpoints whose bodies are for a model."""
+_GIVES: dict[str, Gives] = {"generation": "text", "responses": "text", "pooling": "pooled"}
+"""By tag, for endpoints that do not say what they give."""
+_KEY = "quire.endpoint"
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +59,23 @@ class Endpoint:
     """503 has the same body as 200."""
     switch: Switch | None
     """The switch that must be on; None: the endpoint always exists."""
+    for_operator: bool
+    """Whether it changes or shows what the holders of several API keys share."""
+    gives: Gives
+    """What a model must give to answer it, if a request names none."""
+    takes_any_name: bool
+    """Whether the one model answers requests that name an unknown one, as in the server whose API
+    this is."""
+
+    @staticmethod
+    def of(request: Request) -> Endpoint:
+        """The endpoint that answers a request."""
+        found: Endpoint = request.scope[_KEY]
+        return found
+
+    def attach(self, request: Request) -> None:
+        """Lets `of` find it."""
+        request.scope[_KEY] = self
 
     @property
     def form(self) -> Literal["openai", "messages", "ollama"]:
@@ -62,6 +87,11 @@ class Endpoint:
     @property
     def statuses(self) -> tuple[int, ...]:
         """Statuses of error replies besides 401 and 503."""
+        own = self._own_statuses
+        return tuple(dict.fromkeys((*own, 403))) if self.for_operator else own
+
+    @property
+    def _own_statuses(self) -> tuple[int, ...]:
         if self.errors is not None:
             return self.errors
         if not self.request:
@@ -74,6 +104,11 @@ class Endpoint:
         return bool(self.request) and self.tag in _USE_MODEL
 
     @property
+    def takes_model_in_query(self) -> bool:
+        """Whether it is for the engine of one model, which `?model=` chooses."""
+        return self.switch in ("dev", "kv_store")
+
+    @property
     def refuses_queries(self) -> bool:
         """Whether a query is an error."""
         return self.takes is None and self.switch in ("dev", "kv_store")
@@ -82,7 +117,10 @@ class Endpoint:
 class Routes:
     """The endpoints of one module. `tag` and `switch` are those of most of them."""
 
-    def __init__(self, tag: str, switch: Switch | None = None) -> None:
+    def __init__(
+        self, tag: str, switch: Switch | None = None, *, takes_any_name: bool = False
+    ) -> None:
+        self._takes_any_name = takes_any_name
         self._tag = tag
         self._switch = switch
         self.endpoints: list[Endpoint] = []
@@ -100,15 +138,21 @@ class Routes:
         errors: tuple[int, ...] | None = None,
         can_be_unwell: bool = False,
         switch: Switch | None = None,
+        for_operator: bool | None = None,
+        gives: Gives | None = None,
     ) -> Callable[[H], H]:
         """Declares the endpoints that the decorated function answers. It is given the body if it
         has a second parameter, whose type is the body's; or the query or the form, if that is
         called `query` or `form`.
 
         `request`: the type, or a tuple of the types, of a body that the function reads itself.
+        `for_operator`: by default those with a switch are.
         `response`: that of the JSON in responses that it makes itself; otherwise it is the type of
         what it returns.
         """
+
+        needed = switch or self._switch
+        is_operators = needed not in _FOR_ALL if for_operator is None else for_operator
 
         def declare(handler: H) -> H:
             hints = get_type_hints(handler)
@@ -133,7 +177,10 @@ class Routes:
                     has_named_events=has_named_events,
                     errors=errors,
                     can_be_unwell=can_be_unwell,
-                    switch=switch or self._switch,
+                    switch=needed,
+                    for_operator=is_operators,
+                    takes_any_name=self._takes_any_name,
+                    gives=gives or _GIVES.get(tag or self._tag, "anything"),
                 ))  # fmt: skip
             return handler
 

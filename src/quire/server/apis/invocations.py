@@ -36,7 +36,8 @@ from quire.server.apis.scores import (
     rerank,
     score,
 )
-from quire.server.bodies.json_http import context_of, field_names, read_body
+from quire.server.bodies.json_http import context_of, field_names, model_of, read_body
+from quire.server.fleet.choice import Gives
 
 _ADAPTER_HEADER = "x-amzn-sagemaker-adapter-identifier"
 
@@ -68,8 +69,7 @@ async def invocations(http: Request) -> Any:
     adapter = http.headers.get(_ADAPTER_HEADER)
     if adapter is not None:  # it stands for the body's model; another name is answered 404
         context.target(adapter)
-    # Of several models only those that generate are served here.
-    settings = None if context.fleet is not None else context.model.config.model.pooling
+    settings = (await model_of(http, _gives(given))).config.model.pooling
     if settings is not None:
         return await _pooled(http, given, settings.task)
     if "messages" in given:
@@ -84,17 +84,25 @@ async def invocations(http: Request) -> Any:
     )
 
 
+def _gives(given: set[str]) -> Gives:
+    """What a body without a model's name asks for."""
+    if given & {"messages", "prompt"}:
+        return "text"
+    return "embed or classify" if "input" in given and "query" not in given else "scores"
+
+
 async def _pooled(http: Request, given: set[str], task: PoolingTask) -> Any:
     """The answer of a model that pools: `query` asks for an order, `input` and `messages` for what
     the model gives, and other bodies are pairs."""
+    gives = _gives(given)
     if "query" in given:
-        return await rerank(http, await read_body(http, RerankRequest))
+        return await rerank(http, await read_body(http, RerankRequest, gives))
     if not given & {"input", "messages"}:
-        return await score(http, await read_body(http, ScoreRequest))
+        return await score(http, await read_body(http, ScoreRequest, gives))
     match task:
         case "embed":
-            return await embeddings(http, await read_body(http, EmbeddingRequest))
+            return await embeddings(http, await read_body(http, EmbeddingRequest, gives))
         case "classify":
-            return await classify(http, await read_body(http, ClassifyRequest))
+            return await classify(http, await read_body(http, ClassifyRequest, gives))
         case _:
-            return await pooling(http, await read_body(http, PoolingRequest))
+            return await pooling(http, await read_body(http, PoolingRequest, gives))

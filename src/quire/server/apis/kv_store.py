@@ -12,7 +12,7 @@ from quire.errors import ConfigError, RequestError
 from quire.server.apis.chat.prompts import chat_prompt
 from quire.server.apis.endpoint import Routes
 from quire.server.apis.text.schema import TokenizeRequest
-from quire.server.bodies.json_http import context_of
+from quire.server.bodies.json_http import context_of, queried_model
 from quire.server.generation.prompts import PreparedPrompt, encode
 from quire.server.generation.request_fields import CacheSalt, Count
 from quire.server.http.auth import TENANT_SALT
@@ -51,23 +51,23 @@ ROUTES = Routes("kv store", "kv_store")
 @ROUTES.on("GET", "/kv")
 async def usage(http: Request) -> dict[str, Any]:
     """What each tier holds, and what was loaded, stored, dropped and damaged."""
-    found: dict[str, Any] = await _call(context_of(http).model, "kv_store_usage")
+    found: dict[str, Any] = await _call(queried_model(http), "kv_store_usage")
     return found
 
 
-@ROUTES.on("POST", "/kv/clear")
+@ROUTES.on("POST", "/kv/clear", for_operator=False)
 async def clear(http: Request) -> KVCleared:
     """Drops all K/V of this engine's tiers, of all models that share them. Where there are several
     API keys, that of the caller's key and this model alone."""
     salt = getattr(http.state, TENANT_SALT, None)
-    num_chunks = await _call(context_of(http).model, "kv_store_clear", salt)
+    num_chunks = await _call(queried_model(http), "kv_store_clear", salt)
     return KVCleared(num_chunks=num_chunks)
 
 
 @ROUTES.on("POST", "/kv/pin")
 async def pin(http: Request, request: KVPinRequest) -> KVPinned:
     """Keeps the K/V of a prompt, or lets it go again."""
-    model = context_of(http).target(request.model).model
+    model = context_of(http).target(request.model).model if request.model else queried_model(http)
     prompt = await _prompt(model, request)
     salt = prompt.of_tenant(getattr(http.state, TENANT_SALT, None)).cache_salt
     token_ids = prompt.token_ids

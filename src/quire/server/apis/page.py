@@ -20,8 +20,9 @@ from quire.config.records import ModelConfig
 from quire.errors import EngineDeadError, EngineGenerateError
 from quire.server import ui
 from quire.server.apis.endpoint import Routes
-from quire.server.bodies.json_http import context_of, json_response
+from quire.server.bodies.json_http import context_of, json_response, queried_model
 from quire.server.context import ServerContext
+from quire.server.http.auth import is_operator
 from quire.server.http.event_stream import PLAIN_FORM, EventStream, event
 from quire.server.http.problems import HttpError, Problem
 from quire.server.served_model import ServedModel
@@ -53,9 +54,9 @@ class LiveView:
         self._samples: deque[tuple[float, float, float]] = deque()
         """(time, computed prompt tokens, generated tokens), a few seconds back."""
 
-    async def snapshot(self) -> dict[str, Any]:
+    async def snapshot(self, *, shows_use: bool) -> dict[str, Any]:
         """The snapshot, as described in the module's docstring. A model that is not loaded has its
-        state, and what is known of it before."""
+        state, and what is known of it before; with `shows_use` false, any model does."""
         context, engine = self._context, self._model.engine
         state: str = context.state()[0]
         if context.fleet is not None and engine is None:
@@ -65,11 +66,12 @@ class LiveView:
             "model": self._model.names[0],
             "uptime_s": round(time.monotonic() - context.started_at, 3),
             "kv": None,
+            "shows_use": shows_use,
         }
         config = self._model.planned if engine is None else engine.config
         if config is not None:
             snapshot |= _facts(config.model)
-        if engine is None:
+        if engine is None or not shows_use:
             return snapshot
         latest = engine.metrics.latest
         snapshot["requests"] = {
@@ -160,17 +162,21 @@ ROUTES = Routes("server")
 
 @ROUTES.on("GET", "/quire/live", response=dict[str, Any])
 async def live_view(http: Request) -> Response | ASGIApp:
-    """The engine at a glance: once, or twice a second as server-sent events."""
+    """The engine at a glance: once, or twice a second as server-sent events.
+
+    Of several API keys, the operator's show what runs, and others what the model is.
+    """
     context, views = context_of(http), http.app.state.live
-    model = context.target(http.query_params.get("model")).model
+    shows_use = is_operator(http.scope)
+    model = queried_model(http)
     view: LiveView = views.setdefault(model.names[0], LiveView(context, model))
     if "text/event-stream" not in http.headers.get("accept", ""):
-        return json_response(await view.snapshot())
+        return json_response(await view.snapshot(shows_use=shows_use))
     is_closed = False
 
     async def snapshots() -> AsyncIterator[bytes]:
         while not is_closed and not context.is_stopping:
-            yield event(msgspec.json.encode(await view.snapshot()))
+            yield event(msgspec.json.encode(await view.snapshot(shows_use=shows_use)))
             await view.sleep(INTERVAL_S)
 
     def close() -> None:

@@ -126,7 +126,7 @@ _PAIRS = (
 ROUTES = Routes("pooling")
 
 
-@ROUTES.on("POST", "/score", "/v1/score")
+@ROUTES.on("POST", "/score", "/v1/score", gives="scores")
 async def score(http: Request, request: ScoreRequest) -> ScoreResponse | None:
     """The scores of pairs."""
     job = PoolingJob.of(http, request, "score")
@@ -138,7 +138,7 @@ async def score(http: Request, request: ScoreRequest) -> ScoreResponse | None:
     return job.reply(ScoreResponse, items, found)
 
 
-@ROUTES.on("POST", "/rerank", "/v1/rerank")
+@ROUTES.on("POST", "/rerank", "/v1/rerank", "/reranking", "/v1/reranking", gives="scores")
 async def rerank(http: Request, request: RerankRequest) -> RerankResponse | list[TeiRank] | None:
     """The documents in the order of their scores, in vLLM's and Jina's form.
 
@@ -149,7 +149,7 @@ async def rerank(http: Request, request: RerankRequest) -> RerankResponse | list
     return await _rerank(http, request, is_cohere=False)
 
 
-@ROUTES.on("POST", "/v2/rerank")
+@ROUTES.on("POST", "/v2/rerank", gives="scores")
 async def rerank_v2(http: Request, request: RerankRequest) -> RerankResponse | None:
     """The documents in the order of their scores, in Cohere's form."""
     return await _rerank(http, request, is_cohere=True)

@@ -14,10 +14,10 @@ from quire.config.kv_cache import KVEventsConfig
 from quire.errors import ConfigError, RequestError
 from quire.metrics.exposition import CONTENT_TYPE
 from quire.server.apis.endpoint import BAD_BODY, Routes
-from quire.server.bodies.json_http import context_of, json_response
-from quire.server.context import ServerContext
+from quire.server.bodies.json_http import context_of, json_response, queried_model
 from quire.server.fleet.catalog import keep_alive_seconds
 from quire.server.generation.request_fields import Count
+from quire.server.http.auth import is_operator
 from quire.server.served_model import ServedModel
 from quire.version import __version__
 
@@ -49,7 +49,8 @@ class ModelStatus(msgspec.Struct, kw_only=True):
     value: Literal["unloaded", "loading", "loaded", "unloading", "failed"]
     num_bytes: Count
     """Memory that it takes while it is loaded."""
-    num_requests: Count = 0
+    num_requests: Count | msgspec.UnsetType = msgspec.UNSET
+    """For the operator's key, as `expires_in`."""
     keep_alive: float | None = None
     """Seconds without a request after which it is unloaded; null: it stays."""
     expires_in: float | None = None
@@ -110,17 +111,17 @@ _SEVERAL: dict[str, Any] = {
 async def models(http: Request) -> ModelList:
     """The served names of the model."""
     context = context_of(http)
-    return ModelList(data=[_card(context, name) for name in context.names])
+    return ModelList(data=[_card(http, name) for name in context.names])
 
 
 @ROUTES.on("GET", "/v1/models/{model_id}", tag="models", errors=(404,))
 async def model(http: Request) -> ModelCard:
     """One of the served names."""
+    return _card(http, http.path_params["model_id"])
+
+
+def _card(http: Request, name: str) -> ModelCard:
     context = context_of(http)
-    return _card(context, http.path_params["model_id"])
-
-
-def _card(context: ServerContext, name: str) -> ModelCard:
     target = context.target(name)
     model, adapter = target.model, target.adapter
     fleet = context.fleet
@@ -136,7 +137,7 @@ def _card(context: ServerContext, name: str) -> ModelCard:
         root=root if adapter is None else adapter.path,
         parent=None if adapter is None else _base_of(adapter) or model.names[0],
         max_model_len=max_model_len,
-        status=msgspec.UNSET if member is None else status_of(member),
+        status=msgspec.UNSET if member is None else status_of(http, member),
         permission=[ModelPermission(id=f"modelperm-{name}", created=context.created)],
     )
 
@@ -151,14 +152,14 @@ async def version(_: Request) -> VersionResponse:
     return VersionResponse(version=__version__)
 
 
-@ROUTES.on("GET", "/kv_event_sources")
+@ROUTES.on("GET", "/kv_event_sources", for_operator=True)
 async def kv_event_sources(http: Request) -> dict[str, KVEventsConfig]:
     """Where KV events are sent, by data-parallel rank; empty: nowhere."""
-    sources = context_of(http).model.live_engine().get_kv_event_sources()
+    sources = queried_model(http).live_engine().get_kv_event_sources()
     return {str(rank): source for rank, source in sources.items()}
 
 
-@ROUTES.on("GET", "/load")
+@ROUTES.on("GET", "/load", for_operator=True)
 async def load(http: Request) -> LoadResponse:
     """Generation requests in flight."""
     return LoadResponse(server_load=context_of(http).num_generating)
@@ -179,7 +180,7 @@ async def ready(http: Request) -> Response:
     return _status(state, reason, is_well=state == "ready")
 
 
-@ROUTES.on("GET", "/health", **_HEALTH)
+@ROUTES.on("GET", "/health", "/v1/health", **_HEALTH)
 async def health(http: Request) -> Response:
     """Whether the engine is up: loaded and not dead, whatever it is busy with."""
     state, reason = context_of(http).state()
@@ -198,7 +199,7 @@ def _status(state: str, reason: str, is_well: bool) -> Response:
     return json_response(body, 200 if is_well else 503)
 
 
-@ROUTES.on("GET", "/metrics", media="text/plain")
+@ROUTES.on("GET", "/metrics", media="text/plain", for_operator=True)
 async def metrics(http: Request) -> Response:
     """Everything counted, in Prometheus' text format."""
     context = context_of(http)
@@ -237,7 +238,7 @@ async def load_model(http: Request, asked: ModelCommand) -> ModelNow:
     await fleet.load(model)
     if asked.keep_alive is not None:
         fleet.keep_alive(model, asked_s)
-    return _reply(fleet, model)
+    return _reply(http, model)
 
 
 @ROUTES.on("POST", "/v1/models/unload", "/models/unload", **_SEVERAL)
@@ -245,7 +246,7 @@ async def unload_model(http: Request, asked: ModelCommand) -> ModelNow:
     """Unloads a model that has no requests."""
     fleet, model = _fleet_of(http), context_of(http).target(asked.model).model
     await fleet.unload(model)
-    return _reply(fleet, model)
+    return _reply(http, model)
 
 
 def parsed_keep_alive(value: str | int | float) -> float | None:
@@ -256,14 +257,15 @@ def parsed_keep_alive(value: str | int | float) -> float | None:
         raise RequestError(str(error), parameter="keep_alive", value=value) from None
 
 
-def status_of(member: Member) -> ModelStatus:
+def status_of(http: Request, member: Member) -> ModelStatus:
     """What `/v1/models` reports of a model of several."""
     end = member.expires_at()
-    is_waiting = member.state == "loaded" and end is not None and not member.is_busy
+    shows_use = is_operator(http.scope)
+    is_waiting = member.state == "loaded" and shows_use and end is not None and not member.is_busy
     return ModelStatus(
         value=member.state,
         num_bytes=member.num_bytes,
-        num_requests=member.model.num_users,
+        num_requests=member.model.num_users if shows_use else msgspec.UNSET,
         keep_alive=member.keep_alive_s,
         expires_in=round(max(0.0, end - time.monotonic()), 3) if is_waiting and end else None,
         error=member.failure or None,
@@ -276,6 +278,6 @@ def _fleet_of(http: Request) -> Fleet:
     return fleet
 
 
-def _reply(fleet: Fleet, model: ServedModel) -> ModelNow:
-    member = fleet.member_of(model)
-    return ModelNow(model=member.name, status=status_of(member))
+def _reply(http: Request, model: ServedModel) -> ModelNow:
+    member = _fleet_of(http).member_of(model)
+    return ModelNow(model=member.name, status=status_of(http, member))

@@ -11,10 +11,12 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from quire.errors import quoted
+from quire.errors import RequestError, quoted
+from quire.server.apis.endpoint import Endpoint
 from quire.server.bodies.decoder import Decoded, body_decoder
 from quire.server.bodies.json_pieces import joined
 from quire.server.context import ServerContext
+from quire.server.fleet.choice import Gives, first_that_gives
 from quire.server.fleet.use import ModelUse
 from quire.server.http.event_stream import PLAIN_FORM, EventStream
 from quire.server.http.problems import (
@@ -24,6 +26,7 @@ from quire.server.http.problems import (
     decode_problem,
     route_path,
 )
+from quire.server.served_model import ServedModel
 from quire.server.work_pool import INLINE_SIZE
 
 Query = TypeVar("Query", bound=msgspec.Struct)
@@ -38,7 +41,10 @@ def read_query(request: Request, kind: type[Query]) -> Query:
     """
     fields = {field.name: field for field in msgspec.structs.fields(kind)}
     values: dict[str, Any] = {}
+    takes_model = Endpoint.of(request).takes_model_in_query
     for name, value in request.query_params.multi_items():
+        if name == "model" and takes_model:
+            continue
         if name.endswith("[]") and name[:-2] in fields:
             name = name[:-2]  # a list as some clients write it
         if name not in fields:
@@ -91,21 +97,28 @@ def context_of(request: Request) -> ServerContext:
     return context
 
 
+def queried_model(request: Request) -> ServedModel:
+    """The model of `?model=NAME`, by default the first. Raises HttpError 404."""
+    return context_of(request).target(request.query_params.get("model")).model
+
+
 def is_json(request: Request) -> bool:
     """Whether the headers say that the body is JSON, or say nothing.
 
     Ollama does not look at the content type, and LiteLLM and `curl -d` send another one. A browser
     adds an Origin, and asks before it sends JSON to another site; so such a request must name it.
     """
-    if route_path(request.scope).startswith(OLLAMA_PREFIX) and "origin" not in request.headers:
+    has_page = "origin" in request.headers
+    if not has_page and route_path(request.scope).startswith(OLLAMA_PREFIX):
         return True
-    media = request.headers.get("content-type", "application/json")
+    media = request.headers.get("content-type", "" if has_page else "application/json")
     media = media.partition(";")[0].strip().lower()
     return media == "application/json" or media.endswith("+json")
 
 
-async def read_body(request: Request, kind: type[Body]) -> Body:
+async def read_body(request: Request, kind: type[Body], gives: Gives | None = None) -> Body:
     """The request's JSON body as `kind`; the reply will name the fields that `kind` does not have.
+    `gives`: what the model must give, if it is not what the route says.
 
     In a server of several models the model that it names is loaded then, on routes that need it.
     Raises HttpError: 415, or 400 naming the field, and what loading raises; and RequestError for a
@@ -120,19 +133,77 @@ async def read_body(request: Request, kind: type[Body]) -> Body:
             decoded = await context.pool.run(size, _decode_large, context, data, kind)
     except _DECODE_ERRORS as error:
         raise HttpError(decode_problem(error)) from None
-    return await accepted(request, decoded)
+    return await accepted(request, decoded, gives)
 
 
-async def accepted(request: Request, decoded: Decoded[Body]) -> Body:
+async def accepted(request: Request, decoded: Decoded[Body], gives: Gives | None = None) -> Body:
     """The body, once the model that it names is loaded. Raises what loading raises."""
     context = context_of(request)
     if decoded.unknown:
         context.ignored_fields.tell(request, decoded.unknown)
+    if Endpoint.of(request).uses_model and hasattr(decoded.body, "model"):
+        _name_model(request, decoded.body, gives or Endpoint.of(request).gives)
     use = ModelUse.of(request)
     if use is not None:
         await use.begin(request, decoded.body)
     await context.resolve(getattr(decoded.body, "model", None))
     return decoded.body
+
+
+def _name_model(request: Request, body: Any, gives: Gives) -> None:
+    """Gives a body that names no model that of the query or, of several, the first that can answer.
+    Raises RequestError."""
+    context = context_of(request)
+    body.model = _asked_name(request, body.model)
+    if not context.knows(body.model) and takes_any_name(request):
+        context.ignored_fields.tell(request, ["model"])
+        body.model = None
+    if not body.model and context.fleet is not None:
+        task = getattr(body, "task", None) if gives == "pooled" else None
+        body.model = first_that_gives(context.models, task or gives).names[0]
+
+
+def takes_any_name(request: Request) -> bool:
+    """Whether the one model answers a request that names an unknown one."""
+    context = context_of(request)
+    is_allowed = Endpoint.of(request).takes_any_name or context.args.allow_any_model_name
+    return is_allowed and context.fleet is None and not context.model.adapters.resolvers
+
+
+def _asked_name(request: Request, in_body: str | None) -> str | None:
+    """The model's name, from the body or the query. Raises RequestError if these differ."""
+    queried = request.query_params.get("model")
+    if queried and in_body and queried != in_body:
+        raise RequestError(
+            f"the query and the body name different models, {quoted(queried)} and "
+            f"{quoted(in_body)}; name one",
+            parameter="model",
+        )
+    return in_body or queried
+
+
+class _Named(msgspec.Struct):
+    """What names a model."""
+
+    model: str | None = None
+
+
+async def model_of(request: Request, gives: Gives) -> ServedModel:
+    """The model for a request whose body is not read yet: it decides how. Raises as `read_body`."""
+    data = await _json_text(request)
+    try:
+        named = await context_of(request).pool.run(
+            len(data), msgspec.json.decode, data, type=_Named
+        )
+    except _DECODE_ERRORS as error:
+        raise HttpError(decode_problem(error)) from None
+    context = context_of(request)
+    name = _asked_name(request, named.model)
+    if not context.knows(name) and takes_any_name(request):
+        name = None
+    if name or context.fleet is None:
+        return context.target(name).model
+    return first_that_gives(context.models, gives)
 
 
 async def field_names(request: Request) -> set[str]:

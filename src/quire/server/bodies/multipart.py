@@ -16,7 +16,6 @@ from starlette.requests import Request
 from quire.errors import RequestError, quoted
 from quire.server.bodies.decoder import decode_form
 from quire.server.bodies.json_http import accepted, check_encoding, context_of
-from quire.server.http.middleware import foreign_page
 from quire.server.http.problems import HttpError, Problem, decode_problem
 from quire.server.work_pool import check_wanted
 from quire.units import KiB, MiB
@@ -52,7 +51,6 @@ async def read_form(request: Request, kind: type[Body]) -> Body:
     if media.partition(";")[0].strip().lower() != "multipart/form-data":
         raise HttpError(Problem(415, "Only the content type multipart/form-data is understood."))
     check_encoding(request)
-    _check_page(request)
     found = _BOUNDARY.search(media)
     if found is None:
         raise RequestError("the content type must name the boundary of the parts")
@@ -62,18 +60,6 @@ async def read_form(request: Request, kind: type[Body]) -> Body:
     except msgspec.ValidationError as error:
         raise HttpError(decode_problem(error)) from None
     return await accepted(request, decoded)
-
-
-def _check_page(request: Request) -> None:
-    """Raises HttpError 403 for a form of a foreign web page. A browser asks before it sends JSON or
-    a key to another site, but not before it sends a form."""
-    headers = request.headers
-    if "authorization" in headers or "x-api-key" in headers:
-        return
-    allowed = context_of(request).args.allowed_origins
-    problem = foreign_page(headers.get("origin", ""), headers.get("host", ""), allowed)
-    if problem is not None:
-        raise HttpError(problem)
 
 
 async def _parts(request: Request, boundary: bytes) -> list[Part]:

@@ -38,7 +38,7 @@ from quire.server.generation.sampling import (
     named_as_asked,
     sampling_params,
 )
-from quire.server.http.auth import TENANT_SALT
+from quire.server.http.auth import TENANT_SALT, is_operator
 from quire.server.http.event_stream import OPENAI_FORM, EventStream, StreamForm, until_gone
 from quire.server.served_model import ServedModel
 
@@ -84,6 +84,7 @@ async def begin(
         salt = getattr(http.state, TENANT_SALT, None)
         with as_tenant(salt):
             prompts = [prompt.of_tenant(salt) for prompt in await prepare(model, request)]
+        params.stop_token_ids = [*(params.stop_token_ids or ()), *prompts[0].end_token_ids]
         writer = make_writer(request, head, prompts)
         with named_as_asked(request):
             left_out = await prompts[0].constrain_reply(model, params)
@@ -184,9 +185,10 @@ async def whole_of(
 
 
 def whole_reply(http: Request, generation: Generation, pieces: Sequence[bytes]) -> Response:
-    """A reply that does not stream. Its headers report the engine's load if the request asks."""
+    """A reply that does not stream. Its headers report the engine's load if the request asks, of
+    several API keys with the operator's."""
     reply = pieced_response(pieces)
-    form = http.headers.get(LOAD_FORMAT_HEADER, "")
+    form = http.headers.get(LOAD_FORMAT_HEADER, "") if is_operator(http.scope) else ""
     report = load_report(form, generation.model.loaded_engine().metrics.series)
     if report is not None:
         reply.headers[LOAD_HEADER] = report

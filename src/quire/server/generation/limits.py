@@ -194,8 +194,6 @@ NEUTRAL: dict[str, tuple[object, ...]] = {
     "ec_transfer_params": (None, {}),
     "return_token_offsets": (None, False),
     "logits_processors": (None, []),
-    # completions
-    "suffix": (None, ""),
     # chat
     "chat_template": (None,),
     "media_io_kwargs": (None, {}),

@@ -72,6 +72,8 @@ class PreparedPrompt:
     """Rows in place of token embeddings. An array is for all tokens, which are placeholders."""
     images: PlacedImages | None = None
     """The pictures, and which tokens stand for them."""
+    end_token_ids: Sequence[int] = ()
+    """Tokens that end the reply, besides those that the request names."""
 
     def of_tenant(self: Prompt, salt: str | None) -> Prompt:
         """With the tenant's salt before the request's own. None: there is one tenant."""

@@ -36,6 +36,7 @@ _GUIDED = {
     "guided_whitespace_pattern": "whitespace_pattern",
 }
 """Older names of fields of `structured_outputs`."""
+_SCHEMAS = frozenset({"json", "structural_tag"})
 _PLACES = {
     "json": "response_format.json_schema.schema",
     "structural_tag": "response_format",
@@ -53,15 +54,33 @@ def constraint(request: ConstraintFields) -> StructuredOutputsParams | None:
         return None
     asked: dict[str, Any] = {}
     for fields in given:
-        if both := asked.keys() & fields.keys():
+        both = asked.keys() & fields.keys()
+        if differ := [
+            name for name in sorted(both) if not _are_same(name, asked[name], fields[name])
+        ]:
             raise RequestError(
                 "You can only use one kind of structured outputs constraint but multiple are "
-                f"specified: {', '.join(sorted(both))} is given twice",
+                f"specified: {', '.join(differ)} is given twice with different values",
                 parameter=FIELD,
             )
-        asked |= fields
+        asked = fields | asked
     with named_as_asked(request):
         return structured_outputs_of(asked)
+
+
+def _are_same(name: str, one: object, other: object) -> bool:
+    """Whether two values of a field say the same; each of two equal schemas may be text."""
+    text = _as_json(one) if name in _SCHEMAS else None
+    return one == other if text is None else text == _as_json(other)
+
+
+def _as_json(schema: object) -> bytes | None:
+    """A text that is the same for equal schemas; None: this is no JSON."""
+    try:
+        value = msgspec.json.decode(schema) if isinstance(schema, str) else schema
+        return msgspec.json.encode(value, order="deterministic")
+    except (msgspec.DecodeError, RecursionError, ValueError, TypeError):
+        return None
 
 
 @contextmanager

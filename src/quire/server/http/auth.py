@@ -7,7 +7,8 @@ The check compares the raw path of the request, before any decoding or routing. 
 short list need no key.
 
 With several keys, each has its own K/V: a caller who could hit cached blocks of another tenant
-would learn the other's prompts from the time of a reply.
+would learn the other's prompts from the time of a reply. What tenants share, such as adapters and
+counters, is changed and read with the operator's key alone.
 """
 
 from __future__ import annotations
@@ -22,23 +23,25 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from quire.errors import ConfigError, quoted
 from quire.server.args import ServerArgs
 from quire.server.http.event_stream import send_problem
-from quire.server.http.problems import Problem
+from quire.server.http.problems import HttpError, Problem, route_path
 
-PROBE_PATHS = frozenset({b"/health", b"/live", b"/ready", b"/ping"})
+PROBE_PATHS = frozenset({b"/health", b"/v1/health", b"/live", b"/ready", b"/ping"})
 """Paths that only say whether the server works."""
 
 TENANT_SALT = "quire_tenant_salt"
 """Key in a request's state: the salt of its tenant's K/V; None: there is only one tenant."""
 _SALT_OF = b"quire K/V of one API key"
 _OWNER = "quire.owner"
+_OPERATOR = "quire.is_operator"
 _ENVIRONMENT = ("QUIRE_API_KEY", "VLLM_API_KEY")
+_OPERATOR_ENVIRONMENT = "QUIRE_OPERATOR_API_KEY"
 _MAX_KEY_FILE_BYTES = 1 << 20
 
 
 def load_api_keys(args: ServerArgs) -> tuple[str, ...]:
-    """All keys from arguments, file and environment. Raises ConfigError if a key is unusable,
-    or if the server would be open to the network without any."""
-    keys = [*args.api_key]
+    """All keys from arguments, file and environment, those of the operator first. Raises
+    ConfigError if a key is unusable, or if the server would be open to the network without any."""
+    keys = [*_given_operator_keys(args), *args.api_key]
     if args.api_key_file is not None:
         keys += _keys_of_file(Path(args.api_key_file))
     keys += [value for name in _ENVIRONMENT if (value := os.environ.get(name))]
@@ -55,6 +58,17 @@ def load_api_keys(args: ServerArgs) -> tuple[str, ...]:
             "or listen on 127.0.0.1"
         )
     return tuple(dict.fromkeys(keys))
+
+
+def operator_keys(args: ServerArgs, keys: tuple[str, ...]) -> frozenset[str]:
+    """Those of all keys that may change and read what tenants share: the given ones, or the
+    first."""
+    return frozenset(_given_operator_keys(args) or keys[:1])
+
+
+def _given_operator_keys(args: ServerArgs) -> tuple[str, ...]:
+    value = os.environ.get(_OPERATOR_ENVIRONMENT)
+    return (*args.operator_api_key, *([value] if value else ()))
 
 
 def _keys_of_file(path: Path) -> list[str]:
@@ -78,19 +92,25 @@ class AuthMiddleware:
     """Refuses every request that neither has a valid key nor is public.
 
     Keys are compared as SHA-256 digests, in constant time. The digest of a request's valid key goes
-    with the request, for `owner_of`.
+    with the request, for `owner_of` and `is_operator`.
     """
 
     def __init__(
-        self, app: ASGIApp, keys: tuple[str, ...], public: frozenset[tuple[str, bytes]]
+        self,
+        app: ASGIApp,
+        keys: tuple[str, ...],
+        operators: frozenset[str],
+        public: frozenset[tuple[str, bytes]],
     ) -> None:
-        """`public`: methods and raw paths that need no key."""
+        """`operators`: keys of the operator. `public`: methods and raw paths that need no key."""
         self._app = app
         self._digests = [_digest(key.encode()) for key in keys]
+        self._operators = {_digest(key.encode()) for key in operators}
         self._salts = [tenant_salt(key) if len(keys) > 1 else None for key in keys]
         self._public = public
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        scope[_OPERATOR] = not self._digests
         if scope["type"] == "lifespan" or not self._digests or self._is_allowed(scope):
             await self._app(scope, receive, send)
         else:
@@ -119,6 +139,7 @@ class AuthMiddleware:
         valid = [(digest, salt) for is_equal, digest, salt in matches if is_equal]
         if valid:
             scope[_OWNER] = valid[0][0]
+            scope[_OPERATOR] = valid[0][0] in self._operators
             scope.setdefault("state", {})[TENANT_SALT] = valid[0][1]
         return bool(valid)
 
@@ -127,6 +148,24 @@ def owner_of(scope: Scope) -> bytes:
     """The owner of a request's stored data: one value per API key; empty without keys."""
     owner: bytes = scope.get(_OWNER, b"")
     return owner
+
+
+def is_operator(scope: Scope) -> bool:
+    """Whether a request has an operator's key, or none is needed."""
+    found: bool = scope.get(_OPERATOR, False)
+    return found
+
+
+def check_operator(scope: Scope) -> None:
+    """Raises HttpError 403 for a request without an operator's key."""
+    if not is_operator(scope):
+        raise HttpError(
+            Problem(
+                403,
+                f"{scope['method']} {route_path(scope)[:200]} is for the operator, because this "
+                "server has several API keys: send the first one, or one of --operator-api-key.",
+            )
+        )
 
 
 def tenant_salt(key: str) -> str:

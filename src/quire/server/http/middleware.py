@@ -1,12 +1,11 @@
-"""The layers around the application: limits of bodies, foreign web pages, ids of requests."""
+"""The layers around the application: limits of bodies, ids of requests."""
 
 from __future__ import annotations
 
 import re
 import time
 import uuid
-from collections.abc import Collection, Iterable
-from urllib.parse import urlsplit
+from collections.abc import Iterable
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -83,82 +82,11 @@ class BodyMiddleware:
         )
 
 
-_LOCAL_NAMES = frozenset({"localhost", "::1", "0.0.0.0", "::"})
-"""Names and addresses that mean this machine to a client on it; vLLM's examples use 0.0.0.0."""
-
-
-class LocalGuardMiddleware:
-    """Refuses requests whose `Host` is not a name of this server, or whose `Origin` is another.
-
-    Clients other than browsers send no `Origin`, and the `Host` of the URL that they were given.
-    """
-
-    def __init__(
-        self, app: ASGIApp, allowed_hosts: Iterable[str], allowed_origins: Iterable[str]
-    ) -> None:
-        self._app = app
-        self._allowed_hosts = _LOCAL_NAMES | {name.lower() for name in allowed_hosts}
-        self._allowed_origins = frozenset(allowed_origins)
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        problem = self._problem(scope) if scope["type"] == "http" else None
-        if problem is None:
-            await self._app(scope, receive, send)
-        else:
-            await send_problem(scope, send, problem)
-
-    def _problem(self, scope: Scope) -> Problem | None:
-        host = ""
-        for name, value in scope["headers"]:
-            if name == b"host":
-                host = value.decode("latin-1")
-        if host and not self._is_ours(_hostname(f"//{host}")):
-            return Problem(
-                403,
-                f"This server does not go by the name {host[:100]!r}; "
-                "add it with --allowed-hosts, or set an API key.",
-            )
-        for name, value in scope["headers"]:
-            if name == b"origin":
-                problem = foreign_page(value.decode("latin-1"), host, self._allowed_origins)
-                if problem is not None:
-                    return problem
-        return None
-
-    def _is_ours(self, name: str | None) -> bool:
-        return name is not None and (name in self._allowed_hosts or _is_loopback_ip(name))
-
-
-def foreign_page(origin: str, host: str, allowed: Collection[str]) -> Problem | None:
-    """403 for a request from a web page of another site than `host`, unless it is allowed."""
-    if not origin or origin in allowed or "*" in allowed:
-        return None
-    if origin.partition("://")[2].lower() == host.lower():
-        return None
-    return Problem(
-        403,
-        f"Requests from the web page {origin[:100]!r} are refused; allow it with "
-        "--allowed-origins, or set an API key.",
-    )
-
-
-def _hostname(url: str) -> str | None:
-    try:
-        return urlsplit(url).hostname
-    except ValueError:
-        return None
-
-
-def _is_loopback_ip(name: str) -> bool:
-    parts = name.split(".")
-    return len(parts) == 4 and parts[0] == "127" and all(part.isdigit() for part in parts)
-
-
 logger = get_logger("quire.server.access")
 
 _WELL_FORMED = re.compile(rb"[A-Za-z0-9._~:/+=@,-]+")
 _QUIET_PATHS = frozenset(
-    {"/health", "/live", "/ready", "/ping", "/metrics", "/load", "/quire/live"}
+    {"/health", "/v1/health", "/live", "/ready", "/ping", "/metrics", "/load", "/quire/live"}
 )
 
 

@@ -80,7 +80,8 @@ export class LiveView {
   }
 
   show(snapshot) {
-    byId("live-note").hidden = true;
+    byId("live-note").hidden = snapshot.shows_use !== false;
+    byId("live-note").textContent = "Of several API keys, only the operator's show what runs.";
     setState(snapshot.state);
     if (!snapshot.requests) return this.clear(); // the model is not loaded
     this.showRates(snapshot.rates);

@@ -84,7 +84,11 @@ ROUTES = Routes("generation")
 
 
 @ROUTES.on(
-    "POST", "/v1/audio/transcriptions", response=TranscriptionResponse, stream=TranscriptionChunk
+    "POST",
+    "/v1/audio/transcriptions",
+    gives="words of sound",
+    response=TranscriptionResponse,
+    stream=TranscriptionChunk,
 )
 async def transcriptions(http: Request, form: TranscriptionRequest) -> Response | ASGIApp:
     """The words of a sound."""

@@ -23,6 +23,7 @@ from quire.server.apis.chat.reply_plan import ChatPrompt, ReplyPlan
 from quire.server.apis.chat.schema import ChatMessage, ChatRequest, ContentPart, thinking_variables
 from quire.server.apis.chat.tools import ToolUse
 from quire.server.apis.text.schema import TokenizeRequest
+from quire.server.generation.gaps import Gap, gap_prompt
 from quire.server.generation.limits import count_chars
 from quire.server.generation.prompts import (
     PreparedPrompt,
@@ -102,6 +103,13 @@ async def planned_prompt(model: ServedModel, request: ChatRequest, tools: ToolUs
         images=prompt.images,
         reply=plan,
     )
+
+
+async def filled_prompt(gap: Gap, model: ServedModel, request: ChatRequest) -> ChatPrompt:
+    """The prompt of a text with a gap; its reply is a plain text. Raises RequestError."""
+    model.limits.check_text("prompt", gap.size)
+    ids, ends = await model.pool.run(gap.size, gap_prompt, model, gap)
+    return ChatPrompt(ids, None, request.cache_salt, end_token_ids=ends)
 
 
 async def _predicted_ids(model: ServedModel, request: ChatRequest) -> list[int]:

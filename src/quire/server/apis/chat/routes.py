@@ -239,10 +239,12 @@ def delta_of(events: Iterable[Event], plan: ReplyPlan) -> Delta | None:
 ROUTES = Routes("generation")
 
 
-@ROUTES.on("POST", "/v1/chat/completions", response=ChatResponse, stream=ChatChunk)
+@ROUTES.on(
+    "POST", "/v1/chat/completions", "/chat/completions", response=ChatResponse, stream=ChatChunk
+)
 async def chat_completions(http: Request, request: ChatRequest) -> Response | ASGIApp:
     """Continues a conversation."""
-    return await generate(http, request, "chatcmpl", chat_prompts, _chat_writer)
+    return await generate(http, request, "chatcmpl", chat_prompts, chat_writer)
 
 
 @ROUTES.on("POST", "/v1/chat/completions/batch", response=ChatResponse)
@@ -256,7 +258,7 @@ async def chat_completions_batch(http: Request, batch: BatchChatRequest) -> Resp
 
     def make_writer(_: ChatRequest, head: ReplyHead, prompts: list[ChatPrompt]) -> BatchChatWriter:
         pairs = zip(requests, prompts, strict=True)
-        writers = [_chat_writer(request, head, [prompt]) for request, prompt in pairs]
+        writers = [chat_writer(request, head, [prompt]) for request, prompt in pairs]
         return BatchChatWriter(head, writers)
 
     head = ReplyHead.of(context_of(http), http, requests[0], "chatcmpl")
@@ -269,7 +271,8 @@ async def chat_prompts(model: ServedModel, request: ChatRequest) -> list[ChatPro
     return [await planned_prompt(model, request, tool_use(request, model.args.tool_strict_level))]
 
 
-def _chat_writer(request: ChatRequest, head: ReplyHead, prompts: list[ChatPrompt]) -> ChatWriter:
+def chat_writer(request: ChatRequest, head: ReplyHead, prompts: list[ChatPrompt]) -> ChatWriter:
+    """Writes the replies in the form of `/v1/chat/completions`."""
     model = head.target.model
     tokenizer, role = model.loaded_engine().tokenizer, model.args.response_role
     return ChatWriter(request, head, prompts, tokenizer, role)

@@ -26,6 +26,7 @@ from quire.server.apis.completions.schema import (
 from quire.server.apis.endpoint import Routes
 from quire.server.bodies.json_pieces import JsonList
 from quire.server.generation.begin import generate
+from quire.server.generation.gaps import Gap, gap_prompt
 from quire.server.generation.prompts import PreparedPrompt, decode_embeds, prompt_ids
 from quire.server.generation.replies.logprobs import CompletionLists, prompt_logprobs
 from quire.server.generation.replies.portions import ReplyHead, Update, num_entries, size_of
@@ -194,6 +195,7 @@ async def completion_prompts(
     """The prompts of a completion request, in order. Raises RequestError."""
     parts = [request.prompt] if isinstance(request.prompt, str) else request.prompt or []
     size = len(parts) // _IDS_PER_UNIT + sum(map(len, _embeds(request)))
+    size += len(request.suffix or "")
     if parts and not isinstance(parts[0], int):
         sizes = [len(each) for each in parts if isinstance(each, str)]
         model.limits.check_text("prompt", max(sizes, default=0))
@@ -208,6 +210,8 @@ def _embeds(request: CompletionRequest) -> list[str]:
 
 
 def _completion_prompts(model: ServedModel, request: CompletionRequest) -> list[PreparedPrompt]:
+    if request.suffix:
+        return [_gap_prompt(model, request)]
     texts = _embeds(request)
     parts, salt = _split_prompts(request.prompt, is_optional=bool(texts)), request.cache_salt
     model.limits.check_prompts(len(parts) + len(texts), max(request.n or 1, request.best_of or 1))
@@ -226,6 +230,22 @@ def _completion_prompts(model: ServedModel, request: CompletionRequest) -> list[
             prompts.append(PreparedPrompt(token_ids, None, salt))
         check_wanted()
     return prompts
+
+
+def _gap_prompt(model: ServedModel, request: CompletionRequest) -> PreparedPrompt:
+    for name in ("echo", "use_beam_search", "truncate_prompt_tokens", "prompt_embeds"):
+        if getattr(request, name):
+            raise RequestError(
+                f"{name} is not supported with suffix; leave one of the two out", parameter=name
+            )
+    if not isinstance(request.prompt, str):
+        raise RequestError(
+            "prompt must be one text where suffix is given, which follows it after the gap",
+            parameter="prompt",
+        )
+    model.limits.check_prompts(1, max(request.n or 1, request.best_of or 1))
+    ids, ends = gap_prompt(model, Gap(request.prompt, request.suffix or ""))
+    return PreparedPrompt(ids, None, request.cache_salt, end_token_ids=ends)
 
 
 def _prompts_of_embeds(

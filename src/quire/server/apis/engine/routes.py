@@ -23,7 +23,7 @@ from quire.redaction import environment, redacted
 from quire.server.apis.endpoint import BAD_BODY, Routes
 from quire.server.apis.engine import schema as schema
 from quire.server.apis.engine.schema import ServerInfo, ServerInfoQuery, WorldSize, WorldSizeQuery
-from quire.server.bodies.json_http import context_of, read_body
+from quire.server.bodies.json_http import queried_model, read_body
 from quire.server.http.problems import HttpError, Problem
 from quire.version import __version__
 
@@ -160,7 +160,7 @@ async def stop_profile(http: Request) -> None:
 
 
 def _engine(http: Request) -> AsyncLLM:
-    return context_of(http).model.live_engine()
+    return queried_model(http).live_engine()
 
 
 def _metrics(http: Request) -> SleepMetrics:
@@ -184,7 +184,7 @@ _LIBRARIES = ("numpy", "msgspec", "tokenizers", "jinja2", "starlette", "uvloop")
 @ROUTES.on("GET", "/server_info")
 async def server_info(http: Request, query: ServerInfoQuery) -> ServerInfo:
     """The engine's configuration, its environment variables, and the machine."""
-    config = context_of(http).model.config
+    config = queried_model(http).config
     is_text = query.config_format == "text"
     shown = str(config) if is_text else msgspec.to_builtins(config, enc_hook=str)
     return ServerInfo(
@@ -197,7 +197,7 @@ async def server_info(http: Request, query: ServerInfoQuery) -> ServerInfo:
 @ROUTES.on("GET", "/get_world_size")
 async def get_world_size(http: Request, query: WorldSizeQuery) -> WorldSize:
     """The number of ranks, of all engines or of one."""
-    parallel = context_of(http).model.config.parallel
+    parallel = queried_model(http).config.parallel
     return WorldSize(
         world_size=parallel.world_size_across_dp if query.include_dp else parallel.world_size
     )

@@ -27,11 +27,11 @@ from quire.server.apis.llama_server.conversion import (
     Slot,
     Timings,
     completion_request,
-    infill_ids,
 )
 from quire.server.apis.text.schema import TokenizeRequest
 from quire.server.bodies.json_http import context_of
 from quire.server.generation.begin import generate
+from quire.server.generation.gaps import Gap, gap_prompt
 from quire.server.generation.prompts import PreparedPrompt
 from quire.server.generation.replies.portions import ReplyHead, StepWriter, check_end
 from quire.server.http.event_stream import PLAIN_FORM, event
@@ -89,7 +89,7 @@ class LlamaWriter(StepWriter):
         return timings
 
 
-ROUTES = Routes("server")
+ROUTES = Routes("server", takes_any_name=True)
 _GENERATION: dict[str, Any] = {
     "tag": "generation", "response": LlamaReply, "stream": LlamaReply, "has_named_events": True,
 }  # fmt: skip
@@ -105,11 +105,10 @@ async def completion(http: Request, asked: LlamaCompletionRequest) -> Response |
 async def infill(http: Request, asked: InfillRequest) -> Response | ASGIApp:
     """Fills the gap of a text, if the model has tokens for that."""
     model = context_of(http).target(asked.model).model
-    texts = [asked.input_prefix, asked.input_suffix, asked.prompt]
-    texts += [part for extra in asked.input_extra or () for part in (extra.filename, extra.text)]
-    size = sum(map(len, texts))
-    model.limits.check_text("input_prefix", size)
-    ids, ends = await model.pool.run(size, infill_ids, model.tokenizer(), asked)
+    files = [(extra.filename, extra.text) for extra in asked.input_extra or ()]
+    gap = Gap(asked.input_prefix, asked.input_suffix, asked.prompt, files, "input_suffix")
+    model.limits.check_text("input_prefix", gap.size)
+    ids, ends = await model.pool.run(gap.size, gap_prompt, model, gap)
     request = completion_request(asked, ids)
     request.stop_token_ids = ends
     return await _answer(http, asked, request)
@@ -125,7 +124,7 @@ async def _answer(
     return await generate(http, request, "llama", completion_prompts, writer, LLAMA_FORM)
 
 
-@ROUTES.on("POST", "/apply-template", tag="prompts")
+@ROUTES.on("POST", "/apply-template", tag="prompts", gives="text")
 async def apply_template(http: Request, asked: ApplyTemplateRequest) -> AppliedTemplate:
     """The prompt that the chat template makes of a conversation."""
     if not asked.messages:
@@ -164,7 +163,7 @@ async def props(http: Request) -> Props:
     )
 
 
-@ROUTES.on("GET", "/slots", errors=(404,))
+@ROUTES.on("GET", "/slots", errors=(404,), for_operator=True)
 async def slots(http: Request) -> list[Slot]:
     """The places for requests that run at once. `?model=NAME` chooses the model."""
     model = context_of(http).target(http.query_params.get("model")).model

@@ -144,7 +144,7 @@ async def create_message(http: Request, asked: MessagesRequest) -> Response | AS
     return await reply_of(http, asked.stream is True, generation, writer, MESSAGES_FORM, _PING_S)
 
 
-@ROUTES.on("POST", "/v1/messages/count_tokens", tag="prompts")
+@ROUTES.on("POST", "/v1/messages/count_tokens", tag="prompts", gives="text")
 async def count_tokens(http: Request, asked: CountTokensRequest) -> TokenCount:
     """How many tokens the prompt of a conversation has, in Anthropic's form."""
     model = context_of(http).target(asked.model).model

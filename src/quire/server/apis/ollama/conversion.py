@@ -53,10 +53,12 @@ def chat_request(asked: OllamaChatRequest) -> ChatRequest:
 
 def generate_request(asked: GenerateRequest) -> ChatRequest:
     """A prompt as a chat of one message, after the system's. Raises RequestError."""
-    for name in ("suffix", "template", "context"):
+    names = ("template", "context", *(("system", "images") if asked.suffix else ()))
+    for name in names:
         if getattr(asked, name):
             raise RequestError(
-                f"{name} is not supported; leave it out, and use /api/chat for conversations",
+                f"{name} is not supported{' with suffix' if asked.suffix else ''}; leave it out, "
+                "and use /api/chat for conversations",
                 parameter=name,
             )
     messages = [ChatMessage(role="user", content=_content(asked.prompt, asked.images))]

@@ -30,6 +30,7 @@ from quire.server.apis.ollama.writer import OLLAMA_FORM, written_time
 from quire.server.bodies.json_http import context_of, json_response
 from quire.server.context import ServerContext
 from quire.server.generation.request_fields import Count
+from quire.server.http.auth import is_operator
 from quire.server.http.event_stream import EventStream, until_gone
 from quire.server.http.problems import HttpError, Problem
 from quire.server.served_model import ServedModel
@@ -65,7 +66,7 @@ async def running(http: Request) -> LoadedModels:
         model = context.target(name).model
         if context.fleet is not None and model.engine is None:
             continue
-        end = written_time(_expires_at(context, model))
+        end = written_time(_expires_at(http, model))
         found.append(LoadedModel(
             **_entry(context, name),
             expires_at=end,
@@ -85,11 +86,16 @@ def _known(context: ServerContext) -> list[str]:
     ]
 
 
-def _expires_at(context: ServerContext, model: ServedModel) -> float:
-    """When the model is unloaded if no request comes, in seconds since the epoch."""
-    end = None if context.fleet is None else context.fleet.member_of(model).expires_at()
+def _expires_at(http: Request, model: ServedModel) -> float:
+    """When the model is unloaded if no request comes, in seconds since the epoch. Of several API
+    keys, the operator's see when it was used; for others it is used now."""
+    context = context_of(http)
+    member = None if context.fleet is None else context.fleet.member_of(model)
     forever = context.created + _FOREVER_S
-    return forever if end is None else min(forever, time.time() + end - time.monotonic())
+    if member is None or member.keep_alive_s is None:
+        return forever
+    used_s = member.last_used - time.monotonic() if is_operator(http.scope) else 0.0
+    return min(forever, time.time() + used_s + member.keep_alive_s)
 
 
 @ROUTES.on("POST", "/api/show")

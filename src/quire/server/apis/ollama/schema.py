@@ -100,12 +100,13 @@ class GenerateRequest(TextFields, kw_only=True):
     raw: bool | None = False
     """Whether the prompt is used as it is, without the chat template."""
     suffix: str | None = None
+    """What stands after the gap that the reply fills."""
     template: str | None = None
     context: list[int] | None = None
     images: list[str] | None = None
 
     def _has_prompt(self) -> bool:
-        return bool(self.prompt or self.system)
+        return bool(self.prompt or self.system or self.suffix)
 
 
 class ReplyFields(msgspec.Struct, kw_only=True):

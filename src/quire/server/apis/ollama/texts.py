@@ -13,7 +13,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp
 
-from quire.server.apis.chat.prompts import planned_prompt
+from quire.server.apis.chat.prompts import filled_prompt, planned_prompt
 from quire.server.apis.chat.reply_plan import ChatPrompt
 from quire.server.apis.chat.schema import ChatRequest
 from quire.server.apis.chat.tools import tool_use
@@ -35,6 +35,7 @@ from quire.server.apis.ollama.writer import OLLAMA_FORM, OllamaWriter, now
 from quire.server.apis.service import parsed_keep_alive
 from quire.server.bodies.json_http import context_of, json_response, read_body
 from quire.server.generation import begin
+from quire.server.generation.gaps import Gap
 from quire.server.generation.limits import count_chars
 from quire.server.generation.pooling import (
     PoolingFields,
@@ -47,19 +48,21 @@ from quire.server.generation.pooling import (
 from quire.server.generation.prompts import prompt_ids
 from quire.server.generation.replies.portions import ReplyHead
 from quire.server.generation.request_fields import Count, Int64
+from quire.server.http.auth import check_operator, is_operator
 from quire.server.http.problems import HttpError
 from quire.server.served_model import ServedModel
 from quire.server.work_pool import INLINE_SIZE
 
 
 def keep_loaded(http: Request, model: ServedModel, keep_alive: str | int | float | None) -> None:
-    """Applies a request's `keep_alive`. A server of one model never unloads it: the reply names the
-    field as ignored. Raises RequestError if the value is not a duration."""
+    """Applies a request's `keep_alive`. A server of one model never unloads it, and of several API
+    keys only the operator's decide: the reply names the field as ignored. Raises RequestError if
+    the value is not a duration."""
     if keep_alive is None:
         return
     seconds = parsed_keep_alive(keep_alive)
     context = context_of(http)
-    if context.fleet is None:
+    if context.fleet is None or not is_operator(http.scope):
         context.ignored_fields.tell(http, ["keep_alive"])
     else:
         context.fleet.keep_alive(model, seconds)
@@ -80,9 +83,11 @@ async def chat(http: Request, asked: OllamaChatRequest) -> Response | ASGIApp:
 @ROUTES.on("POST", "/api/generate", tag="generation", response=GenerateReply, stream=GenerateReply)
 async def generate(http: Request, asked: GenerateRequest) -> Response | ASGIApp:
     """Answers a prompt, in Ollama's form."""
-    if not asked.prompt and not asked.system:
+    if not (asked.prompt or asked.system or asked.suffix):
         return json_response(GenerateReply(**await _loaded_or_unloaded(http, asked), response=""))
     make_prompt = partial(_raw_prompt, asked) if asked.raw else _prompt_of_chat
+    if asked.suffix:
+        make_prompt = partial(filled_prompt, Gap(asked.prompt, asked.suffix))
     return await _answer(http, asked, partial(generate_request, asked), make_prompt, is_chat=False)
 
 
@@ -91,6 +96,8 @@ async def _loaded_or_unloaded(http: Request, asked: TextFields) -> dict[str, Any
     target = context_of(http).target(asked.model)
     fleet = context_of(http).fleet
     unloads = asked.only_unloads and fleet is not None
+    if unloads:
+        check_operator(http.scope)
     if fleet is None or not unloads or fleet.is_loaded(target.model):
         keep_loaded(http, target.model, asked.keep_alive)
     if unloads and fleet is not None:
@@ -176,7 +183,9 @@ class OllamaEmbedReply(msgspec.Struct, kw_only=True):
     prompt_eval_count: Count
 
 
-@ROUTES.on("POST", "/api/embed", request=OllamaEmbedRequest, response=OllamaEmbedReply)
+@ROUTES.on(
+    "POST", "/api/embed", gives="embed", request=OllamaEmbedRequest, response=OllamaEmbedReply
+)
 async def embed(http: Request) -> Response | None:
     """A vector for each text."""
     began_at = time.monotonic()
@@ -197,7 +206,7 @@ async def embed(http: Request) -> Response | None:
     return await job.model.pool.run(sum(map(len, reply.embeddings)), json_response, reply)
 
 
-@ROUTES.on("POST", "/api/embeddings")
+@ROUTES.on("POST", "/api/embeddings", gives="embed")
 async def embeddings(
     http: Request, request: OllamaEmbeddingsRequest
 ) -> OllamaEmbeddingsReply | None:

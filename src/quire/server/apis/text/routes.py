@@ -23,7 +23,12 @@ from quire.server.apis.text.schema import (
     TokenizeRequest,
     TokenizeResponse,
 )
-from quire.server.bodies.json_http import context_of, json_response, pieced_response
+from quire.server.bodies.json_http import (
+    context_of,
+    json_response,
+    pieced_response,
+    queried_model,
+)
 from quire.server.bodies.json_pieces import ITEMS_AT_ONCE, JsonPieces
 from quire.server.generation.beams import refuse_with_beams
 from quire.server.generation.limits import params_in_room, refuse_unsupported
@@ -115,7 +120,7 @@ def _detokenized(model: ServedModel, token_ids: list[int]) -> DetokenizeResponse
 @ROUTES.on("GET", "/tokenizer_info", switch="tokenizer_info")
 async def tokenizer_info(http: Request) -> dict[str, Any]:
     """The tokenizer's configuration, as tokenizer_config.json has it."""
-    model = context_of(http).model
+    model = queried_model(http)
     config = model.tokenizer().config
     info = {name: _plain(config[name]) for name in config if name not in _PATHS}
     info.setdefault("tokenizer_class", "PreTrainedTokenizerFast")
@@ -134,7 +139,7 @@ def _plain(value: Any) -> Any:
     return [_plain(each) for each in value] if isinstance(value, list) else value
 
 
-@ROUTES.on("POST", "/v1/completions/render", response=list[RenderedPrompt])
+@ROUTES.on("POST", "/v1/completions/render", gives="text", response=list[RenderedPrompt])
 async def render_completion(http: Request, request: CompletionRequest) -> Response:
     """The prompts and parameters that a completion request would run with."""
     head = ReplyHead.of(context_of(http), http, request, "cmpl")
@@ -165,7 +170,7 @@ def _rendered_list(
     return list(rendered.pieces())
 
 
-@ROUTES.on("POST", "/v1/chat/completions/render", response=RenderedPrompt)
+@ROUTES.on("POST", "/v1/chat/completions/render", gives="text", response=RenderedPrompt)
 async def render_chat(http: Request, request: ChatRequest) -> Response:
     """The prompt and parameters that a chat request would run with."""
     return await rendered_chat(http, request)

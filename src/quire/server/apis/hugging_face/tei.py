@@ -1,5 +1,5 @@
 """The routes of text-embeddings-inference: `/embed`, `/embed_all`, `/embed_sparse`, `/predict`,
-`/similarity`, `/info` and `/`. Its `/rerank` is in `apis/scores`."""
+`/similarity` and `/info`. Its `/rerank` is in `apis/scores`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from quire.frontend.inputs.model_checks import cannot_pool, wrong_task
 from quire.frontend.scoring import PairTokens, ScoreLimits
 from quire.protocol.pooling_params import PoolingParams
 from quire.server.apis.endpoint import Routes
-from quire.server.bodies.json_http import context_of, json_response, read_body
+from quire.server.bodies.json_http import context_of, json_response
+from quire.server.fleet.choice import first_that_gives
 from quire.server.generation.pooling import (
     PoolingFields,
     PoolingJob,
@@ -111,16 +112,16 @@ class TeiInfo(msgspec.Struct, kw_only=True):
     version: str
 
 
-ROUTES = Routes("pooling")
+ROUTES = Routes("pooling", takes_any_name=True)
 
 
-@ROUTES.on("POST", "/embed", response=list[list[float]])
+@ROUTES.on("POST", "/embed", gives="embed", response=list[list[float]])
 async def embed(http: Request, request: TeiEmbedRequest) -> Response | None:
     """A list with the vector of each text."""
     return await _embed(http, request, "embed")
 
 
-@ROUTES.on("POST", "/embed_all", response=list[list[list[float]]])
+@ROUTES.on("POST", "/embed_all", gives="token_embed", response=list[list[list[float]]])
 async def embed_all(http: Request, request: TeiEmbedRequest) -> Response | None:
     """A list with the vectors of the tokens of each text."""
     return await _embed(http, request, "token_embed")
@@ -141,7 +142,7 @@ async def _embed(http: Request, request: TeiEmbedRequest, task: PoolingTask) -> 
     )
 
 
-@ROUTES.on("POST", "/embed_sparse", response=list[list[SparseValue]])
+@ROUTES.on("POST", "/embed_sparse", gives="sparse", response=list[list[SparseValue]])
 async def embed_sparse(http: Request, request: TeiRequest) -> Response | None:
     """The sparse vector of each text: the largest weight of each of its tokens, by token id."""
     fields = PoolingFields(model=request.model)
@@ -161,21 +162,7 @@ async def embed_sparse(http: Request, request: TeiRequest) -> Response | None:
     )
 
 
-@ROUTES.on(
-    "POST",
-    "/",
-    request=(TeiEmbedRequest, TeiPredictRequest),
-    response=(list[list[float]], list[Prediction], list[list[Prediction]]),
-)
-async def root(http: Request) -> Any:
-    """What the model gives: its vectors or its classes. huggingface_hub's clients use it."""
-    pooling = context_of(http).target(None).model.config.model.pooling
-    if pooling is not None and pooling.task == "classify":
-        return await predict(http, await read_body(http, TeiPredictRequest))
-    return await embed(http, await read_body(http, TeiEmbedRequest))
-
-
-@ROUTES.on("POST", "/predict")
+@ROUTES.on("POST", "/predict", gives="classify")
 async def predict(
     http: Request, request: TeiPredictRequest
 ) -> list[Prediction] | list[list[Prediction]] | None:
@@ -219,7 +206,7 @@ async def predict(
     return found[0] if is_one else found
 
 
-@ROUTES.on("POST", "/similarity")
+@ROUTES.on("POST", "/similarity", gives="embed")
 async def similarity(http: Request, request: TeiSimilarityRequest) -> list[float] | None:
     """The cosine of each sentence's vector and that of the source sentence."""
     fields = PoolingFields(model=request.model, use_activation=True)
@@ -240,10 +227,13 @@ async def similarity(http: Request, request: TeiSimilarityRequest) -> list[float
     return [float(source @ other) for other in others]
 
 
-@ROUTES.on("GET", "/info", tag="models", errors=(400,))
+@ROUTES.on("GET", "/info", tag="models", errors=(400, 404))
 async def info(http: Request) -> TeiInfo:
-    """The served model and the limits."""
-    target = context_of(http).target(None)
+    """The served model and the limits. `?model=NAME` chooses the model."""
+    context, name = context_of(http), http.query_params.get("model")
+    if not name and context.fleet is not None:
+        name = first_that_gives(context.models, "pooled").names[0]
+    target = context.target(name)
     config = target.model.config
     model = config.model
     if model.pooling is None:
@@ -252,7 +242,7 @@ async def info(http: Request) -> TeiInfo:
     if model.pooling.task in ("classify", "token_classify"):
         names = {str(index): label for index, label in model.pooling.labels.items()}
         by_name = {label: index for index, label in model.pooling.labels.items()}
-        kind = "reranker" if len(names) == 1 else "classifier"
+        kind = "reranker" if model.pooling.width == 1 else "classifier"
         kinds = {kind: {"id2label": names, "label2id": by_name}}
     return TeiInfo(
         model_id=target.name,

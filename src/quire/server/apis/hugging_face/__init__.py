@@ -1,0 +1,1 @@
+"""The APIs of Hugging Face's servers: text-generation-inference and text-embeddings-inference."""
