@@ -116,7 +116,7 @@ def decode_lax_value(data: bytes, kind: Any) -> Any:
 def _converted(value: Any, kind: type[Body], **options: Any) -> Body:
     """`msgspec.convert`, whose errors about a choice name what may be chosen."""
     try:
-        return msgspec.convert(value, kind, **options)
+        converted: Body = msgspec.convert(value, kind, **options)
     except msgspec.ValidationError as error:
         found = _NO_CHOICE.fullmatch(str(error))
         choices = found and _choices([inspect.type_info(kind)], _STEP.findall(found[2]))
@@ -124,6 +124,7 @@ def _converted(value: Any, kind: type[Body], **options: Any) -> Body:
             raise
         message = f"{found[1]}; it must be one of {', '.join(map(repr, choices))}{found[2]}"
         raise msgspec.ValidationError(message) from None
+    return converted
 
 
 def _choices(types: Iterable[inspect.Type], steps: Sequence[str]) -> list[Any]:

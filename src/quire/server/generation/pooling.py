@@ -268,7 +268,8 @@ class PoolingJob:
         prompts = make()
         fields = [(fields, len(prompts))] if isinstance(fields, str) else fields
         self.model.limits.check_prompts(len(prompts), 1, fields[-1][0])
-        processor, inputs = self.model.live_engine().input_processor, []
+        processor = self.model.live_engine().input_processor
+        inputs: list[EngineInput] = []
         places = [(name, index, count) for name, count in fields for index in range(count)]
         for (name, index, count), prompt in zip(places, prompts, strict=True):
             with named_as_asked({_TOKEN_IDS: f"{name}="}), located(name, index, count):
