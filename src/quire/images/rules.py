@@ -272,14 +272,14 @@ class Frames(Multiples, frozen=True, tag="frames"):
     def of_frames(self, size: Size, count: int) -> Layout:
         """The tiles of a video of `count` frames, of which the last one is repeated until a tile is
         full. Raises RequestError as `layout` does."""
-        tiles, more = -(-count // self.per_tile), {"frames": self.per_tile, "num_given": count}
-        if not self.counts_frames:
-            return Layout((self._size(size),) * tiles, **more)
-        scale = max(self.factor / min(size), 1.0)
-        size = int(size[0] * scale), int(size[1] * scale)
-        count = max(count, self.per_tile)
-        padded = round(count / self.per_tile) * self.per_tile
-        return Layout((self._size(size, count, padded),) * tiles, **more)
+        computed = padded = 1
+        if self.counts_frames:
+            scale = max(self.factor / min(size), 1.0)
+            size = int(size[0] * scale), int(size[1] * scale)
+            computed = max(count, self.per_tile)
+            padded = round(computed / self.per_tile) * self.per_tile
+        tiles = (self._size(size, computed, padded),) * -(-count // self.per_tile)
+        return Layout(tiles, frames=self.per_tile, num_given=count)
 
     def most_squares(self, count: int = 1) -> int:
         """Most squares of a tile."""

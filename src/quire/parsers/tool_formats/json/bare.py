@@ -12,7 +12,7 @@ from quire.parsers.tool_formats.json.marked import MarkedCalls
 class LlamaCalls(MarkedCalls):
     """Llama 3.1 and 3.2: `{"name": ..., "parameters": {...}}`, separated by `;`."""
 
-    markers = ("<|python_tag|>",)
+    markers: tuple[str, ...] = ("<|python_tag|>",)
     bare_markers = ("{",)
     keys = CallKeys(arguments=("parameters", "arguments"), others=BARE_KEYS.others)
     ends = (";",)
