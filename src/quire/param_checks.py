@@ -1,11 +1,12 @@
 """Validation and normalisation of a request's parameters, one value at a time.
 
-Called by `SamplingParams`. Each check raises RequestError with the parameter's name. Messages are
-vLLM's.
+Called by `SamplingParams`, whose checks raise RequestError with the parameter's name and vLLM's
+messages, and for base64 in inputs.
 """
 
 from __future__ import annotations
 
+import base64
 import math
 import numbers
 from collections.abc import Iterable, Mapping
@@ -24,6 +25,11 @@ _NOT_IN_TRACES = (
     "bad_words",
 )  # fmt: skip
 """Fields that cannot be combined with `trace_decode_token_ids`, as in vLLM."""
+
+
+def base64_bytes(text: str) -> bytes:
+    """Decode base64, which may be divided into lines. Raises ValueError for other characters."""
+    return base64.b64decode("".join(text.split()), validate=True)
 
 
 def is_int(value: object) -> bool:

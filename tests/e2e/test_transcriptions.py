@@ -107,10 +107,20 @@ def test_streams_and_options_work(server: RunningServer, client: Any) -> None:
         )
 
     whole = ask()
-    assert json.loads(ask(response_format="text"))["text"] == whole.text
+    assert ask(response_format="text") == whole.text
+    with server.client() as http:
+        options = {"response_format": "text", "max_completion_tokens": "9"}
+        reply = http.post(PATH, files={"file": file}, data=options).raise_for_status()
+    assert (reply.headers["content-type"], reply.text) == (
+        "text/plain; charset=utf-8", whole.text,
+    )  # fmt: skip
     usage = {"stream_include_usage": True, "stream_continuous_usage_stats": True}
     for extra in ({}, usage):
-        chunks = [one.model_dump() for one in ask(stream=True, extra_body=extra)]
+        events = list(ask(stream=True, response_format="text", extra_body=extra))
+        deltas = [one.delta for one in events if one.type == "transcript.text.delta"]
+        assert "".join(deltas) == whole.text
+        assert [one.text for one in events if one.type == "transcript.text.done"] == [whole.text]
+        chunks = [one.model_dump() for one in events]
         last = chunks.pop() if extra else None
         assert "".join(one["choices"][0]["delta"]["content"] for one in chunks) == whole.text
         assert {one["object"] for one in chunks} == {"transcription.chunk"}
@@ -136,7 +146,8 @@ def test_streams_and_options_work(server: RunningServer, client: Any) -> None:
         ask(language="hh")
     with pytest.raises(openai.BadRequestError, match="must be a WAV file"):
         client.audio.transcriptions.create(model="ears", file=("x.mp3", b"ID3" + bytes(99)))
-    with pytest.raises(openai.BadRequestError, match="response_format"):
+    choices = "Invalid enum value 'verbose_json'; it must be one of 'json', 'text'"
+    with pytest.raises(openai.BadRequestError, match=f"{choices}.*response_format"):
         ask(response_format="verbose_json")
     with pytest.raises(openai.NotFoundError, match="`mouth` does not exist"):
         client.audio.transcriptions.create(model="mouth", file=file)

@@ -15,7 +15,12 @@ from vision_cases import CASES
 Image = pytest.importorskip("PIL.Image")
 
 from quire import LLM  # noqa: E402
-from quire.errors import CheckpointError, PromptError, UnsupportedModelError  # noqa: E402
+from quire.errors import (  # noqa: E402
+    CheckpointError,
+    ConfigError,
+    PromptError,
+    UnsupportedModelError,
+)
 from quire.frontend.inputs.images.prompts import ImagePrompts  # noqa: E402
 from quire.images.picture import picture_of  # noqa: E402
 from quire.images.rules import Multiples  # noqa: E402
@@ -264,3 +269,23 @@ def test_the_rotation_of_qwens_encoder_has_the_base_of_the_checkpoint(
     ropes = [op for op in _vision(tmp_path, config=config).tower.ops if isinstance(op, Rope)]
     assert ropes
     assert {op.inv_freq[1] for op in ropes} == {20000.0 ** (-1 / 3)}
+
+
+def test_a_step_without_room_for_an_image_is_an_error_at_the_start(tmp_path: Path) -> None:
+    CASES["gemma3"](tmp_path)
+    vision = _vision(tmp_path)
+    assert vision.patching.sees_itself
+    options: dict[str, Any] = {
+        "backend": "reference", "dtype": "float32", "max_model_len": 128, "max_num_seqs": 3,
+        "num_gpu_blocks_override": 50, "max_num_batched_tokens": vision.patching.most_rows + 2,
+    }  # fmt: skip
+    message = f"max_num_batched_tokens must be at least {vision.patching.most_rows + 3} for this"
+    with pytest.raises(ConfigError, match=message):
+        LLM(str(tmp_path), **options)
+    with LLM(str(tmp_path), **options, limit_mm_per_prompt={"image": 0}) as llm:
+        assert llm.generate("Hello", use_tqdm=False)
+    options["max_num_batched_tokens"] += 1
+    picture = np.zeros((9, 9, 3), np.uint8)
+    with LLM(str(tmp_path), **options) as llm:
+        prompt = {"prompt": vision.placeholder, "multi_modal_data": {"image": picture}}
+        assert llm.generate(prompt, use_tqdm=False)

@@ -11,7 +11,7 @@ import pytest
 import torch
 import transformers
 from gguf_images import ImagesModel
-from vision_cases import CASES, GGUF_CASES, check_reply, gemma4_values
+from vision_cases import CASES, GGUF_CASES, check_prompt, check_reply, gemma4_values
 
 Image = pytest.importorskip("PIL.Image")
 
@@ -144,7 +144,10 @@ def _compare(name: str, checkpoint: Path, model_path: Path, backend: str) -> Non
         ]
         outputs = llm.generate(prompts, _PARAMS, use_tqdm=False)
         again = llm.generate(prompts, _PARAMS, use_tqdm=False)
-    for images, output, second in zip(groups, outputs, again, strict=True):
+        of_prompts = llm.generate(
+            prompts, SamplingParams(max_tokens=1, prompt_logprobs=1), use_tqdm=False
+        )
+    for images, output, second, told in zip(groups, outputs, again, of_prompts, strict=True):
         ids = torch.tensor([output.prompt_token_ids])
         given = _values(vision, images) if images else {}
         if vision.family in ("qwen_vl", "gemma4"):
@@ -152,6 +155,7 @@ def _compare(name: str, checkpoint: Path, model_path: Path, backend: str) -> Non
         if vision.family == "gemma3":
             given["token_type_ids"] = (ids == vision.row_token_id).int()
         check_reply(model, output, _NUM_TOKENS, **given)
+        check_prompt(model, told, **given)
         assert second.outputs[0].token_ids == output.outputs[0].token_ids
         if images:
             assert second.num_cached_tokens >= 16

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import io
+import re
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +17,14 @@ from vision_cases import CASES, check_reply
 Image = pytest.importorskip("PIL.Image")
 
 from quire import LLM, SamplingParams  # noqa: E402
+from quire.config.checkpoint.model_files import read_config  # noqa: E402
 from quire.images.picture import Picture, picture_of  # noqa: E402
 from quire.models.vision.families import vision_model  # noqa: E402
 from quire.models.vision.model import normalised  # noqa: E402
-from quire.models.vision.settings import with_processor_kwargs  # noqa: E402
+from quire.models.vision.settings import (  # noqa: E402
+    with_image_processor,
+    with_processor_kwargs,
+)
 
 _NUM_TOKENS = 32
 _PARAMS = SamplingParams(temperature=0, max_tokens=_NUM_TOKENS, ignore_eos=True, logprobs=3)
@@ -151,3 +156,40 @@ def test_spellings_of_a_video_give_one_answer_and_others_say_why(tmp_path: Path)
                     "data:video/jpeg;base64," + encoded[0] + ",AAAA"):  # fmt: skip
             with pytest.raises(Exception, match=r"cannot be decoded|must be a file of type"):
                 chat(url)
+
+
+def test_times_of_frames_are_those_of_transformers(tmp_path: Path) -> None:
+    CASES["qwen3-vl"](tmp_path)
+    config = with_image_processor(read_config(tmp_path), tmp_path)
+    processor = transformers.models.qwen3_vl.processing_qwen3_vl.Qwen3VLProcessor
+    for fps in (2.0, 1.0, 0.3, 7.0):
+        vision = vision_model(with_processor_kwargs(config, {"fps": fps}))
+        assert vision is not None
+        assert vision.video is not None
+        for count in range(1, 9):
+            indices = list(range(count))
+            times = processor._calculate_timestamps(None, indices, fps, 2)
+            text = vision.video.expansion(vision.video.resizing.of_frames((24, 40), count))
+            assert re.findall(r"<([\d.]+) seconds>", text) == [f"{one:.1f}" for one in times]
+
+
+@pytest.mark.parametrize("family", ["qwen2-vl", "qwen3-vl"])
+def test_narrow_pictures_and_short_videos_are_computed(family: str, tmp_path: Path) -> None:
+    CASES[family](tmp_path)
+    rng = np.random.default_rng(4)
+    given = [
+        ("image", _frames(rng, 1, 2000, 10)[0], {}),
+        ("image", _frames(rng, 1, 3, 600)[0], {"min_pixels": 2000, "max_pixels": 2000}),
+        ("video", _frames(rng, 1, 300, 400), {}),
+        ("video", _frames(rng, 3, 5, 1000), {}),
+    ]
+    with LLM(
+        str(tmp_path), backend="reference", dtype="float32", max_model_len=1024, max_num_seqs=4,
+        num_gpu_blocks_override=200,
+    ) as llm:  # fmt: skip
+        for kind, data, kwargs in given:
+            text = f"<|vision_start|><|{kind}_pad|><|vision_end|>"
+            prompt = {"prompt": text, "multi_modal_data": {kind: data}}
+            prompt["mm_processor_kwargs"] = kwargs
+            [output] = llm.generate(prompt, SamplingParams(max_tokens=1), use_tqdm=False)
+            assert output.outputs[0].token_ids

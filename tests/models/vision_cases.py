@@ -57,6 +57,20 @@ def check_reply(model: Any, output: RequestOutput, num_tokens: int, **given: Any
         assert abs(logprobs[token_id].item() - one.logprob) < 1e-3
 
 
+def check_prompt(model: Any, output: RequestOutput, **given: Any) -> None:
+    """The log-probabilities of the prompt's tokens, rows of images too, are transformers'."""
+    ids = torch.tensor([output.prompt_token_ids])
+    with torch.no_grad():
+        logits = model(input_ids=ids, attention_mask=torch.ones_like(ids), **given).logits[0]
+    wanted = torch.log_softmax(logits, -1)
+    assert output.prompt_logprobs is not None
+    assert output.prompt_logprobs[0] is None
+    for row, told, token_id in zip(wanted, output.prompt_logprobs[1:], ids[0, 1:], strict=False):
+        assert told is not None
+        assert token_id.item() in told
+        assert all(abs(row[one].item() - each.logprob) < 1e-3 for one, each in told.items())
+
+
 def gemma4_values(vision: VisionModel, tiles: list[Any]) -> dict[str, torch.Tensor]:
     """The arguments of transformers' Gemma 4 for normalised tiles [3, height, width]: rows of
     patches with their places (column, row), padded to the number of the largest."""
@@ -128,10 +142,10 @@ def llava_next(path: Path, tower: str = "clip_vision_model") -> None:
               image_grid_pinpoints=sizes, **_CLIP)  # fmt: skip
 
 
-def internvl(path: Path) -> None:
-    """InternVL 3."""
+def internvl(path: Path, **more: Any) -> None:
+    """InternVL 3; with `more` settings, as with the tower of 6B."""
     ids = _tokenizer(path, ["<img>", "</img>", "<IMG_CONTEXT>"])
-    vision = {**_VISION, "attention_bias": True, "layer_scale_init_value": 0.5}
+    vision = {**_VISION, "attention_bias": True, "layer_scale_init_value": 0.5, **more}
     config = transformers.InternVLConfig(
         text_config={**_TEXT, "model_type": "qwen2"},
         vision_config={**vision, "image_size": [28, 28], "patch_size": [7, 7]},
@@ -382,6 +396,9 @@ CASES: dict[str, Callable[[Path], None]] = {
     "llava-next": llava_next,
     "llava-next-siglip": lambda path: llava_next(path, "siglip_vision_model"),
     "internvl": internvl,
+    "internvl-6b": lambda path: internvl(
+        path, norm_type="rms_norm", use_qk_norm=True, attention_bias=False
+    ),
     "qwen2-vl": qwen2_vl,
     "qwen2.5-vl": qwen2_5_vl,
     "qwen3-vl": qwen3_vl,

@@ -2,8 +2,8 @@
 
 Content parts become text, or stay parts if the template loops over them; those of a tool's result
 become text always, as in vLLM. Arguments of tool calls become objects. Reasoning is stored under
-every name that templates use. Called by `rendering`; raises RequestError that names the invalid
-message.
+every name that templates use, or as a content part if the template reads such parts. Called by
+`rendering`; raises RequestError that names the invalid message.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ _TEXT_KEYS = {
 """Kinds of content parts that hold text, and the key of the text."""
 _KNOWN_FIELDS = frozenset({"type", "uuid", "closed", *_TEXT_KEYS.values()})
 """Fields of text parts that templates do not get."""
-_REASONING = ("reasoning_content", "thinking", "reasoning")
+_REASONING = ("reasoning_content", "reasoning", "thinking", "thought", "tool_plan")
+"""Names under which templates read the reasoning of past messages; clients use the first three."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,20 +60,26 @@ def template_messages(
     missing: Any = None,
     keeps_text: bool = False,
     has_text_arguments: bool = False,
+    keeps_thinking: bool = False,
     images: Images = NO_IMAGES,
 ) -> list[dict[str, Any]]:
     """The messages, which are JSON, without keys whose value is None. Changes their contents.
 
     `missing`: the content of an assistant's message without content, for example with tool calls.
     `keeps_text`: text is not converted to a list of parts. `has_text_arguments`: arguments of calls
-    are JSON texts, not objects.
+    are JSON texts, not objects. `keeps_thinking`: the template reads parts of the type `thinking`,
+    so that reasoning becomes the first part of its message's content.
     """
     if not messages:
         raise _error("there must be at least one message", messages)
+    keeps_thinking = keeps_thinking and content_format == "openai"
     converted = []
     for index, given in enumerate(messages):
         is_text = keeps_text and isinstance(given, dict) and isinstance(given.get("content"), str)
-        message = _message(index, given, "string" if is_text else content_format, images)
+        form = "string" if is_text else content_format
+        message = _message(index, given, form, images, keeps_thinking=keeps_thinking)
+        if keeps_thinking:
+            _add_thinking(message)
         if message["role"] == "assistant":
             message.setdefault("content", missing)
         for function in _functions(message.get("tool_calls", ())) if has_text_arguments else ():
@@ -97,7 +104,7 @@ def _inside(value: Any) -> Iterable[Any]:
 
 
 def _message(
-    index: int, given: Any, content_format: ContentFormat, images: Images
+    index: int, given: Any, content_format: ContentFormat, images: Images, *, keeps_thinking: bool
 ) -> dict[str, Any]:
     if not isinstance(given, dict) or not isinstance(given.get("role"), str):
         raise _error(f"messages[{index}] has no role", given)
@@ -107,7 +114,12 @@ def _message(
     if message["role"] == "tool" and all(images.placeholder_of(part) is None for part in parts):
         content_format = "string"  # most templates take the text of a tool's result as a string
     if isinstance(content, list):
-        parts = [_part(index, part, images) for part in content if not _is_empty(part)]
+        keeps_thinking = keeps_thinking and content_format == "openai"  # not in a tool's result
+        parts = [
+            dict(part) if keeps_thinking and _is_thinking(part) else _part(index, part, images)
+            for part in content
+            if not _is_empty(part)
+        ]
         message["content"] = _joined(parts, content_format, images)
     elif isinstance(content, str):
         parts = [{"type": "text", "text": content}]
@@ -118,10 +130,26 @@ def _message(
         del message["tool_calls"]  # templates ask whether there are any by the key alone
     if "tool_calls" in message:
         _parse_arguments(index, message["tool_calls"])
-    reasoning = next((message[key] for key in _REASONING if key in message), None)
+    reasoning = max((message[key] for key in _REASONING if key in message), key=bool, default=None)
     if reasoning is not None:
-        message = {"thinking": reasoning, **message, "reasoning_content": reasoning}
+        message |= {key: reasoning for key in _REASONING if not message.get(key)}
     return message
+
+
+def _is_thinking(part: Any) -> bool:
+    is_typed = isinstance(part, dict) and part.get("type") == "thinking"
+    return is_typed and isinstance(part.get("thinking"), str)
+
+
+def _add_thinking(message: dict[str, Any]) -> None:
+    """Puts the reasoning of a message before its content, unless the content has some already."""
+    reasoning, content = message.get("reasoning"), message.get("content")
+    if not isinstance(reasoning, str) or not reasoning:
+        return
+    parts = content if isinstance(content, list) else [{"type": "text", "text": content}]
+    if not any(map(_is_thinking, parts)):
+        parts = parts if content else []
+        message["content"] = [{"type": "thinking", "thinking": reasoning}, *parts]
 
 
 def _joined(

@@ -52,6 +52,14 @@ def expects_text(source: str) -> bool:
     return _asks_of_content(source, "string")
 
 
+@lru_cache(maxsize=32)
+def reads_thinking(source: str) -> bool:
+    """Whether the template compares something with `thinking`, the type of parts with reasoning."""
+    tree = _parsed(source)
+    compared = () if tree is None else tree.find_all(nodes.Compare)
+    return any(_is_constant(op.expr, "thinking") for one in compared for op in one.ops)
+
+
 def _searches_content(source: str) -> bool:
     """Whether a condition is nothing but a search in content."""
     tree = _parsed(source)
@@ -220,7 +228,7 @@ def _rendered(job: RenderJob) -> str:
     for missing, has_text_arguments in _forms(chat, content_format, job.template):
         messages = template_messages(
             chat.messages, content_format, missing=missing, keeps_text=keeps_text,
-            has_text_arguments=has_text_arguments,
+            has_text_arguments=has_text_arguments, keeps_thinking=reads_thinking(job.template),
             images=Images(chat.placeholders, chat.no_images),
         )  # fmt: skip
         try:

@@ -104,7 +104,10 @@ class InProcessServer:
         }  # fmt: skip
         await self._app(scope, receive, send)
         request_id = headers.get(b"x-request-id", b"").decode()
-        if not headers.get(b"content-type", b"").startswith(b"application/json"):
+        kind = headers.get(b"content-type", b"")
+        if kind.startswith(b"text/plain"):
+            return Answer(status, b"".join(pieces).decode(), request_id)
+        if not kind.startswith(b"application/json"):
             message = "the reply must be JSON here: encoding_format must be float or base64"
             return Answer(400, {"error": {"message": message, "code": 400}}, request_id)
         return Answer(status, json.loads(b"".join(pieces)), request_id)

@@ -21,6 +21,7 @@ from quire.chat.job import ChatInput
 from quire.config.pooling import PoolingConfig
 from quire.config.records import ModelConfig
 from quire.errors import ConfigError, RequestError, quoted
+from quire.frontend.arguments import located
 from quire.frontend.inputs.model_checks import text_fills_model, works, wrong_task
 from quire.frontend.inputs.tokenization import Truncation
 from quire.inputs import PromptType, TokensPrompt
@@ -190,6 +191,8 @@ class Scoring:
     limits: ScoreLimits = ScoreLimits()
     form: PairForm | None = None
     prompt_name: str | None = None
+    names: tuple[str, str] = ("data_1", "data_2")
+    """The caller's names of the two lists, for errors."""
     prompts: list[PromptType] = field(init=False)
     """For a cross-encoder a prompt for each pair; otherwise those of the queries, then of the
     documents."""
@@ -202,16 +205,21 @@ class Scoring:
             raise RequestError(_refusal(self.model))
         num_queries, num_documents = len(self.queries), len(self.documents)
         if not num_queries or not num_documents:
-            name = "data_2" if num_queries else "data_1"
-            raise RequestError("At least one text element must be given", parameter=name)
+            name = self.names[1] if num_queries else self.names[0]
+            raise RequestError(f"{name} must hold at least one text", parameter=name)
         if num_queries not in (1, num_documents):
-            raise RequestError("Input lengths must be either 1:1, 1:N or N:N", parameter="data_1")
+            raise RequestError(
+                "Input lengths must be either 1:1, 1:N or N:N", parameter=self.names[0]
+            )
         queries = self._beginnings(self.queries, self.limits.max_tokens_per_query)
         documents = self._beginnings(self.documents, self.limits.max_tokens_per_doc)
         if self.is_cross_encoder:
             pairs = PairTokens(self.model, self.tokenizer, self.limits, self.form, self.prompt_name)
             queries *= num_documents if num_queries == 1 else 1
-            self.prompts = [pairs.prompt(*pair) for pair in zip(queries, documents, strict=True)]
+            self.prompts = []
+            for index, pair in enumerate(zip(queries, documents, strict=True)):
+                with located(self.names[1], index, num_documents):
+                    self.prompts.append(pairs.prompt(*pair))
         else:
             self.prompts = [*queries, *documents]
 
@@ -222,6 +230,12 @@ class Scoring:
         if self.tokenizer is None:
             raise ConfigError(_NEEDS_TOKENIZER)
         return [self.tokenizer.beginning(text, num_tokens) for text in texts]
+
+    @property
+    def fields(self) -> list[tuple[str, int]]:
+        """The caller's names of the texts in `prompts`, and how many there are of each."""
+        counts = len(self.queries), len(self.documents)
+        return [*zip(self.names, counts, strict=True)][self.is_cross_encoder :]
 
     @property
     def is_cross_encoder(self) -> bool:

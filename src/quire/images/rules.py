@@ -37,6 +37,8 @@ class Layout(msgspec.Struct, frozen=True):
     """Rows and columns of patches at each edge of the grid that are padding."""
     frames: int = 1
     """Frames of a tile, one after the other; more than 1 in a video."""
+    num_given: int = 0
+    """Frames of a video, without those that fill the last tile."""
     depth: int = 3
     """Bytes of a pixel (RGB), or of a number of a sound's spectrum (float32)."""
     seconds: float = 0.0
@@ -231,6 +233,18 @@ class Multiples(Resizing, frozen=True, tag="multiples"):
     def tiles(self, image: Image) -> Iterator[Image]:
         yield self._resized(image, self._size((image.height, image.width)))
 
+    def most_squares(self, count: int = 1) -> int:
+        """Most squares of `factor` x `factor` of a tile, for `count` pictures of one size. Narrow
+        pictures have more than the limits say, because no side is shorter than a square."""
+        most, fewest = (
+            pixels / count / self.factor**2 for pixels in (self.most_pixels, self.fewest_pixels)
+        )
+        found = max(math.floor(most), math.floor(math.sqrt(_MAX_RATIO * most)))
+        for rows in range(1, math.ceil(math.sqrt(fewest)) + 1):
+            columns = min(fewest / (rows - 1 or 1 / _MAX_RATIO), math.sqrt(_MAX_RATIO * fewest))
+            found = max(found, rows * math.ceil(columns))
+        return found
+
     def _size(self, size: Size, count: int = 1, padded: int = 1) -> Size:
         """The size for `count` pictures of one size, of which `padded` are computed."""
         _check_ratio(size)
@@ -256,14 +270,20 @@ class Frames(Multiples, frozen=True, tag="frames"):
         return self.of_frames(size, 1)
 
     def of_frames(self, size: Size, count: int) -> Layout:
-        """The tiles of a video of `count` frames. Raises RequestError as `layout` does."""
-        tiles = -(-count // self.per_tile)
-        if not self.counts_frames:
-            return Layout((self._size(size),) * tiles, frames=self.per_tile)
-        scale = max(self.factor / min(size), 1.0)
-        size = int(size[0] * scale), int(size[1] * scale)
-        padded = max(1, round(count / self.per_tile)) * self.per_tile
-        return Layout((self._size(size, count, padded),) * tiles, frames=self.per_tile)
+        """The tiles of a video of `count` frames, of which the last one is repeated until a tile is
+        full. Raises RequestError as `layout` does."""
+        computed = padded = 1
+        if self.counts_frames:
+            scale = max(self.factor / min(size), 1.0)
+            size = int(size[0] * scale), int(size[1] * scale)
+            computed = max(count, self.per_tile)
+            padded = round(computed / self.per_tile) * self.per_tile
+        tiles = (self._size(size, computed, padded),) * -(-count // self.per_tile)
+        return Layout(tiles, frames=self.per_tile, num_given=count)
+
+    def most_squares(self, count: int = 1) -> int:
+        """Most squares of a tile."""
+        return super().most_squares(self.per_tile if self.counts_frames else count)
 
 
 class LongestEdge(Resizing, frozen=True, tag="longest_edge"):

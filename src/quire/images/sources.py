@@ -6,8 +6,6 @@ configured domains (`fetch.py`). All front ends use this code, `run-batch` too. 
 
 from __future__ import annotations
 
-import base64
-import binascii
 import os
 import stat
 import time
@@ -21,6 +19,7 @@ from quire.images.config import ImagesConfig
 from quire.images.fetch import Fetcher
 from quire.images.job import MAX_FILE_BYTES, MAX_FRAMES
 from quire.images.time_limit import TimeLimit
+from quire.param_checks import base64_bytes
 from quire.units import format_bytes
 
 _MAX_TEXT = MAX_FILE_BYTES * 4 // 3 + 4
@@ -114,11 +113,9 @@ def _no_file(folder: str) -> RequestError:
 
 def _data(url: str) -> bytes:
     head, comma, text = url.partition(",")
-    if not comma or not head.endswith(";base64"):
+    if not comma or not head.lower().endswith(";base64"):
         raise RequestError("Only base64 data URLs are supported for now.")
-    if len(text) > _MAX_TEXT:
-        checked_size(bytes(MAX_FILE_BYTES + 1))
     try:
-        return base64.b64decode(text, validate=True)
-    except (binascii.Error, ValueError):
+        return checked_size(base64_bytes(text))
+    except ValueError:
         raise RequestError("a data URL must hold valid base64") from None

@@ -299,6 +299,40 @@ def test_fields_of_parts_that_openai_does_not_know_reach_the_template() -> None:
     assert rendered_here(source, [{"role": "user", "content": content}]) == "ashortb-"
 
 
+@pytest.mark.parametrize("given", ["reasoning", "reasoning_content", "thinking"])
+@pytest.mark.parametrize(
+    "read", ["reasoning", "reasoning_content", "thinking", "thought", "tool_plan"]
+)
+def test_reasoning_reaches_every_template(given: str, read: str) -> None:
+    source = f"{{% for m in messages %}}{{{{ m.{read} }}}};{{% endfor %}}"
+    answers = [{**ANSWER, given: "why"}, {**ANSWER, given: "why", "reasoning": ""}]
+    assert rendered_here(source, [answers[0]]) == "why;"
+    assert given == "reasoning" or rendered_here(source, [answers[1]]) == "why;"
+
+
+THINKING_PARTS = (
+    "{% for m in messages %}{% if m.content is string %}{{ m.content }}{% else %}"
+    "{% for part in m.content %}{% if part.type == 'thinking' %}[{{ part.thinking }}]"
+    "{% else %}{{ part.text }}{% endif %}{% endfor %}{% endif %};{% endfor %}"
+)
+
+
+def test_reasoning_is_a_part_for_templates_that_read_such_parts() -> None:
+    part = {"type": "thinking", "thinking": "how", "closed": True}
+    calls = [{"function": {"name": "f", "arguments": "{}"}}]
+    messages = [
+        {"role": "system", "content": [part, "Do."]},
+        {"role": "assistant", "content": "So.", "reasoning": "why"},
+        {"role": "assistant", "reasoning": "why", "tool_calls": calls},
+        {"role": "assistant", "content": [part, "So."], "reasoning": "why"},
+        {"role": "assistant", "content": "So.", "reasoning": ""},
+        {"role": "tool", "content": [part]},
+    ]
+    assert rendered_here(THINKING_PARTS, messages) == "[how]Do.;[why]So.;[why];[how]So.;So.;how;"
+    flat = rendered_here(THINKING_PARTS, messages[:2], content_format="string")
+    assert flat == "how\nDo.;So.;"
+
+
 @pytest.mark.parametrize(
     ("messages", "message"),
     [

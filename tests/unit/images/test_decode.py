@@ -146,7 +146,7 @@ def test_damaged_animations_give_a_video_or_an_error(form: str, count: int) -> N
     rng, num_read = np.random.default_rng(11), 0
     frames = [Image.fromarray(one) for one in _random(5, 16, 24, 3)]
     whole = _file(frames[0], form, save_all=True, append_images=frames[1:])
-    assert picture_of(whole, _VIDEO).layout == Layout(((16, 24),) * 3, frames=2)
+    assert picture_of(whole, _VIDEO).layout == Layout(((16, 24),) * 3, frames=2, num_given=5)
     for _ in range(count):
         with suppress(RequestError):
             video = picture_of(_damaged(whole, rng), _VIDEO)

@@ -187,3 +187,27 @@ def test_sizes_of_frames_are_those_of_the_video_processors(kind: str) -> None:
         layout = rules.of_frames((height, width), count)
         assert layout.sizes == (tuple(wanted),) * -(-count // 2)
         assert layout.frames == 2
+
+
+@pytest.mark.parametrize("limits", [(256, 3200), (5000, 5000), (1, 64), (64, 90000)])
+def test_the_most_squares_hold_for_every_picture(limits: tuple[int, int]) -> None:
+    fewest, most = limits
+    given: dict[str, Any] = {
+        "resample": 3, "factor": 8, "fewest_pixels": fewest, "most_pixels": most, **_HALF,
+    }  # fmt: skip
+    rules = Multiples(**given)
+    frames = [Frames(**given, per_tile=2, counts_frames=counts) for counts in (False, True)]
+    rng, found = np.random.default_rng(5), [0, 0, 0]
+    for short, ratio, count in zip(
+        rng.integers(1, 400, 4000).tolist(),
+        rng.choice([1, 1.3, 20, 150, 199, 200], 4000).tolist(),
+        rng.integers(1, 6, 4000).tolist(),
+        strict=True,
+    ):
+        size = (short, int(short * ratio))
+        layouts = rules.layout(size), *(one.of_frames(size, count) for one in frames)
+        sizes = [layout.sizes[0] for layout in layouts]
+        assert all(min(height, width) > 0 for height, width in sizes)
+        found = [max(a, h * w // 64) for a, (h, w) in zip(found, sizes, strict=True)]
+    for number, one in zip(found, (rules, *frames), strict=True):
+        assert 0.7 * one.most_squares() <= number <= one.most_squares()

@@ -58,6 +58,12 @@ def test_long_sounds_are_divided_as_in_transformers() -> None:
     assert np.array_equal(found, extractor._np_extract_fbank_features(padded[None], "cpu")[0].T)
 
 
+def test_the_shortest_sound_has_one_row() -> None:
+    assert _RULES.layout(321).sizes[0][0] // 2 // 2 == 1  # 0.02 s and one sample
+    with pytest.raises(RequestError, match=r"it must be longer than 0\.02 s"):
+        _RULES.layout(320)
+
+
 @pytest.mark.parametrize("rate", [8000, 11025, 12345, 22050, 44100, 48000, 96000])
 def test_resampling_has_the_values_of_torchaudio(rate: int) -> None:
     torch = pytest.importorskip("torch")

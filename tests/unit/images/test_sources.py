@@ -139,7 +139,10 @@ def test_files_are_read_below_the_folder_alone(tmp_path: Path) -> None:
 
 def test_data_urls_hold_base64() -> None:
     sources = ImageSources.of(ImagesConfig(1))
-    assert sources.read("data:image/png;base64,aGk=") == b"hi"
+    for text in ("aGk=", "aG\r\nk=\n", " a G\tk = "):  # encoders write lines of 76 characters
+        assert sources.read(f"data:image/png;base64,{text}") == b"hi"
+    frames = sources.read_frames("data:video/jpeg;base64,aG\nk=,\naGk=")
+    assert frames == [b"hi", b"hi"]
     for url in ("data:image/png,hi", "data:image/png;base64,a", "data:image/png;base64"):
         with pytest.raises(RequestError):
             sources.read(url)

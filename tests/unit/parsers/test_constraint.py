@@ -15,7 +15,7 @@ from quire.parsers.constraint import named_as_tools, reply_constraint
 from quire.parsers.format import ReplyFormat
 from quire.parsers.parser import ReplyParser
 from quire.parsers.reasoning.tags import ReasoningTags
-from quire.parsers.registry import TOOL_FORMATS
+from quire.parsers.registry import REASONING_FORMATS, TOOL_FORMATS
 from quire.parsers.tool_formats.json.hermes import HermesCalls
 from quire.structured.params import StructuredOutputsParams
 from quire.structured.source import grammar_of
@@ -153,6 +153,23 @@ def test_without_parallel_calls_a_reply_ends_after_the_first() -> None:
     texts = [f"a{F}", F, "a", f"{F}\n{G}", f"{F}a"]
     assert [text for text in texts if allows(text, is_parallel=False)] == [f"a{F}", F, "a"]
     assert not allows(f"{F}\n{F}", "required", is_parallel=False)
+
+
+SOLAR = (
+    "<|tool_calls|><|tool_call:begin|>a1b2c3d4e5<|tool_call:name|>f<|tool_call:args|>"
+    '{"n": 1}<|tool_call:end|>'
+)
+
+
+@pytest.mark.parametrize("choice", ["auto", "required"])
+def test_calls_in_a_message_of_their_own(choice: str) -> None:
+    format = ReplyFormat(REASONING_FORMATS["solar_open"], TOOL_FORMATS["solar_open"]())
+    message = f"<|begin|>assistant{SOLAR}"
+    assert allows(SOLAR, choice, format=format)
+    assert allows(f"<|think|>a<|end|>{message}", choice, format=format)
+    assert not allows(f"<|think|>a<|end|>{message.replace('1}', 'x}')}", choice, format=format)
+    is_text = allows(f"<|content|>a<|end|>{message}", choice, format=format)
+    assert is_text == (choice == "auto")
 
 
 @pytest.mark.parametrize(

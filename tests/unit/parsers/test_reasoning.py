@@ -58,6 +58,10 @@ OPEN, CLOSE = "<|open|>", "<|close|>"
         ("qwen3", "<think>\na\n</think>\n\nb</think>", "\na\n", "\n\nb"),
         ("qwen3", "<think>a < b </thin", "a < b </thin", ""),
         ("seed_oss", "<seed:think>a</seed:think>b", "a", "b"),
+        ("apriel", "Here are my reasoning steps:\na\n[BEGIN FINAL RESPONSE]\nb\n"
+         "[END FINAL RESPONSE]\n", "\na", "b"),
+        ("solar_open", "<|think|>a<|end|><|begin|>assistant<|content|>b<|end|>", "a", "b"),
+        ("solar_open", "<|content|>b", "", "b"),
     ],
 )  # fmt: skip
 def test_reply(name: str, text: str, reasoning: str, content: str) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 import pytest
@@ -115,3 +115,29 @@ def test_over_http(harness: Harness) -> None:
     chat = {"messages": [{"role": "user", "content": "x"}], "max_tokens": 1.0, "logprobs": 1}
     reply = harness.post("/v1/chat/completions", {**chat, "top_logprobs": "2"}).json()
     assert len(reply["choices"][0]["logprobs"]["content"][0]["top_logprobs"]) == 2
+
+
+class Inner(msgspec.Struct, forbid_unknown_fields=True):
+    kind: Literal["x", "y"] | None = None
+    kinds: list[Literal["a"] | int] | None = None
+
+
+class Outer(msgspec.Struct, forbid_unknown_fields=True):
+    format: Literal["json", "text"] | dict[str, Any] = "json"
+    inner: Inner | None = None
+    by_name: dict[str, Inner] | None = None
+
+
+@pytest.mark.parametrize(
+    ("body", "choices", "path"),
+    [
+        ({"format": "srt"}, "'json', 'text'", "$.format"),
+        ({"inner": {"kind": "z"}}, "'x', 'y'", "$.inner.kind"),
+        ({"inner": {"kinds": [1, "b"]}}, "'a'", "$.inner.kinds[1]"),
+        ({"by_name": {"u.v`": {"kind": "z - at `$.format`"}}}, "'x', 'y'", "$.by_name[...].kind"),
+    ],
+)
+def test_errors_name_what_may_be_chosen(body: Any, choices: str, path: str) -> None:
+    with pytest.raises(msgspec.ValidationError) as caught:
+        body_decoder(Outer).decode(json.dumps(body).encode())
+    assert str(caught.value).endswith(f"; it must be one of {choices} - at `{path}`")

@@ -9,7 +9,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 from random import Random
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import httpx
 import numpy as np
@@ -23,6 +24,7 @@ from quire.config.engine_args import EngineArgs
 from quire.models import build_program
 from quire.models.pooling.head import PoolingHead, marked
 from quire.server.args import ServerArgs
+from quire.server.fleet.live_models import _OneModel
 from quire.server.generation.pooling import numbers
 
 torch = pytest.importorskip("torch")
@@ -48,6 +50,12 @@ class Client:
         answer = self._loop.run_until_complete(self.server.post(path, body))
         assert answer.status == 400, answer.body
         return str(answer.body["error"]["message"])
+
+    def blamed(self, path: str, **body: Any) -> tuple[str, str]:
+        """The field that a reply with status 400 names, and its message."""
+        answer = self._loop.run_until_complete(self.server.post(path, body))
+        assert answer.status == 400, answer.body
+        return answer.body["error"]["param"], answer.body["error"]["message"]
 
     def status(self, path: str, body: dict[str, Any]) -> int:
         """The status of a reply."""
@@ -484,3 +492,56 @@ def test_odd_values_are_answered_or_refused(embedder: Client, reranker: Client) 
         seen.add(status)
     assert seen == {200, 400}
     assert vector(embedder, "blue") == wanted
+
+
+LONG = "sky " * 40
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "field", "message"),
+    [
+        ("/rerank", {"query": "a", "documents": []}, "documents", "documents must hold at least"),
+        ("/v2/rerank", {"query": "a", "documents": []}, "documents", "documents must hold at"),
+        ("/rerank", {"query": "a", "texts": []}, "texts", "texts must hold at least one text"),
+        ("/score", {"queries": [], "items": "a"}, "queries", "queries must hold at least one"),
+        ("/score", {"text_1": "a", "text_2": []}, "text_2", "text_2 must hold at least one text"),
+        ("/score", {"text_1": ["a", "b"], "text_2": ["a"]}, "text_1", "Input lengths must be"),
+        ("/rerank", {"query": "a", "documents": ["b", LONG]}, "input_tokens", "documents[1]: This"),
+        ("/score", {"queries": ["a", LONG], "items": ["b", "c"]}, "input_tokens", "queries[1]: T"),
+        ("/rerank", {"query": LONG, "texts": ["b"]}, "input_tokens", "Or set truncate=true to cut"),
+        ("/embed", {"inputs": LONG}, "input_tokens", "Or set truncate=true to cut it"),
+        ("/v2/embed", {"texts": [LONG], "truncate": "NONE"}, "input_tokens", "set truncate=END to"),
+        ("/v2/embed", {"texts": ["a"], "max_tokens": 99}, "max_tokens", "max_tokens=99 cannot be"),
+        ("/v2/embed", {"texts": ["a"], "output_dimension": 9}, "output_dimension", "dimension=9"),
+        ("/v1/embeddings", {"input": [[2], [9999]]}, "input", "input[1]: Token id 9999 is out of"),
+        ("/similarity", {"inputs": {"source_sentence": "a", "sentences": ["b", LONG]}},
+         "input_tokens", "inputs.sentences[1]: This model"),
+        ("/similarity", {"inputs": {"source_sentence": "a", "sentences": ["b"]},
+                         "parameters": {"prompt_name": "x"}}, "parameters.prompt_name", "prompt_"),
+    ],
+)  # fmt: skip
+def test_errors_name_the_fields_of_the_client(
+    embedder: Client, path: str, body: dict[str, Any], field: str, message: str
+) -> None:
+    found, text = embedder.blamed(path, **body)
+    assert found == field
+    assert message in text
+    assert "truncate_prompt_tokens" not in text or path in ("/rerank", "/score")
+
+
+def test_errors_about_a_pair_name_the_document(reranker: Client) -> None:
+    message = "documents[1]: This model's maximum context length is 20 tokens."
+    assert message in reranker.refused("/rerank", query="a", documents=["b", LONG])
+    field, _ = reranker.blamed("/rerank", query=LONG, texts=["b"], truncate=True)
+    assert field == "truncate"
+
+
+def test_no_format_of_replies_is_sought_for_a_pooling_model() -> None:
+    kept: list[Any] = []
+    for pooling in (object(), None):
+        context: Any = SimpleNamespace(keep=kept.append)
+        config: Any = SimpleNamespace(model=SimpleNamespace(pooling=pooling))
+        served: Any = SimpleNamespace(chat=object())
+        _OneModel(context, served, config, [], cast(Any, None)).after_start()
+        assert len(kept) == (pooling is None)
+    kept[0].close()

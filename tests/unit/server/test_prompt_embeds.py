@@ -42,6 +42,7 @@ def safetensors_file(**tensors: Any) -> str:
 TENSOR = torch.from_numpy(ROWS)
 GOOD = {
     "numpy": numpy_file(ROWS),
+    "lines": base64.encodebytes(base64.b64decode(numpy_file(ROWS))).decode(),
     "half": numpy_file(ROWS.astype(np.float16)),
     "columns": numpy_file(np.asfortranarray(ROWS)),
     "torch": torch_file(TENSOR),

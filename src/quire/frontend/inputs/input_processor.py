@@ -420,9 +420,9 @@ def _check_rows(
 ) -> None:
     """Check that no parameter is excluded by embeddings or images in the prompt. Raises
     RequestError."""
-    if parsed.input_rows and params.prompt_logprobs is not None:
+    if parsed.input_rows and not parsed.images and params.prompt_logprobs is not None:
         raise RequestError(
-            "prompt_logprobs is not compatible with prompt embeds and images.",
+            "prompt_logprobs is not compatible with prompt embeds.",
             parameter="prompt_logprobs",
         )
     if parsed.images and prompt_adapter is not None:

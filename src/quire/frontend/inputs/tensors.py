@@ -5,8 +5,6 @@ Nothing is unpickled: the reader of torch's files accepts a tensor and nothing e
 
 from __future__ import annotations
 
-import base64
-import binascii
 import io
 import tempfile
 from pathlib import Path
@@ -17,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quire.errors import CheckpointError, PromptError
+from quire.param_checks import base64_bytes
 
 _NUMPY_ERRORS = (
     ValueError, TypeError, EOFError, OSError, MemoryError, OverflowError, SyntaxError, TokenError,
@@ -30,8 +29,8 @@ def tensor_of(text: str, name: str) -> NDArray[Any]:
     """The numbers in base64; those of a tensor are float32. `name`: the field. Raises
     PromptError."""
     try:
-        data = base64.b64decode(text, validate=True)
-    except (binascii.Error, ValueError):
+        data = base64_bytes(text)
+    except ValueError:
         raise PromptError(
             f"`{name}` must be base64 of a safetensors file, a NumPy file, or a file of "
             "torch.save.",

@@ -33,6 +33,8 @@ _INTERN_PARTS: Parts = {
     "attn_q": "attention.q_proj",
     "attn_k": "attention.k_proj",
     "attn_v": "attention.v_proj",
+    "attn_q_norm": "attention.q_norm",
+    "attn_k_norm": "attention.k_norm",
     "attn_out": "attention.projection_layer",
     "ln1": "layernorm_before",
     "ln2": "layernorm_after",

@@ -54,8 +54,11 @@ class Sound(msgspec.Struct, frozen=True, kw_only=True, tag="sound"):
         # The convolutions of the last pair of frames see the frame after it.
         pairs = (count + 1) // 2
         if pairs < self.pool:
-            shortest = (2 * self.pool - 1) * HOP / RATE
-            raise RequestError(f"the audio is too short: it must have at least {shortest:g} s")
+            shortest = (2 * self.pool - 2) * HOP / RATE
+            raise RequestError(
+                f"the audio is too short: it must be longer than {shortest:g} s, because a shorter "
+                "one has no token"
+            )
         size = (min(2 * pairs + 1, self.frames), self.bins)
         return Layout((size,), depth=4, seconds=seconds)
 

@@ -54,6 +54,9 @@ class EncoderNames:
     v: str = "attention.self.value"
     qkv: str = ""
     """The name of one tensor with the rows of q, k and v; "": there are three."""
+    q_norm: str = ""
+    """The name of a norm over all heads of q; "": q and k have none."""
+    k_norm: str = ""
     out: str = "attention.output.dense"
     attention_norm: str = "attention.output.LayerNorm"
     up: str = "intermediate.dense"
@@ -123,6 +126,7 @@ class EncoderSpec:
     experts: tuple[MoeSpec | None, ...] = ()
     """Per layer, the experts that replace the MLP, or None; empty: no layer has experts."""
     norm_kind: NormKind = "layer"
+    qk_norm_eps: float = 1e-6
     spans: tuple[bool, ...] = ()
     """Per layer, whether tokens see their span alone, see the op `Attention`; empty: none does."""
 
@@ -238,6 +242,9 @@ def _attention(
     else:
         q, v = builder.linears(x, outs[::2], hint="qv")
         k = builder.linear(x, outs[1].prefix, heads.q_dim, bias=False, hint="k")
+    if names.q_norm:
+        q = builder.rms_norm(q, f"{prefix}{names.q_norm}.weight", spec.qk_norm_eps, "q_norm")
+        k = builder.rms_norm(k, f"{prefix}{names.k_norm}.weight", spec.qk_norm_eps, "k_norm")
     rotary = spec.rotaries[layer] if spec.rotaries else None
     if rotary is not None:
         q = builder.rope(q, heads.head_dim, rotary, "q_rope")

@@ -41,6 +41,7 @@ from quire.models.vision.tower import (
     square_side,
     tower_spec,
 )
+from quire.program import NormKind
 
 
 def vision_model(hf_config: HfConfig) -> VisionModel | None:
@@ -105,13 +106,9 @@ def _idefics3_prompt(rows: str, layout: Layout) -> str:
 
 def _internvl(reader: ConfigReader, settings: ConfigReader, text: HfConfig) -> VisionModel:
     vision = vision_section(reader)
-    if (vision.text("norm_type") or "layer_norm") != "layer_norm" or vision.flag(
-        "use_qk_norm", False
-    ):
-        raise UnsupportedModelError(
-            "config.json: vision_config has norm_type rms_norm or use_qk_norm, which are not "
-            "supported for images"
-        )
+    norms: dict[str, NormKind] = {"layer_norm": "layer", "rms_norm": "rms"}
+    norm_kind = vision.choice("norm_type", norms, default="layer_norm")
+    has_qk_norm = vision.flag("use_qk_norm", False)
     for section, key, wanted in (
         (vision, "use_absolute_position_embeddings", True),
         (reader, "vision_feature_layer", -1),
@@ -125,6 +122,8 @@ def _internvl(reader: ConfigReader, settings: ConfigReader, text: HfConfig) -> V
         q="attention.q_proj",
         k="attention.k_proj",
         v="attention.v_proj",
+        q_norm="attention.q_norm" if has_qk_norm else "",
+        k_norm="attention.k_norm" if has_qk_norm else "",
         out="attention.projection_layer",
         attention_norm="layernorm_before",
         up="mlp.fc1",
@@ -134,7 +133,7 @@ def _internvl(reader: ConfigReader, settings: ConfigReader, text: HfConfig) -> V
         mlp_factors="lambda_2",
     )
     biases = Biases(qkv=vision.flag("attention_bias", False))
-    spec = tower_spec(vision, names, biases=biases)
+    spec = replace(tower_spec(vision, names, biases=biases), norm_kind=norm_kind)
     if vision.text("hidden_act") is None:
         spec = replace(spec, activation="gelu")
     patch, size = square_side(vision, "patch_size", 14), square_side(vision, "image_size", 448)

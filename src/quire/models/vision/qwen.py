@@ -61,13 +61,11 @@ def qwen_vl(reader: ConfigReader, settings: ConfigReader, text: HfConfig) -> Vis
     resizing = Multiples(**_limits(settings, patches, 56 * 56, 28 * 28 * 1280))
     of_frames = video_settings(reader)
     video = _video(reader, parts, of_frames)
-    of_video = video.resizing
-    most = of_video.most_pixels // (of_video.per_tile if of_video.counts_frames else 1)
-    most = max(resizing.most_pixels, most)
+    most = max(resizing.most_squares(), video.resizing.most_squares())
     return VisionModel(
         "qwen_vl",
         resizing,
-        replace(patches, most_patches=most // patches.patch**2),
+        replace(patches, most_patches=most * patches.merge**2),
         _tower(parts),
         _projector(parts, text_width(text)),
         "<|image_pad|>",
@@ -119,8 +117,12 @@ def _video(reader: ConfigReader, parts: _Parts, settings: ConfigReader) -> Video
         rows = [token * patches.num_rows(size) for size in layout.sizes]
         if not has_times:
             return "".join(rows)
-        middle = (patches.frames - 1) / 2 / fps
-        times = (index * seconds + middle for index in range(len(rows)))
+        last = layout.num_given - 1  # it fills the last tile
+        ends = (
+            (min(begin, last), min(begin + patches.frames - 1, last))
+            for begin in range(0, len(rows) * patches.frames, patches.frames)
+        )
+        times = ((first / fps + final / fps) / 2 for first, final in ends)
         return "".join(
             f"<{time:.1f} seconds>{begin}{own}{end}" for time, own in zip(times, rows, strict=True)
         )

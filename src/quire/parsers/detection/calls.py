@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from quire.parsers.detection.conversations import (
@@ -78,17 +78,25 @@ def render_samples(frame: Frame, reasoning: ReasoningTags | None) -> Probing[Sam
         one = yield from frame.reply(called(ONE, has_names_as_ids=True))
     if one is None or ONE.name not in one.text:
         return None
-    samples.required.append(_Sample((ONE,), one))
+    samples.required.append(_sample(frame, (ONE,), one))
     other = yield from frame.reply(called(OTHER, has_names_as_ids=has_names_as_ids))
     if other is not None:
-        samples.required.append(_Sample((OTHER,), other))
+        samples.required.append(_sample(frame, (OTHER,), other))
     for calls, content in (((RICH,), ""), ((ONE, OTHER), ""), ((ONE,), ANSWER)):
         reply = yield from frame.reply(
             called(*calls, content=content, has_names_as_ids=has_names_as_ids)
         )
         if reply is not None:
-            samples.further.append(_Sample(calls, reply, content))
+            samples.further.append(_sample(frame, calls, reply, content))
     return samples
+
+
+def _sample(frame: Frame, calls: tuple[Call, ...], reply: Reply, content: str = "") -> _Sample:
+    """The sample up to the mark that ends an answer: some templates begin another turn after it."""
+    end = frame.tail.strip()
+    place = reply.text.find(end, reply.text.rfind(calls[-1].name)) if end else -1
+    text = reply.text if place < 0 else reply.text[:place]
+    return _Sample(calls, replace(reply, text=text), content)
 
 
 def best_known(samples: Samples, likely: Sequence[str]) -> FoundCalls | None:
@@ -145,6 +153,17 @@ def derived(samples: Samples) -> FoundCalls | None:
     if found is None or not (merit := _merit(samples, found)) or not merit[0]:
         return None
     return FoundCalls(found, Origin("json_in_tags", f"from the chat template: {found}"))
+
+
+def better(
+    samples: Samples, known: FoundCalls | None, derived: FoundCalls | None
+) -> FoundCalls | None:
+    """The known format, unless only the derived one leaves no marks or it reads more samples."""
+    if known is None or derived is None:
+        return known or derived
+    merits = _merit(samples, derived.format), _merit(samples, known.format)
+    least = [(False, 0) if merit is None else merit[:2] for merit in merits]
+    return derived if least[0] > least[1] else known
 
 
 def is_clean(samples: Samples, format: ToolFormat) -> bool:

@@ -9,6 +9,7 @@ from typing import Any
 from quire.parsers.detection.calls import (
     FoundCalls,
     best_known,
+    better,
     derived,
     described,
     is_clean,
@@ -72,8 +73,9 @@ def _frames(facts: CheckpointFacts) -> Probing[list[Frame]]:
     frames = [
         (yield from frame(has_tools=True)),
         (yield from frame(has_tools=False)),
-        (yield from frame(has_tools=False, variables=SWITCHED_ON)),
     ]
+    for variables in SWITCHED_ON:
+        frames.append((yield from frame(has_tools=False, variables=variables)))
     return [one for one in frames if one is not None]
 
 
@@ -129,10 +131,7 @@ def _calls(
     if declared is not None and (samples is None or is_clean(samples, declared)):
         return FoundCalls(declared, Origin(str(declared), _DECLARED))
     if samples is not None:
-        known = best_known(samples, likely)
-        if known is not None and is_clean(samples, known.format):
-            return known
-        found = derived(samples) or known
+        found = better(samples, best_known(samples, likely), derived(samples))
         if found is not None:
             return found
     elif frames and not _shows_tools(frames):

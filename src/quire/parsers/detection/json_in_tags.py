@@ -148,7 +148,7 @@ def json_in_tags(
     separator = _separator(both, head, tail)
     if separator is None:
         return JsonInTags(head.marks("", begin, end, "", ""))
-    call_end = shared_begin(end, separator)
+    call_end = _whole_marks(shared_begin(end, separator))
     rest = separator[len(call_end) :]
     call_begin = shared_end(begin, rest)
     between = rest[: len(rest) - len(call_begin)]
@@ -158,6 +158,14 @@ def json_in_tags(
             end[len(call_end) :],
         )
     )  # fmt: skip
+
+
+def _whole_marks(text: str) -> str:
+    """The text without the beginning of a mark at its end."""
+    for begin, end in ("<>", "[]"):
+        if text.rfind(begin) > text.rfind(end):
+            text = text[: text.rfind(begin)]
+    return text
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from quire.parsers.detection.conversations import ANSWER, REASONING, answered
@@ -14,12 +14,13 @@ from quire.parsers.registry import REASONING_FORMATS, reply_format
 
 _USUAL = "qwen3"
 """Preferred format if several have equal marks and nothing else decides."""
-_CLOSING = ("</", "[/")
+_CLOSING = ("</", "[/", "[BEGIN ")
 """Beginnings of an end mark that has no other meaning."""
 _PAST = "the chat template writes past reasoning this way"
 _MAX_MARK_CHARS = 64
-SWITCHED_ON = {"enable_thinking": True, "thinking": True}
-"""The variables with which templates turn reasoning on."""
+SWITCHED_ON = ({"enable_thinking": True, "thinking": True}, {"reasoning_effort": "high"})
+"""The variables with which templates turn reasoning on. The effort stands alone, because some
+templates refuse efforts that they do not know."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,28 +39,35 @@ def find_reasoning(
     Search order: marks with which a prompt opens the reasoning, marks around the reasoning of a
     past answer, marks that a template contains. `likely`: the formats to prefer.
     """
-    names = sorted(REASONING_FORMATS, key=lambda name: _rank(name, likely))
+    text = "\n".join(sources)
+    written = "\n".join([*(frame.prompt for frame in frames), text])
+    known = _spelled(written, likely)
     for frame in frames:
-        opened = [name for name in names if opens(REASONING_FORMATS[name], frame.prompt)]
+        opened = {name: tags for name, tags in known.items() if opens(tags, frame.prompt)}
         if opened:
-            return _found(_longest(opened), "the chat template opens it in the prompt")
+            return _longest(opened, "the chat template opens it in the prompt")
     for frame in frames:
         reply = yield from frame.reply(answered(ANSWER, REASONING))
         if reply is None or REASONING not in reply.text:
             continue
-        read = [name for name in names if _is_read(REASONING_FORMATS[name], reply.text)]
+        read = {name: tags for name, tags in known.items() if _is_read(tags, reply.text)}
         if read:
-            return _found(_longest(read), _PAST)
+            return _longest(read, _PAST)
         if (tags := _marks_around(reply.text)) is not None:
             return FoundReasoning(tags, Origin(f"{tags.begin}...{tags.end}", _PAST))
-    text = "\n".join(sources)
     for is_named in (_has_both, _has_end):
-        named = [name for name in names if is_named(REASONING_FORMATS[name], text)]
-        modest = [name for name in named if not REASONING_FORMATS[name].is_implied]
+        named = [name for name, tags in known.items() if is_named(tags, text)]
+        modest = [name for name in named if not known[name].is_implied]
         if named := modest or named:
-            name = max(named, key=lambda name: _num_named(REASONING_FORMATS[name], text))
-            return _found(name, "the chat template names its marks")
+            name = max(named, key=lambda name: _num_named(known[name], text))
+            return FoundReasoning(known[name], Origin(name, "the chat template names its marks"))
     return None
+
+
+def _spelled(text: str, likely: Sequence[str]) -> dict[str, ReasoningTags]:
+    """The families' tags as this text spells them, in the order of preference."""
+    names = sorted(REASONING_FORMATS, key=lambda name: _rank(name, likely))
+    return {name: REASONING_FORMATS[name].spelled_in(text) for name in names}
 
 
 def _marks_around(text: str) -> ReasoningTags | None:
@@ -84,7 +92,7 @@ def named_by_marks(tags: ReasoningTags, likely: Sequence[str], how: str) -> Foun
     for name in names:
         family = REASONING_FORMATS[name]
         if (family.begin, family.end) == (tags.begin, tags.end):
-            return _found(name, how)
+            return FoundReasoning(family, Origin(name, how))
     return FoundReasoning(tags, Origin(f"{tags.begin}...{tags.end}", how))
 
 
@@ -119,15 +127,11 @@ def _num_named(tags: ReasoningTags, text: str) -> int:
     return sum(len(mark) for mark in marks if mark in text)
 
 
-def _longest(names: Iterable[str]) -> str:
+def _longest(found: Mapping[str, ReasoningTags], how: str) -> FoundReasoning:
     """The first format among those with the longest begin mark and header."""
 
     def length(name: str) -> int:
-        tags = REASONING_FORMATS[name]
-        return len(tags.begin) + len(tags.header.strip())
+        return len(found[name].begin) + len(found[name].header.strip())
 
-    return max(names, key=length)
-
-
-def _found(name: str, how: str) -> FoundReasoning:
-    return FoundReasoning(REASONING_FORMATS[name], Origin(name, how))
+    name = max(found, key=length)
+    return FoundReasoning(found[name], Origin(name, how))

@@ -1,4 +1,4 @@
-"""The marks of reasoning by family, under the names of vLLM's reasoning parsers."""
+"""The marks of reasoning by family, under the names of vLLM's reasoning parsers if it has one."""
 
 from __future__ import annotations
 
@@ -20,6 +20,13 @@ _COHERE = ReasoningTags(
 )
 
 FAMILIES: dict[str, ReasoningTags] = {
+    "apriel": ReasoningTags(
+        "Here are my reasoning steps:",
+        "[BEGIN FINAL RESPONSE]",
+        answer_marks=("[END FINAL RESPONSE]",),
+        keeps_space=False,
+        trims_answer=True,
+    ),
     "qwen3": _QWEN,
     "cohere_command3": _COHERE,
     "cohere_command4": _COHERE,
@@ -127,6 +134,9 @@ FAMILIES: dict[str, ReasoningTags] = {
     "poolside_v1": _THINK,
     "seed_oss": replace(
         _QWEN, begin="<seed:think>", end="</seed:think>", answer_marks=("</seed:think>",)
+    ),
+    "solar_open": ReasoningTags(
+        "<|think|>", "<|end|>", answer_marks=("<|begin|>assistant", "<|content|>", "<|end|>")
     ),
     "step3": _ALWAYS,
     "step3p5": replace(_TRIMMED, is_implied=True),

@@ -40,7 +40,7 @@ def images_choice(
     images or audio are asked for and the model cannot take them."""
     limits = args.limit_mm_per_prompt
     _check_limits(limits)
-    why_not, kind = _why_not(args, checkpoint, scheduler), _kind(checkpoint)
+    why_not, kind = _why_not(args, checkpoint), _kind(checkpoint)
     if limits and why_not == _TEXT_MODEL:
         logger.info("limit_mm_per_prompt=%s has no effect here: %s", quoted(limits), why_not)
         return ImagesChoice(None, why_not)
@@ -51,7 +51,7 @@ def images_choice(
     most = _limit(limits, kind)
     if most == 0 or why_not:
         return ImagesChoice(None, why_not or "limit_mm_per_prompt allows none")
-    _tell_unknown(args.mm_processor_kwargs, checkpoint)
+    _check_vision(args.mm_processor_kwargs, checkpoint, scheduler)
     return ImagesChoice(
         ImagesConfig(
             most=most if kind == "image" else 0,
@@ -64,10 +64,23 @@ def images_choice(
     )
 
 
-def _tell_unknown(kwargs: Mapping[str, Any] | None, checkpoint: Checkpoint) -> None:
+def _check_vision(
+    kwargs: Mapping[str, Any] | None, checkpoint: Checkpoint, scheduler: SchedulerConfig
+) -> None:
+    """Raises ConfigError if no step has room for an image, and reports settings without effect."""
     from quire.models.vision.families import vision_model  # for models with images alone
 
     vision = vision_model(checkpoint.model.hf_config)
+    if vision is not None and vision.patching.sees_itself:
+        fewest = vision.patching.most_rows + scheduler.max_num_seqs
+        if scheduler.max_num_batched_tokens < fewest:
+            raise ConfigError(
+                f"max_num_batched_tokens must be at least {fewest} for this model, got "
+                f"{scheduler.max_num_batched_tokens}: a step has all {vision.patching.most_rows} "
+                f"tokens of an image, and one of each other request (max_num_seqs "
+                f"{scheduler.max_num_seqs}). Set limit_mm_per_prompt={{'image': 0}} to take no "
+                "images"
+            )
     unknown = [one for one in kwargs or () if vision is None or one not in vision.settings]
     if unknown:
         logger.warning(
@@ -88,7 +101,7 @@ def _kind(checkpoint: Checkpoint) -> str:
     return "image" if vision is None else vision.kind
 
 
-def _why_not(args: EngineArgs, checkpoint: Checkpoint, scheduler: SchedulerConfig) -> str:
+def _why_not(args: EngineArgs, checkpoint: Checkpoint) -> str:
     """Why the model takes neither images nor audio; "": it does."""
     from quire.models.vision.families import vision_model  # for models with images alone
 
@@ -113,11 +126,6 @@ def _why_not(args: EngineArgs, checkpoint: Checkpoint, scheduler: SchedulerConfi
         return "packed weights (quire quantize) have no encoder"
     if args.tensor_parallel_size * args.pipeline_parallel_size > 1:
         return "an encoder needs an engine of one rank"
-    fewest = vision.patching.most_rows + scheduler.max_num_seqs
-    if vision.patching.sees_itself and scheduler.max_num_batched_tokens < fewest:
-        return (
-            f"max_num_batched_tokens must be at least {fewest}: a step has all tokens of an image"
-        )
     if checkpoint.weights == "checkpoint" and not _has_encoder(checkpoint, vision):
         return "the checkpoint has no tensors of the encoder"
     return ""

@@ -15,7 +15,14 @@ from starlette.responses import Response
 from quire.errors import RequestError, quoted
 from quire.server.apis.endpoint import Routes
 from quire.server.bodies.json_http import json_response
-from quire.server.generation.pooling import PoolingFields, PoolingJob, size_of, usage_of, written
+from quire.server.generation.pooling import (
+    PoolingFields,
+    PoolingJob,
+    named_as_asked,
+    size_of,
+    usage_of,
+    written,
+)
 from quire.server.generation.request_fields import Int64
 
 EmbeddingType = Literal["float", "binary", "ubinary", "base64"]
@@ -49,6 +56,12 @@ _BITS = 8
 """Numbers in a byte of a binary vector."""
 
 
+_OWN_NAMES = {
+    "truncate_prompt_tokens=-1": "truncate=END",
+    "truncate_prompt_tokens=": "max_tokens=",
+    "dimensions=": "output_dimension=",
+}
+"""Settings of this API by what stands for them in the engine."""
 _INPUT_TYPES: dict[str, tuple[str, ...]] = {
     "search_document": ("document", "passage"), "search_query": ("query",), "classification": (),
     "clustering": (),
@@ -82,7 +95,7 @@ async def embed(http: Request, request: CohereEmbedRequest) -> Response | None:
     if request.truncate != "NONE":
         fields.truncate_prompt_tokens = -1 if request.max_tokens is None else request.max_tokens
         fields.truncation_side = "left" if request.truncate == "START" else "right"
-    job = PoolingJob.of(http, fields, "embd")
+    job = PoolingJob.of(http, fields, "embd", _OWN_NAMES)
     job.require("embed")
     params = fields.params("embed")
     params.dimensions = request.output_dimension
@@ -95,9 +108,9 @@ async def embed(http: Request, request: CohereEmbedRequest) -> Response | None:
             f"Embedding dimension must be a multiple of 8 for binary types, got {width}",
             parameter="embedding_types",
         )
-    results = await job.run(
-        "texts", lambda: texts, params, fields.tokenization(job.model), size=size_of(texts)
-    )
+    with named_as_asked(_OWN_NAMES):
+        tokenization = fields.tokenization(job.model)
+    results = await job.run("texts", lambda: texts, params, tokenization, size=size_of(texts))
     if results is None:
         return None
     longest = max(len(one.prompt_token_ids) for one in results)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -14,11 +15,13 @@ from quire.frontend.inputs.tokenization import Tokenization, Truncation
 from quire.frontend.scoring import ScoreLimits, Scoring
 from quire.outputs import ScoringRequestOutput
 from quire.server.apis.endpoint import Routes
+from quire.server.apis.tei import OWN_NAMES
 from quire.server.generation.pooling import (
     ListReply,
     PoolingFields,
     PoolingJob,
     PoolingUsage,
+    named_as_asked,
     pair_form,
     size_of,
     usage_of,
@@ -131,7 +134,7 @@ async def score(http: Request, request: ScoreRequest) -> ScoreResponse | None:
     """The scores of pairs."""
     job = PoolingJob.of(http, request, "score")
     first, second = _pair_of(request)
-    found = await _scores(job, request, first, second, second_name=_names(request)[1])
+    found = await _scores(job, request, first, second, _names(request))
     if found is None:
         return None
     items = (ScoreItem(index=i, score=one.outputs.score) for i, one in enumerate(found))
@@ -160,7 +163,7 @@ async def _rerank(
 ) -> RerankResponse | None:
     job = PoolingJob.of(http, request, "rerank")
     documents = _documents(request.documents)
-    found = await _scores(job, request, [request.query], documents, second_name="documents")
+    found = await _scores(job, request, [request.query], documents, ("query", "documents"))
     if found is None:
         return None
     shows = not is_cohere if request.return_documents is None else request.return_documents
@@ -181,17 +184,17 @@ async def _rerank(
 
 
 async def _tei_rerank(http: Request, request: RerankRequest) -> list[TeiRank] | None:
-    job = PoolingJob.of(http, request, "rerank")
+    job = PoolingJob.of(http, request, "rerank", OWN_NAMES)
     if request.raw_scores:
         request.use_activation = False
     if request.truncation_direction is not None:
         request.truncation_side = (
             "left" if request.truncation_direction.lower() == "left" else "right"
         )
+    if request.truncate and request.truncate_prompt_tokens is None:
+        request.truncate_prompt_tokens = -1
     texts = request.texts or []
-    found = await _scores(
-        job, request, [request.query], texts, second_name="texts", truncates=bool(request.truncate)
-    )
+    found = await _scores(job, request, [request.query], texts, ("query", "texts"))
     if found is None:
         return None
     return [
@@ -209,33 +212,30 @@ async def _scores(
     request: PairFields,
     queries: Sequence[str],
     documents: Sequence[str],
-    *,
-    second_name: str,
-    truncates: bool = False,
+    names: tuple[str, str],
 ) -> list[ScoringRequestOutput] | None:
-    if truncates and request.truncate_prompt_tokens is None:
-        request.truncate_prompt_tokens = -1
     bounds = job.model.limits
-    bounds.check_prompts(len(documents), 1, second_name)
-    for text in (*queries, *documents):
-        bounds.check_text(second_name, len(text.encode(errors="replace")))
+    bounds.check_prompts(len(documents), 1, names[1])
+    for name, texts in zip(names, (queries, documents), strict=True):
+        for text in texts:
+            bounds.check_text(name, len(text.encode(errors="replace")))
     tokenization = request.tokenization(job.model)
     limits = _limits(job, request, tokenization.truncation)
     form = await pair_form(job.model, request.instruction, request.chat_template_kwargs)
-    scoring = await job.model.pool.run(
-        size_of([*queries, *documents]),
-        Scoring,
-        job.model.config.model,
-        job.model.tokenizer(),
-        queries,
-        documents,
-        limits,
-        form,
-    )
+    with named_as_asked(job.own_names):
+        scoring = await job.model.pool.run(
+            size_of([*queries, *documents]),
+            partial(Scoring, form=form, names=names),
+            job.model.config.model,
+            job.model.tokenizer(),
+            queries,
+            documents,
+            limits,
+        )
     if scoring.is_cross_encoder:
         tokenization = Tokenization()
     results = await job.run(
-        second_name,
+        scoring.fields,
         lambda: scoring.prompts,
         request.params(),
         tokenization,

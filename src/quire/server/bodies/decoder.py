@@ -4,7 +4,7 @@ out."""
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -92,7 +92,7 @@ def decode_lax(
     fields = {
         name: fitter.fit(_decoded(name, raw), types[name], name) for name, raw in known.items()
     }
-    return msgspec.convert(fields, kind)
+    return _converted(fields, kind)
 
 
 def decode_form(values: Mapping[str, Any], kind: type[Body]) -> Decoded[Body]:
@@ -104,13 +104,49 @@ def decode_form(values: Mapping[str, Any], kind: type[Body]) -> Decoded[Body]:
             fields[name] = fitter.fit(value, types[name], name)
         else:
             fitter.tell(name)
-    return Decoded(msgspec.convert(fields, kind, builtin_types=(bytes,)), unknown)
+    return Decoded(_converted(fields, kind, builtin_types=(bytes,)), unknown)
 
 
 def decode_lax_value(data: bytes, kind: Any) -> Any:
     """Decodes a value other than an object as `kind`. Raises msgspec.DecodeError."""
     value = msgspec.json.decode(data)
-    return msgspec.convert(_Fitter({}).fit(value, inspect.type_info(kind), ""), kind)
+    return _converted(_Fitter({}).fit(value, inspect.type_info(kind), ""), kind)
+
+
+def _converted(value: Any, kind: type[Body], **options: Any) -> Body:
+    """`msgspec.convert`, whose errors about a choice name what may be chosen."""
+    try:
+        converted: Body = msgspec.convert(value, kind, **options)
+    except msgspec.ValidationError as error:
+        found = _NO_CHOICE.fullmatch(str(error))
+        choices = found and _choices([inspect.type_info(kind)], _STEP.findall(found[2]))
+        if not found or not choices:
+            raise
+        message = f"{found[1]}; it must be one of {', '.join(map(repr, choices))}{found[2]}"
+        raise msgspec.ValidationError(message) from None
+    return converted
+
+
+def _choices(types: Iterable[inspect.Type], steps: Sequence[str]) -> list[Any]:
+    """The values of the literal types at the end of a path of names and `[...]`."""
+    types = [one for kind in types for one in getattr(kind, "types", (kind,))]
+    if not steps:
+        literals = (one.values for one in types if isinstance(one, inspect.LiteralType))
+        return [value for values in literals for value in values]
+    step, *rest = steps
+    inner: list[inspect.Type] = []
+    for one in types:
+        if isinstance(one, inspect.StructType):
+            inner += [field.type for field in one.fields if field.encode_name == step]
+        elif step.startswith("["):
+            inner += [getattr(one, name) for name in _ITEMS if hasattr(one, name)]
+    return _choices(inner, rest)
+
+
+_NO_CHOICE = re.compile(r"(Invalid enum value .*?)( - at `[^`]*`)?", re.DOTALL)
+_STEP = re.compile(r"\[[^]]*\]|[^.`$\[\s]+(?=[.`\[])")
+"""A name or an index of a path such as `$.tools[0].type`."""
+_ITEMS = ("item_type", "value_type")
 
 
 def _decoded(name: str, raw: bytes) -> Any:

@@ -101,7 +101,7 @@ class _OneModel:
         return list(self.model.names)
 
     def after_start(self) -> None:
-        if self.model.chat is not None:
+        if self.model.chat is not None and self.config.model.pooling is None:
             self.context.keep(self._find_reply_format())
 
     async def until(self, signalled: asyncio.Event) -> str | None:

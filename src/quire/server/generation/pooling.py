@@ -5,8 +5,9 @@ from __future__ import annotations
 
 import base64
 import time
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any, Generic, Literal, TypeVar
 
 import msgspec
@@ -186,9 +187,17 @@ class PoolingJob:
     name: str
     """The model's or the adapter's, in the reply."""
     adapter: AnyAdapterRequest | None = None
+    own_names: Mapping[str, str] = field(default_factory=dict)
+    """See `named_as_asked`."""
 
     @classmethod
-    def of(cls, http: Request, request: PoolingFields, prefix: str) -> PoolingJob:
+    def of(
+        cls,
+        http: Request,
+        request: PoolingFields,
+        prefix: str,
+        own_names: Mapping[str, str] | None = None,
+    ) -> PoolingJob:
         """Raises HttpError 404 for an unknown model, and RequestError for one that generates."""
         target = context_of(http).target(request.model)
         model = target.model.config.model
@@ -196,7 +205,10 @@ class PoolingJob:
             raise RequestError(cannot_pool(model), parameter="model")
         base = http.state.request_id if "x-request-id" in http.headers else request.request_id
         name = f"{prefix}-{base or http.state.request_id}"
-        return cls(http, request, target.model, name, int(time.time()), target.name, target.adapter)
+        return cls(
+            http, request, target.model, name, int(time.time()), target.name, target.adapter,
+            own_names or {},
+        )  # fmt: skip
 
     def reply(self, kind: type[Reply], items: Iterable[Any], results: Sequence[Any]) -> Reply:
         """A reply with these items, and the tokens of `results`."""
@@ -216,25 +228,27 @@ class PoolingJob:
 
     async def run(
         self,
-        field: str,
+        fields: str | Sequence[tuple[str, int]],
         make: Callable[[], Sequence[PromptType]],
         params: PoolingParams,
         tokenization: Tokenization,
         *,
         size: int,
     ) -> list[Result] | None:
-        """The results of the inputs of `field` that `make` returns, in order; None if the client
-        has gone. `size`: characters and tokens in them. Raises RequestError and what the engine
-        raises."""
+        """The results of the inputs that `make` returns, in order; None if the client has gone.
+        `fields`: the request's field that has them, or several fields in order with the number of
+        inputs of each. `size`: characters and tokens in them. Raises RequestError and what the
+        engine raises."""
         http, model = self.http, self.model
         deadline = deadline_of(http, model.args.request_timeout)
         tenant = getattr(http.state, TENANT_SALT, None)
         salt = PreparedPrompt([], None, self.request.cache_salt).of_tenant(tenant).cache_salt
         with model.admitting() as live:
             live.requests.check_admission(1)
-            inputs = await model.pool.run(
-                size, self._inputs, field, make, params, tokenization, salt
-            )
+            with named_as_asked(self.own_names):
+                inputs = await model.pool.run(
+                    size, self._inputs, fields, make, params, tokenization, salt
+                )
             engine = chosen_engine(http, model.config.parallel.data_parallel_size)
             generation = await Generation.of_inputs(model, inputs, deadline, engine)
         try:
@@ -245,21 +259,24 @@ class PoolingJob:
 
     def _inputs(
         self,
-        field: str,
+        fields: str | Sequence[tuple[str, int]],
         make: Callable[[], Sequence[PromptType]],
         params: PoolingParams,
         tokenization: Tokenization,
         salt: str | None,
     ) -> list[EngineInput]:
         prompts = make()
-        self.model.limits.check_prompts(len(prompts), 1, field)
-        processor, inputs = self.model.live_engine().input_processor, []
-        for index, prompt in enumerate(prompts):
-            with located(field, index, len(prompts)):
+        fields = [(fields, len(prompts))] if isinstance(fields, str) else fields
+        self.model.limits.check_prompts(len(prompts), 1, fields[-1][0])
+        processor = self.model.live_engine().input_processor
+        inputs: list[EngineInput] = []
+        places = [(name, index, count) for name, count in fields for index in range(count)]
+        for (name, index, count), prompt in zip(places, prompts, strict=True):
+            with named_as_asked({_TOKEN_IDS: f"{name}="}), located(name, index, count):
                 if isinstance(prompt, str):
-                    self.model.limits.check_text(field, len(prompt.encode(errors="replace")))
+                    self.model.limits.check_text(name, len(prompt.encode(errors="replace")))
                 made = processor.process(
-                    f"{self.id}-{index}",
+                    f"{self.id}-{len(inputs)}",
                     prompt,
                     params,
                     priority=self.request.priority or 0,
@@ -272,6 +289,26 @@ class PoolingJob:
                 inputs.append(made)
             check_wanted()
         return inputs
+
+
+_TOKEN_IDS = "prompt_token_ids="
+"""The engine's name of an input that is token ids."""
+
+
+@contextmanager
+def named_as_asked(names: Mapping[str, str]) -> Iterator[None]:
+    """Makes errors name the fields that the client sent. `names`: settings of these such as
+    `max_tokens=`, by those of `PoolingFields`; an earlier entry may begin with a later one."""
+    try:
+        yield
+    except RequestError as error:
+        message = str(error)
+        for name, own in names.items():
+            message = message.replace(name, own)
+        error.args = (message,)
+        if error.parameter is not None:
+            error.parameter = names.get(f"{error.parameter}=", error.parameter).removesuffix("=")
+        raise
 
 
 async def pair_form(

@@ -127,6 +127,14 @@ WRITTEN: dict[str, Callable[[Sequence[Call]], str]] = {
     "mistral_list": lambda calls: f"[TOOL_CALLS] {_list(calls)}",
     "phi4_mini_json": lambda calls: f"functools{_list(calls)}",
     "qwen3_json": _HERMES,
+    "solar_open": lambda calls: (
+        "<|tool_calls|>"
+        + "".join(
+            f"<|tool_call:begin|>a1b2c3d4e{i}<|tool_call:name|>{tool}<|tool_call:args|>{_text(values)}"
+            "<|tool_call:end|>"
+            for i, (tool, values) in enumerate(calls)
+        )
+    ),
     "xlam": _list,
 }
 """By the name of the format: the text of calls, as the family's chat template writes it."""

@@ -10,9 +10,9 @@ from quire.parsers.tool_formats.json.marked import MarkedCalls
 
 
 class LlamaCalls(MarkedCalls):
-    """Llama 3.1, 3.2 and 4: `{"name": ..., "parameters": {...}}`, separated by `;`."""
+    """Llama 3.1 and 3.2: `{"name": ..., "parameters": {...}}`, separated by `;`."""
 
-    markers = ("<|python_tag|>",)
+    markers: tuple[str, ...] = ("<|python_tag|>",)
     bare_markers = ("{",)
     keys = CallKeys(arguments=("parameters", "arguments"), others=BARE_KEYS.others)
     ends = (";",)
@@ -20,8 +20,15 @@ class LlamaCalls(MarkedCalls):
 
     def call_patterns(self, tools: Schemas) -> tuple[str, ...]:
         """The first keys of an object identify a call."""
-        markers = map(re.escape, self.markers)
+        markers = (re.escape(one) for one in self.markers if one not in self.answer_marks)
         return (*markers, _object_pattern(tools))
+
+
+class Llama4Calls(LlamaCalls):
+    """Llama 4, which puts marks around text before calls."""
+
+    answer_marks = ("<|python_start|>", "<|python_end|>")
+    markers = (*LlamaCalls.markers, *answer_marks)
 
 
 class XlamCalls(MarkedCalls):

@@ -18,6 +18,7 @@ from quire.structured.tags.parts import (
     arguments_of,
     calls_of,
     const,
+    either,
     regex,
     separated,
     sequence,
@@ -131,3 +132,45 @@ class KimiK2Calls(ToolFormat):
         return sequence(
             const(opening), separated(calls, "" if is_parallel else None), const(closing)
         )
+
+
+class SolarOpenCalls(ToolFormat):
+    """Solar Open: an id, the name and the arguments of each call, after the mark of a message."""
+
+    answer_marks = ("<|begin|>assistant", "<|content|>", "<|end|>")
+    markers = ("<|tool_call:begin|>", "<|tool_calls|>", "<|calls|>", *answer_marks)
+
+    def read_calls(self, reply: Reply) -> Parse[bool]:
+        """Reads one call with its id."""
+        if reply.marker != self.markers[0]:
+            return True
+        call_id = yield from read_name(reply.reader, "<|tool_call:name|>")
+        if (yield from reply.reader.literal("<|tool_call:name|>")) is None:
+            return False
+        name = yield from read_name(reply.reader, "<|tool_call:args|>")
+        if not name or (yield from reply.reader.literal("<|tool_call:args|>")) is None:
+            return False
+        yield from read_named_call(reply, name, "<|tool_call:end|>", call_id=call_id or None)
+        yield from read_end(reply, "<|tool_call:end|>")
+        return True
+
+    def markers_in_reasoning(self) -> tuple[str, ...]:
+        """The marks of calls alone: the mark that ends reasoning also ends answers."""
+        return self.markers[:2]
+
+    def grammar(self, tools: Schemas, *, is_parallel: bool) -> Part:
+        """Calls with random ids. After reasoning, they are in a message of their own."""
+        calls = (
+            tag(
+                "<|tool_call:begin|>",
+                sequence(
+                    regex("[a-z0-9]{10}"),
+                    const(f"<|tool_call:name|>{name}<|tool_call:args|>"),
+                    arguments_of(arguments),
+                ),
+                "<|tool_call:end|>",
+            )
+            for name, arguments in tools.items()
+        )
+        opening = either((const("<|tool_calls|>"), const("<|begin|>assistant<|tool_calls|>")))
+        return sequence(opening, separated(calls, "" if is_parallel else None))

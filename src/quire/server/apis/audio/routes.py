@@ -49,14 +49,19 @@ _USAGE = {
 class TranscriptionWriter(Writer):
     """Writes the words of one sound."""
 
-    def __init__(self, head: ReplyHead, prompt: PreparedPrompt) -> None:
+    def __init__(self, head: ReplyHead, prompt: PreparedPrompt, *, is_plain: bool) -> None:
+        """`is_plain`: a whole reply is text, not JSON."""
         assert prompt.images is not None
         self._seconds = prompt.images.images[0].layout.seconds
+        self._is_plain = is_plain
+        self._texts: list[str] = []
         self._chunks = ChunkWriter(TranscriptionChunk, head, JsonPieces())
 
     def whole(self, finals: Sequence[RequestOutput]) -> list[bytes]:
         [final] = finals
         check_end(final, final.outputs[0])
+        if self._is_plain:
+            return [final.outputs[0].text.encode(errors="replace")]
         usage = AudioDuration(seconds=math.ceil(self._seconds))
         reply = TranscriptionResponse(text=final.outputs[0].text, usage=usage)
         return [msgspec.json.encode(reply)]
@@ -68,12 +73,19 @@ class TranscriptionWriter(Writer):
             check_end(update.output, one)
             self._chunks.see(0, update.output)
             self._chunks.count(0, len(one.token_ids))
-            if one.text or one.finish_reason:
-                parts.append(self._chunks.chunk(0, TranscriptionChoice(
-                    delta=TranscriptionDelta(content=one.text),
+            if one.text:
+                self._texts.append(one.text)
+                choice = TranscriptionChoice(delta=TranscriptionDelta(content=one.text))
+                kind = {"type": "transcript.text.delta", "delta": one.text}
+                parts.append(self._chunks.chunk(0, choice, **kind))
+            if one.finish_reason:
+                choice = TranscriptionChoice(
+                    delta=TranscriptionDelta(content=""),
                     finish_reason=one.finish_reason,
                     stop_reason=one.stop_reason,
-                )))  # fmt: skip
+                )
+                kind = {"type": "transcript.text.done", "text": "".join(self._texts)}
+                parts.append(self._chunks.chunk(0, choice, **kind))
         return b"".join(parts)
 
     def last(self) -> bytes:
@@ -100,13 +112,18 @@ async def transcriptions(http: Request, form: TranscriptionRequest) -> Response 
     async def prompts(model: ServedModel, _: ChatRequest) -> list[PreparedPrompt]:
         return [await _prompt(model, form)]
 
+    is_plain = form.response_format == "text" and not form.stream
+
     def writer(
         _: ChatRequest, head: ReplyHead, prompts: list[PreparedPrompt]
     ) -> TranscriptionWriter:
-        return TranscriptionWriter(head, prompts[0])
+        return TranscriptionWriter(head, prompts[0], is_plain=is_plain)
 
     answer = generate(http, _chat_request(form), "transcribe", prompts, writer)
-    return await while_present(http, answer)
+    reply = await while_present(http, answer)
+    if is_plain and isinstance(reply, Response):
+        reply.headers["content-type"] = "text/plain; charset=utf-8"
+    return reply
 
 
 async def _prompt(model: ServedModel, form: TranscriptionRequest) -> PreparedPrompt:

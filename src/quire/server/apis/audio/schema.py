@@ -27,7 +27,7 @@ class TranscriptionRequest(SamplerFields, kw_only=True):
     language: str | None = None
     """The code (ISO 639-1) of the language that is spoken; by default the model finds it."""
     response_format: Literal["json", "text"] = "json"
-    """As in vLLM, `text` gives the same JSON."""
+    """`text`: the reply is the words, as plain text."""
     stream: bool | None = False
     stream_include_usage: bool | None = False
     stream_continuous_usage_stats: bool | None = False
@@ -82,7 +82,14 @@ class TranscriptionChoice(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class TranscriptionChunk(ChunkFields, kw_only=True):
-    """One event of a streamed transcription."""
+    """One event of a streamed transcription, with the fields of OpenAI's and those of vLLM's."""
 
     object: Literal["transcription.chunk"] = "transcription.chunk"
+    type: Literal["transcript.text.delta", "transcript.text.done", "transcript.usage"] = (
+        "transcript.usage"
+    )
+    delta: str | msgspec.UnsetType = msgspec.UNSET
+    """New words, in `transcript.text.delta`."""
+    text: str | msgspec.UnsetType = msgspec.UNSET
+    """All words, in `transcript.text.done`."""
     choices: list[TranscriptionChoice]

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -112,6 +113,9 @@ class TeiInfo(msgspec.Struct, kw_only=True):
     version: str
 
 
+OWN_NAMES = {"truncate_prompt_tokens=-1": "truncate=true", "truncate_prompt_tokens=": "truncate="}
+"""Settings of this API by what stands for them in the engine."""
+
 ROUTES = Routes("pooling", takes_any_name=True)
 
 
@@ -129,7 +133,7 @@ async def embed_all(http: Request, request: TeiEmbedRequest) -> Response | None:
 
 async def _embed(http: Request, request: TeiEmbedRequest, task: PoolingTask) -> Response | None:
     fields = PoolingFields(model=request.model, use_activation=request.normalize)
-    job = PoolingJob.of(http, fields, "embd")
+    job = PoolingJob.of(http, fields, "embd", OWN_NAMES)
     job.require(task)
     params = fields.params(task)
     params.dimensions, params.prompt_name = request.dimensions, request.prompt_name
@@ -146,7 +150,7 @@ async def _embed(http: Request, request: TeiEmbedRequest, task: PoolingTask) -> 
 async def embed_sparse(http: Request, request: TeiRequest) -> Response | None:
     """The sparse vector of each text: the largest weight of each of its tokens, by token id."""
     fields = PoolingFields(model=request.model)
-    job = PoolingJob.of(http, fields, "embd")
+    job = PoolingJob.of(http, fields, "embd", OWN_NAMES)
     pooling = job.model.config.model.pooling
     if pooling is None or not pooling.is_sparse:
         raise RequestError(wrong_task(job.model.config.model, "sparse embed"), parameter="model")
@@ -170,7 +174,7 @@ async def predict(
     fields = PoolingFields(
         model=request.model, use_activation=False if request.raw_scores else None
     )
-    job = PoolingJob.of(http, fields, "classify")
+    job = PoolingJob.of(http, fields, "classify", OWN_NAMES)
     job.require("classify")
     sequences = _sequences(request.inputs)
     job.model.limits.check_prompts(len(sequences), 1, "inputs")
@@ -210,7 +214,8 @@ async def predict(
 async def similarity(http: Request, request: TeiSimilarityRequest) -> list[float] | None:
     """The cosine of each sentence's vector and that of the source sentence."""
     fields = PoolingFields(model=request.model, use_activation=True)
-    job = PoolingJob.of(http, fields, "embd")
+    own_names = {**OWN_NAMES, "prompt_name=": "parameters.prompt_name="}
+    job = PoolingJob.of(http, fields, "embd", own_names)
     job.require("embed")
     parameters = request.parameters or SimilarityParameters()
     params = fields.params("embed")
@@ -220,7 +225,8 @@ async def similarity(http: Request, request: TeiSimilarityRequest) -> list[float
         truncate=parameters.truncate,
         truncation_direction=parameters.truncation_direction,
     )
-    results = await _results(job, given, params)
+    given_in = [("inputs.source_sentence", 1), ("inputs.sentences", len(request.inputs.sentences))]
+    results = await _results(job, given, params, given_in)
     if results is None:
         return None
     source, *others = (one.outputs.data for one in results)
@@ -256,12 +262,15 @@ async def info(http: Request) -> TeiInfo:
 
 
 async def _results(
-    job: PoolingJob, request: TeiRequest, params: PoolingParams
+    job: PoolingJob,
+    request: TeiRequest,
+    params: PoolingParams,
+    fields: str | Sequence[tuple[str, int]] = "inputs",
 ) -> list[Result] | None:
     inputs = as_inputs("inputs", request.inputs)  # type: ignore[arg-type]
     _truncate(job, request.truncate, request.truncation_direction)
     tokenization = job.request.tokenization(job.model)
-    return await job.run("inputs", lambda: inputs, params, tokenization, size=size_of(inputs))
+    return await job.run(fields, lambda: inputs, params, tokenization, size=size_of(inputs))
 
 
 def _truncate(job: PoolingJob, truncate: bool | None, direction: str | None) -> None:

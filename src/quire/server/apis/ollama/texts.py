@@ -227,7 +227,7 @@ async def _vectors(
     dimensions: int | None = None,
 ) -> tuple[PoolingJob, list[Result] | None]:
     fields = PoolingFields(model=request.model, truncate_prompt_tokens=-1 if truncates else None)
-    job = PoolingJob.of(http, fields, "embd")
+    job = PoolingJob.of(http, fields, "embd", {"truncate_prompt_tokens=-1": "truncate=true"})
     job.require("embed")
     keep_loaded(http, job.model, request.keep_alive)
     params = fields.params("embed")
