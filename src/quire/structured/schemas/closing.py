@@ -12,10 +12,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeGuard
 
 from quire.errors import GrammarError
-from quire.structured.schemas.parts import DEFINITIONS
+from quire.structured.schemas.places import DEFINITIONS
 from quire.structured.schemas.resolving import (
     BRANCHES,
     PROPERTIES,
@@ -117,9 +117,9 @@ class _Closer:
         if not isinstance(least, int) or least > len(names):
             return found
         if "patternProperties" not in found:
-            needed = found.get("required")
-            needed = [key for key in needed if key not in names] if _is_texts(needed) else []
-            found["properties"] = {**names, **{key: {} for key in needed}}
+            required = found.get("required")
+            needed = required if _is_texts(required) else []
+            found["properties"] = {**names, **{key: {} for key in needed if key not in names}}
         return {**found, "additionalProperties": False}
 
     def _inner(self, key: str, value: Any) -> Any:
@@ -143,7 +143,7 @@ def _is_dict(value: Any) -> bool:
     return isinstance(value, dict)
 
 
-def _is_texts(value: Any) -> bool:
+def _is_texts(value: Any) -> TypeGuard[list[str]]:
     return isinstance(value, list) and all(isinstance(one, str) for one in value)
 
 

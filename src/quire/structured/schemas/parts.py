@@ -18,6 +18,7 @@ from quire.errors import GrammarError
 from quire.structured.params import FIELD
 from quire.structured.schemas.digits import fraction_of, literal
 from quire.structured.schemas.merging import resolved
+from quire.structured.schemas.places import ANNOTATIONS, DEFINITIONS
 from quire.structured.schemas.ranges import KEYWORDS, is_exact_value
 from quire.structured.schemas.tag_parts import array, between, none_of
 from quire.structured.tags.parts import Part, either, json_schema, regex, sequence, star
@@ -26,11 +27,6 @@ _ALL_TYPES = ("null", "boolean", "number", "string", "array", "object")
 _NUMBERS = ("number", "integer")
 _OBJECT = ("properties", "required", "additionalProperties")
 _ARRAY = ("items", "prefixItems", "minItems", "maxItems")
-ANNOTATIONS = frozenset({
-    "$schema", "$id", "$comment", "$defs", "definitions", "title", "description", "default",
-    "examples", "deprecated", "readOnly", "writeOnly", "x-guidance",
-})  # fmt: skip
-DEFINITIONS = ("$defs", "definitions")
 _JOINING = frozenset({
     "$ref", "$dynamicRef", "$recursiveRef", "allOf", "anyOf", "oneOf", "not", "if", "then", "else",
     "enum", "const",

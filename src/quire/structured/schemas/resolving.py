@@ -24,7 +24,7 @@ from quire.errors import GrammarError, quoted
 from quire.structured.params import FIELD
 from quire.structured.schemas.digits import fraction_of
 from quire.structured.schemas.merging import objects_within, resolved
-from quire.structured.schemas.parts import ANNOTATIONS, DEFINITIONS
+from quire.structured.schemas.places import ANNOTATIONS, DEFINITIONS, TYPE_NAMES, type_of
 from quire.structured.schemas.ranges import KEYWORDS, is_number, range_of
 
 Flat = dict[str, Any]
@@ -35,13 +35,6 @@ MAX_STEPS = 50_000
 """Maximum number of schemas and properties that are merged for one root."""
 MAX_NESTED = 100
 """Maximum number of references, branches and parts of `allOf` within each other."""
-TYPE_NAMES = {
-    "str": "string", "text": "string", "varchar": "string", "char": "string", "enum": "string",
-    "int": "integer", "long": "integer", "short": "integer", "unsigned": "integer",
-    "float": "number", "double": "number", "bool": "boolean", "binary": "boolean",
-    "dict": "object", "map": "object", "list": "array", "arr": "array", "sequence": "array",
-}  # fmt: skip
-"""JSON Schema's types by other names that occur in schemas."""
 _MAX_MOVED = 64
 _DEFINITION = re.compile(r"#/(\$defs|definitions)/[^/]+")
 BRANCHES = ("anyOf", "oneOf")
@@ -204,8 +197,8 @@ class Resolver:
         if any(key in each for each in (one, other) for key in _JOINING - {*ANNOTATIONS}):
             return {"allOf": [one, other]}
         self._spend(1)
-        given = _own(one), _own(other)
-        both = None if None in given else self._both_of(*given)
+        first, second = _own(one), _own(other)
+        both = None if first is None or second is None else self._both_of(first, second)
         return False if both is None else both
 
 
@@ -257,14 +250,6 @@ def types_of(flat: Flat) -> frozenset[str]:
     if "type" in flat:
         return frozenset(flat["type"])
     return frozenset(kind for kind, keys in _HINTS.items() if any(key in flat for key in keys))
-
-
-def type_of(value: Any) -> str:
-    """The type of a JSON value."""
-    if isinstance(value, bool):
-        return "boolean"
-    kinds = {str: "string", int: "integer", float: "number", list: "array", dict: "object"}
-    return kinds.get(type(value), "null")
 
 
 def _own(schema: Mapping[str, Any]) -> Flat | None:
