@@ -23,7 +23,12 @@ class ValueSchema:
     def of_tool(cls, schema: Mapping[str, Any], *, is_lenient: bool = False) -> ValueSchema:
         """The arguments of a tool. `is_lenient`: for reading, where parts that cannot be resolved
         may be anything."""
-        root = with_definitions(schema)
+        try:
+            root = with_definitions(schema)
+        except RecursionError:
+            if not is_lenient:
+                raise
+            root = dict(schema)
         return cls({"type": "object", **root}, Resolver(root, is_lenient=is_lenient))
 
     def inner(self, schema: Any) -> ValueSchema:

@@ -70,9 +70,9 @@ class Resolver:
         if id(schema) not in self._known:
             try:
                 found = self._of(schema, ())
-            except GrammarError:
+            except (GrammarError, RecursionError) as error:
                 if not self._is_lenient:
-                    raise
+                    raise error if isinstance(error, GrammarError) else too_complex() from None
                 found = [{}]
             self._known[id(schema)] = schema, found
         return self._known[id(schema)][1]

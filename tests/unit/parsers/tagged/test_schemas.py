@@ -122,6 +122,14 @@ def test_nested_values_of_gemma() -> None:
         assert not follows(grammar, f"<|tool_call>call:f{{{text}}}<tool_call|>"), text
 
 
+def test_a_schema_that_cannot_be_resolved_does_not_stop_reading() -> None:
+    deep: dict[str, Any] = {}
+    for _ in range(400):
+        deep = {"type": "object", "properties": {"a": deep}}
+    schema = {"allOf": [deep, {**deep}], "properties": {"z": {"$ref": "#/properties/q"}}}
+    assert read("qwen3_coder", call(b="x"), {"f": schema})[1] == [("f", {"b": "x"})]
+
+
 @pytest.mark.parametrize(
     ("schema", "message"),
     [
