@@ -108,9 +108,9 @@ class EngineArgs:
     """Chat template, as a file or as text; the tokenizer's own by default."""
     structured_outputs_config: dict[str, Any] | None = field(default_factory=dict)
     """Settings for the structured output of all requests, `{"disable_any_whitespace": true}`: JSON
-    without optional white space; `disable_additional_properties`: JSON objects with no properties
-    but those that the schema names; `enable_in_reasoning`: grammars hold for the reasoning too. The
-    `backend` is one of vLLM's names, without effect: there is one."""
+    without optional white space; `disable_additional_properties`, by default true: JSON objects
+    have no properties but those that the schema names; `enable_in_reasoning`: grammars hold for the
+    reasoning too. The `backend` is one of vLLM's names, without effect: there is one."""
     reasoning_parser: str = ""
     """How the model marks its reasoning: a name of vLLM's, such as `qwen3`; `hf`: as the
     checkpoint's response_template says; `none`: replies are not split. By default it is found from

@@ -78,9 +78,13 @@ def reply_constraint(
 
 
 def _calls(tools: ToolFormat, schemas: Schemas, rules: CallRules) -> Part:
-    """The grammar of the calls. Raises GrammarError if definitions refer to each other in too long
-    a chain and the format expands references."""
+    """The grammar of the calls. Raises GrammarError, which names the tool, if the format cannot
+    hold a schema, and if definitions refer to each other in too long a chain and the format expands
+    references."""
     try:
+        for tool in rules.allowed:
+            with _named_as(tool.place):
+                tools.grammar({tool.name: schemas[tool.name]}, is_parallel=False)
         return tools.grammar(schemas, is_parallel=rules.is_parallel)
     except RecursionError:
         raise GrammarError(
@@ -88,6 +92,16 @@ def _calls(tools: ToolFormat, schemas: Schemas, rules: CallRules) -> Part:
             "shorter chain of definitions that refer to each other",
             parameter="tools",
         ) from None
+
+
+@contextmanager
+def _named_as(place: str) -> Iterator[None]:
+    """Makes errors about a schema name its place in the request."""
+    try:
+        yield
+    except GrammarError as error:
+        message = str(error).replace(f"{FIELD}.json", place)
+        raise GrammarError(message, parameter=place) from None
 
 
 @contextmanager

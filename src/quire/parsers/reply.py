@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from quire.parsers.arguments.schemas import ValueSchema
 from quire.parsers.events import (
     Arguments,
     CallBegins,
@@ -59,6 +60,7 @@ class Reply:
         prompt ends within the reasoning."""
         self.reader = TextReader()
         self.tools = tools
+        self._schemas: dict[str, ValueSchema] = {}
         self.is_reasoning = is_reasoning
         self.marker = ""
         """The marker that was found last."""
@@ -142,7 +144,8 @@ class Reply:
             self._content.release()
         self._content.drop()
 
-    def properties(self, tool: str) -> Mapping[str, Any]:
-        """The schemas of a tool's arguments by name; empty for a tool that is not offered."""
-        properties = self.tools.get(tool, {}).get("properties")
-        return properties if isinstance(properties, Mapping) else {}
+    def schema_of(self, tool: str) -> ValueSchema:
+        """The schema of a tool's arguments, for reading; of any, for a tool that is not offered."""
+        if tool not in self._schemas:
+            self._schemas[tool] = ValueSchema.of_tool(self.tools.get(tool, {}), is_lenient=True)
+        return self._schemas[tool]

@@ -22,8 +22,9 @@ class StructuredOutputsConfig:
     """A name of vLLM's, without effect: there is one, `guidance`."""
     disable_any_whitespace: bool = False
     """JSON without optional white space, for all requests."""
-    disable_additional_properties: bool = False
-    """JSON objects have no properties but those that their schema names, for all requests."""
+    disable_additional_properties: bool = True
+    """Whether JSON objects have no properties but those that their schema names, where it names
+    some and does not say otherwise. A request may say the opposite."""
     reasoning_parser: str = ""
     """Name of the format in which the model marks its reasoning; empty: it is found from the
     checkpoint."""

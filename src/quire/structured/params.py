@@ -43,8 +43,9 @@ class StructuredOutputsParams(
     """True: any JSON object."""
     disable_any_whitespace: bool = False
     """JSON without optional white space."""
-    disable_additional_properties: bool = False
-    """JSON objects have no properties but those that the schema names."""
+    disable_additional_properties: bool | None = None
+    """Whether JSON objects have no properties but those that the schema names, where it names some
+    and does not say otherwise. None: as the engine's settings say; without any, they have none."""
     whitespace_pattern: str | None = None
     """The regular expression of the white space in JSON."""
     structural_tag: str | None = None
@@ -102,7 +103,8 @@ class StructuredOutputsParams(
             msgspec.structs.force_setattr(self, "choice", list(self.choice))
         for name in ("json_object", "disable_any_whitespace", "disable_additional_properties"):
             value = getattr(self, name)
-            if not isinstance(value, bool) and (name != "json_object" or value is not None):
+            may_miss = name != "disable_any_whitespace" and value is None
+            if not isinstance(value, bool) and not may_miss:
                 _refuse(name, value, "must be True or False")
 
     def _check_contents(self) -> None:

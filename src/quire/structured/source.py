@@ -15,6 +15,7 @@ import msgspec
 from quire.errors import GrammarError
 from quire.structured import limits
 from quire.structured.params import FIELD, StructuredOutputsParams
+from quire.structured.schemas.closing import closed
 from quire.structured.schemas.exact import make_exact
 from quire.structured.schemas.numbers import settle_numbers
 from quire.structured.schemas.parts import SettledSchema, parts_of
@@ -26,14 +27,6 @@ WHITE_SPACE = r"[ \t]{1,40}|[ \t]{0,8}(\r?\n){1,2}[ \t]{0,40}"
 without end where they are allowed. Enough for ten levels of indentation by four, after a line."""
 _IS_LARK = re.compile(r"(?m)^[ \t]*(%llguidance\b|\??start[ \t]*:(?!:=))")
 _INNER_SCHEMA = re.compile(r"%json\s{0,64}(?=\{)")
-_SCHEMAS_WITHIN = (
-    "properties", "patternProperties", "$defs", "definitions", "dependentSchemas",
-)  # fmt: skip
-_SCHEMA_WITHIN = (
-    "additionalProperties", "unevaluatedProperties", "propertyNames", "contains",
-    "additionalItems", "unevaluatedItems", "not", "if", "then", "else", "items", "prefixItems",
-    "allOf", "anyOf", "oneOf",
-)  # fmt: skip
 
 
 def grammar_of(spec: StructuredOutputsParams, added: AddedTokens) -> str:
@@ -198,10 +191,10 @@ def _grammar(lark: str) -> str:
 def _written(schema: dict[str, Any], spec: StructuredOutputsParams) -> SettledSchema | Part:
     """The schema in the form that llguidance accepts; parts of a structural tag if it cannot read
     the numbers of the schema exactly."""
+    if spec.disable_additional_properties is not False:
+        schema = closed(schema)
     make_exact(schema)
     patterns = settle_numbers(schema)
-    if spec.disable_additional_properties:
-        _close_objects(schema)
     options = _options(schema, spec)
     if not patterns:
         return SettledSchema({**schema, "x-guidance": options})
@@ -222,23 +215,6 @@ def _options(schema: dict[str, Any], spec: StructuredOutputsParams) -> dict[str,
     if spec.disable_any_whitespace:
         options |= {"whitespace_flexible": False, "whitespace_pattern": None}
     return options
-
-
-def _close_objects(schema: Any) -> None:
-    """Sets `additionalProperties` to false where properties are named and it is not given."""
-    if isinstance(schema, list):
-        for part in schema:
-            _close_objects(part)
-    if not isinstance(schema, dict):
-        return
-    for key in _SCHEMAS_WITHIN:
-        if isinstance(parts := schema.get(key), dict):
-            for part in parts.values():
-                _close_objects(part)
-    for key in _SCHEMA_WITHIN:
-        _close_objects(schema.get(key))
-    if any(isinstance(schema.get(key), dict) for key in ("properties", "patternProperties")):
-        schema.setdefault("additionalProperties", False)
 
 
 def _error(name: str, what: str) -> GrammarError:

@@ -146,13 +146,14 @@ def test_what_leads_to_an_exact_number(schema: dict[str, Any], documents: list[A
         with pytest.raises(RequestError, match=r"minimum \(2\) is greater than maximum \(1.5\)"):
             checked_grammar(json=schema)
         return
-    grammar = checked_grammar(json=schema)
+    grammar = checked_grammar(json=schema, disable_additional_properties=False)
     valid = [is_valid(schema, text) for text in texts]
     assert [follows(grammar, text) for text in texts] == valid
     content = {"type": "json_schema", "json_schema": schema}
     tag = {"type": "tag", "begin": "<<", "content": content, "end": ">>"}
     whole = {"type": "structural_tag", "format": tag}
-    grammar = checked_grammar(structural_tag=json.dumps(whole))
+    text = json.dumps(whole)
+    grammar = checked_grammar(structural_tag=text, disable_additional_properties=False)
     assert [follows(grammar, f"<<{text}>>") for text in texts] == valid
 
 

@@ -49,7 +49,7 @@ class _Model:
         ({"json": {}, "whitespace_pattern": "\0"}, "whitespace_pattern", "NUL"),
         ({"json": {}, "disable_any_whitespace": 1}, "disable_any_whitespace", "True or False"),
         (
-            {"json": {}, "disable_additional_properties": None},
+            {"json": {}, "disable_additional_properties": 1},
             "disable_additional_properties",
             "True or False",
         ),

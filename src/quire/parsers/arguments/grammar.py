@@ -2,34 +2,33 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from quire.parsers.arguments.values import Types, json_text, types_of
+from quire.parsers.arguments.reading import ValueEnds
+from quire.parsers.arguments.schemas import ValueSchema, members_of, unwritable
+from quire.parsers.arguments.strings import SCALARS, is_stepped, string_parts
 from quire.parsers.format import Schemas
-from quire.structured.schemas.patterns import rust_pattern
+from quire.structured.schemas.merging import objects_within
+from quire.structured.schemas.patterns import rust_pattern, whole_pattern
+from quire.structured.schemas.places import DEFINITIONS, type_of
+from quire.structured.schemas.resolving import PROPERTIES, Flat, types_of
 from quire.structured.source import regex_body
 from quire.structured.tags.parts import (
     Part,
-    any_text,
     const,
     either,
     json_schema,
     members,
-    optional,
-    regex,
-    repeat,
     separated,
     sequence,
-    star,
     tag,
 )
+from quire.structured.tags.texts import expression
 
-_DEFINITIONS = ("$defs", "definitions")
-_ANYTHING = "(.|\\n)*"
-_ANY_KEY = "[A-Za-z0-9_.-]{1,64}"
+ANY_KEY = "[A-Za-z0-9_.-]{1,64}"
+IDENTIFIER = "[A-Za-z_][A-Za-z0-9_]{0,63}"
 
 
 @dataclass(frozen=True)
@@ -42,14 +41,27 @@ class Layout:
     call: tuple[str, str]
     text: tuple[str, str]
     """Texts around a string argument."""
-    value: tuple[str, str] | None = None
-    """Texts around an argument of any other type, written as JSON; None: the same as `text`."""
+    value: str | None = None
+    """Text before an argument of any other type, written as JSON; None: the same as of `text`."""
     around: tuple[str, str] | None = None
     """Texts around the whole list of calls."""
     separator: str = "\n"
     """Text between calls. What follows the last call must not begin with it."""
-    excluded: tuple[str, ...] = ()
-    """Texts that a string cannot contain, because they would end it."""
+    ends: ValueEnds | None = None
+    """The texts that end a value."""
+    is_trimmed: bool = False
+    """Whether white space around a value is not read."""
+
+    @property
+    def head(self) -> str:
+        """The text before the name of an argument."""
+        return self.text[0].partition("{key}")[0]
+
+    def tail(self, kind: str) -> str:
+        """The text between the name of an argument and its value of a type."""
+        before = self.text[0] if kind == "string" or self.value is None else self.value
+        name = "number" if kind == "integer" else kind
+        return before.partition("{key}")[2].replace("{type}", name)
 
 
 def calls_part(tools: Schemas, layout: Layout, *, is_parallel: bool) -> Part:
@@ -67,48 +79,121 @@ def calls_part(tools: Schemas, layout: Layout, *, is_parallel: bool) -> Part:
 
 def arguments_part(schema: Mapping[str, Any], layout: Layout) -> Part:
     """The arguments in the order of the schema. Arguments that are not required may be missing."""
-    properties = schema.get("properties")
-    if not isinstance(properties, Mapping) or not properties:
-        if schema.get("additionalProperties") is False:
-            return const("")
-        return star(_any_argument(layout))
-    return in_order(schema, lambda key, of: _argument(key, of, schema, layout))
+    excluded = [] if layout.ends is None else layout.ends.excluded
+    has_types = "{type}" in layout.text[0]
+    is_apart = has_types or layout.value is not None
+
+    def argument(key: Key, value: ValueSchema) -> Part | None:
+        trimmed = layout.is_trimmed
+        texts = string_parts(
+            value, excluded, is_apart=is_apart, is_trimmed=trimmed, is_shared=key.is_shared
+        )
+        ways = [("string", text) for text in texts]
+        is_mixed = not is_apart and any(text["type"] == "any_text" for text in texts)
+        ways += json_parts(value, scalars=not is_mixed, by_type=has_types)
+        by_tail: dict[str, list[Part]] = {}
+        for kind, part in ways:
+            by_tail.setdefault(layout.tail(kind), []).append(part)
+        return any_of(sequence(key.part(tail), any_of(parts)) for tail, parts in by_tail.items())
+
+    after, head = layout.text[1], layout.head
+    value = ValueSchema.of_tool(schema)
+    return object_part(value, argument, after + head, begin=head, end=after)
 
 
-def in_order(schema: Mapping[str, Any], part: Callable[[str, Any], Part]) -> Part:
-    """The properties of a schema, each written as `part` returns it."""
-    required = schema.get("required")
-    needed = set(required) if isinstance(required, list) else set()
-    parts = [(key, part(key, of)) for key, of in schema["properties"].items()]
-    return sequence(*(one if key in needed else optional(one) for key, one in parts))
+@dataclass(frozen=True)
+class Key:
+    """The name of a member."""
+
+    name: str | None
+    """None: one that the schema does not give."""
+    form: Mapping[str, Any] | None = None
+    """Such names."""
+    is_shared: bool = False
+    """Whether the object may have other members in the same place."""
+
+    def part(self, tail: str, write: Callable[[str], str] = str) -> Part:
+        """The name and the text after it. `write` writes a name that the schema gives."""
+        if self.name is not None:
+            return const(write(self.name) + tail)
+        return tag("", {"type": "any_text", "forms": [self.form]}, tail)
 
 
-def with_separator(
-    schema: Mapping[str, Any], separator: str, part: Callable[[str, Any], Part]
+Member = Callable[[Key, ValueSchema], Part | None]
+"""Writes a member; None if no value is valid."""
+
+
+def object_part(
+    value: ValueSchema,
+    member: Member,
+    separator: str,
+    *,
+    begin: str = "",
+    end: str = "",
+    key: str = ANY_KEY,
+    flats: list[Flat] | None = None,
 ) -> Part:
-    """The properties of a schema, each written as `part` returns it, joined by a separator."""
-    properties = schema.get("properties")
-    if not isinstance(properties, Mapping) or not properties:
-        return const("")
-    required = schema.get("required")
-    needed = set(required) if isinstance(required, list) else set()
-    parts = [part(key, of) for key, of in properties.items()]
-    optional_at = [i for i, key in enumerate(properties) if key not in needed]
-    return members(parts, optional_at, separator)
+    """The members of an object of a schema, or of these alternatives of it, in the order of the
+    schema. `key`: the expression of names that the schema does not give."""
+    found = []
+    every = value.of_type("object")
+    shared = len(every) > 1
+    for flat in every if flats is None else flats:
+        _check_object(flat)
+        properties, required, _ = members_of(flat)
+        if not all(value.inner(properties[name]).alternatives for name in required):
+            continue
+        parts = {
+            name: member(Key(name, is_shared=shared), value.inner(of))
+            for name, of in properties.items()
+        }
+        elements = {name: part for name, part in parts.items() if part is not None}
+        optional_at = [i for i, name in enumerate(elements) if name not in required]
+        more = any_of(
+            part
+            for form, schema in _others(flat, key)
+            if (part := member(Key(None, form, shared), value.inner(schema))) is not None
+        )
+        if not elements and more is None:
+            found.append(const(""))
+            continue
+        found.append(
+            members(elements.values(), optional_at, separator, more=more, begin=begin, end=end)
+        )
+    whole = any_of(found)
+    if whole is None:
+        raise unwritable("an object that no value is valid for")
+    return whole
 
 
-def items(item: Part, separator: str, array: Mapping[str, Any]) -> Part:
-    """The items of an array, with the number of items that its schema allows."""
-    least, most = (
-        count if isinstance(count := array.get(keyword), int) else None
-        for keyword in ("minItems", "maxItems")
-    )
-    if most == 0 and not least:
-        return const("")
-    following = sequence(const(separator), item)
-    left = None if most is None else most - 1
-    some = sequence(item, repeat(following, max((least or 0) - 1, 0), left))
-    return some if least else optional(some)
+def _check_object(flat: Flat) -> None:
+    """Raises GrammarError for what these parts do not hold."""
+    properties, required, more = members_of(flat)
+    rest = {key for one in flat.get("allOf", ()) for key in one}
+    is_open = more is not False or "patternProperties" in flat
+    least, most = flat.get("minProperties", 0), flat.get("maxProperties")
+    if least > len(required):
+        raise unwritable("minProperties")
+    if most is not None and (is_open or most < len(properties)):
+        raise unwritable("maxProperties")
+    if wrong := rest & {*PROPERTIES, "minProperties", "maxProperties"}:
+        raise unwritable(f"different {min(wrong)}")
+
+
+def _others(flat: Flat, key: str) -> Iterator[tuple[dict[str, Any], Any]]:
+    """Forms of names that the schema of an object does not give, with the members' schemas."""
+    properties, _, more = members_of(flat)
+    names = ["|".join(map(expression, properties))] if properties else []
+    named = {
+        regex_body(whole_pattern(rust_pattern(pattern))): schema
+        for pattern, schema in flat.get("patternProperties", {}).items()
+    }
+    for pattern, schema in named.items():
+        form = {"patterns": [key, pattern], "excluded_patterns": names}
+        yield form, schema
+    form = {"patterns": [key], "excluded_patterns": [*names, *named]}
+    if more is not False:
+        yield form, more
 
 
 class NamedValues:
@@ -118,78 +203,55 @@ class NamedValues:
     def __init__(self, tool: str) -> None:
         """`tool`: the name of the tool, which must be unique."""
         self._tool = tool
-        self._names: dict[int, str] = {}
-        """Part names by the identity of the schema; the tool keeps the schemas alive."""
+        self._names: dict[tuple[int, str], str] = {}
+        """Names by the identity of the schema, which its resolver keeps alive, and the type."""
 
-    def part(self, schema: Mapping[str, Any], write: Callable[[], Part]) -> Part:
-        """The part for a value of this schema, built by `write` on first use."""
-        if (name := self._names.get(id(schema))) is not None:
+    def part(self, flat: Flat, kind: str, write: Callable[[], Part]) -> Part:
+        """The part for the values of a type of this schema, built by `write` on first use."""
+        if (name := self._names.get((id(flat), kind))) is not None:
             return {"type": "reference", "name": name}
-        name = self._names[id(schema)] = f"{self._tool} {len(self._names)}"
+        name = self._names[id(flat), kind] = f"{self._tool} {len(self._names)}"
         return {"type": "named", "name": name, "content": write()}
 
 
-def _argument(key: str, of: Any, root: Mapping[str, Any], layout: Layout) -> Part:
-    types = types_of(of, root)
-    is_text = "string" in types
-    around = layout.text if is_text or layout.value is None else layout.value
-    before, after = (text.replace("{key}", key).replace("{type}", _name(types)) for text in around)
-    content = text_part(of, layout.excluded) if is_text else json_part(of, root)
-    return tag(before, content, after)
+def any_of(parts: Iterable[Part]) -> Part | None:
+    """One of these parts; None if there are none."""
+    found = [*parts]
+    return either(found) if len(found) > 1 else found[0] if found else None
 
 
-def _any_argument(layout: Layout) -> Part:
-    """A string argument with any name."""
-    before, after = layout.text
-    head, tail = before.replace("{type}", "string").split("{key}", 1)
-    return sequence(const(head), regex(_ANY_KEY), tag(tail, text_part({}, layout.excluded), after))
+def json_parts(
+    value: ValueSchema, *, scalars: bool = True, containers: bool = True, by_type: bool = False
+) -> Iterator[tuple[str, Part]]:
+    """Parts, each with a type, for the JSON values of a schema that are no strings. `scalars`: with
+    those that are scalars; without them, only numbers that have no expression are left.
+    `containers`: with arrays and objects. `by_type`: a part for each type."""
+    if scalars and containers and not by_type and "string" not in value.types:
+        if value.alternatives:
+            yield min(value.types), json_part(value)
+        return
+    for flat in value.alternatives:
+        types = types_of(flat) - {"string"}
+        if not containers:
+            types &= SCALARS
+        if not scalars and (not is_stepped(flat) or "enum" in flat):
+            types -= SCALARS
+        if not scalars and "enum" in flat:
+            types = frozenset()
+        groups = [[kind] for kind in sorted(types)] if by_type else [sorted(types)] if types else []
+        for group in groups:
+            part = {**flat, "type": group if len(group) > 1 else group[0]}
+            if "enum" in flat:
+                values = [one for one in flat["enum"] if type_of(one) in group]
+                part = {"enum": values}
+            yield group[0], json_part(value.inner(part))
 
 
-def _name(types: Types) -> str:
-    """The name written in a tag for one of these types."""
-    if "string" in types or len(types) > 1:
-        return "string" if "string" in types else min(types - {"null"})
-    return "number" if types == {"integer"} else min(types)
-
-
-def text_part(schema: Any, excluded: Sequence[str]) -> Part:
-    """An unquoted string: one of an `enum`, or any text without the texts that would end it."""
-    values = schema.get("enum") if isinstance(schema, Mapping) else None
-    if isinstance(values, list) and values:
-        words = [value if isinstance(value, str) else json_text(value) for value in values]
-        return either(map(const, words))
-    text = any_text(excluded)
-    patterns = _patterns(schema) if isinstance(schema, Mapping) else []
-    return {**text, "patterns": patterns} if patterns else text
-
-
-def _patterns(schema: Mapping[str, Any]) -> list[str]:
-    """Patterns that the keywords of a string schema, or of one of its branches, require."""
-    patterns = []
-    least, most = schema.get("minLength", 0), schema.get("maxLength")
-    if least or most is not None:
-        patterns.append(f"(.|\\n){{{least},{'' if most is None else most}}}")
-    if isinstance(pattern := schema.get("pattern"), str):
-        patterns.append(_found(rust_pattern(pattern)))
-    for keyword in ("anyOf", "oneOf"):
-        branches = [one for one in schema.get(keyword) or () if isinstance(one, Mapping)]
-        texts = [_patterns(one) for one in branches if "string" in (one.get("type") or "string")]
-        if texts and all(len(each) == 1 for each in texts):
-            patterns.append("|".join(f"({each[0]})" for each in texts))
-    return patterns
-
-
-def _found(pattern: str) -> str:
-    """An expression for any text that contains a match of the pattern."""
-    is_whole = re.search(r"(?<!\\)(\\\\)*\$$", pattern) is not None
-    before, after = ("" if pattern.startswith("^") else _ANYTHING), "" if is_whole else _ANYTHING
-    inner = pattern.removeprefix("^")
-    return f"{before}({regex_body(inner[:-1] if is_whole else inner)}){after}"
-
-
-def json_part(schema: Any, root: Mapping[str, Any]) -> Part:
-    """A JSON value of a schema, which may refer to definitions of `root`."""
-    if not isinstance(schema, Mapping):
-        return json_schema(schema)
-    definitions = {key: root[key] for key in _DEFINITIONS if key in root}
-    return json_schema({**definitions, **schema})
+def json_part(value: ValueSchema) -> Part:
+    """A JSON value of a schema."""
+    if not isinstance(value.schema, Mapping):
+        return json_schema(value.schema)
+    root, shared = value.resolver.root, ["x-guidance"]
+    if any("$ref" in each for each in objects_within(value.schema)):
+        shared += DEFINITIONS
+    return json_schema({**{key: root[key] for key in shared if key in root}, **value.schema})

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from dataclasses import dataclass
 
-from quire.parsers.arguments.values import Types
+from quire.parsers.arguments.values import CONTAINERS, Types
 from quire.parsers.reader import Emit, Parse, TextReader
+from quire.structured.tags.texts import SPACE, any_of, expression
 
 _MOST_HEAD = 512
 """Maximum number of characters in the head of a tag."""
@@ -63,26 +65,80 @@ def tag_head(reader: TextReader) -> Parse[tuple[str, Mapping[str, str]]]:
     return name.strip(), dict(_ATTRIBUTE.findall(rest))
 
 
-def read_value(
-    reader: TextReader, ends: Sequence[str], emit: Emit, types: Types
-) -> Parse[str | None]:
+@dataclass(frozen=True)
+class ValueEnds:
+    """The texts that end a value."""
+
+    end: str
+    """The end tag."""
+    next: tuple[str, ...]
+    """Texts that may follow the end tag."""
+    others: Mapping[str, tuple[str, ...]]
+    """Texts that end a value without its end tag, as some models write, and what may follow each;
+    nothing: anything."""
+
+    def followers(self, end: str) -> tuple[str, ...]:
+        """The texts of which one follows, after white space, where this text ends a string; before
+        anything else it is part of the string. Empty: it always ends the string."""
+        return self.next if end == self.end else self.others[end]
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """The texts that end a value."""
+        return (self.end, *self.others)
+
+    @property
+    def excluded(self) -> list[str]:
+        """Regular expressions in a grammar that a string must not contain."""
+        found = []
+        for end in self.texts:
+            after = any_of(map(expression, self.followers(end)))
+            found.append(expression(end) + (f"{SPACE}*({after})" if after else ""))
+        return found
+
+
+def read_value(reader: TextReader, ends: ValueEnds, emit: Emit, types: Types) -> Parse[str | None]:
     """Reads a value through one of `ends`, which is returned; None if none of them comes.
 
     If the value is an array, an object or a string in JSON, strings within it may contain `ends`.
     """
-    if types and "string" not in types and (yield from _begins_json(reader, emit)):
-        while (found := (yield from reader.until((*ends, '"'), emit))) == '"':
+    may_be_text = not types or "string" in types
+    begins = "[{" if may_be_text else '[{"'
+    is_json = (not may_be_text or bool(types & CONTAINERS)) and (
+        yield from _begins_json(reader, emit, begins)
+    )
+    marks = (*ends.texts, *('"' if is_json else ""))
+    while (found := (yield from reader.until(marks, emit))) is not None:
+        if found == '"':
             emit('"')
             yield from _rest_of_string(reader, emit)
-        return found
-    return (yield from reader.until(ends, emit))
+            continue
+        after = ends.followers(found) if may_be_text else ()
+        space = (yield from space_before(reader, *after)) if after else None
+        if space is None:
+            return found
+        emit(found + space)
+    return None
 
 
-def _begins_json(reader: TextReader, emit: Emit) -> Parse[bool]:
+def space_before(reader: TextReader, *texts: str) -> Parse[str | None]:
+    """Reads white space. None if one of these texts follows, or as much of one as there is before
+    the end of the reply; otherwise the white space."""
+    reader.record()
+    yield from reader.skip_space()
+    space = reader.recorded()
+    if (yield from reader.starts_with(*texts)) is not None:
+        return None
+    rest = reader.available()
+    is_end = reader.has_ended and any(text.startswith(rest) for text in texts)
+    return None if is_end else space
+
+
+def _begins_json(reader: TextReader, emit: Emit, begins: str) -> Parse[bool]:
     while True:
         char = yield from reader.next_char()
         if not char or not char.isspace():
-            return char in ("{", "[", '"')
+            return bool(char) and char in begins
         emit(reader.take(1))
 
 

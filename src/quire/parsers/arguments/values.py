@@ -9,11 +9,11 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterator, Mapping
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from quire.parsers.arguments.python_literals import json_of_literal
 from quire.parsers.reader import WHITE_SPACE, Emit
+from quire.structured.schemas.places import TYPE_NAMES, type_of
 
 Types = frozenset[str]
 """JSON schema types that a value may have."""
@@ -25,86 +25,28 @@ Trim = Literal["", "line", "space"]
 """What to remove at both ends of a text as markup: nothing, one line break, or white space."""
 
 _STREAMED = (TEXT, frozenset({"string", "null"}))
-_CONTAINERS = frozenset({"object", "array"})
-_ALIASES = {
-    "str": "string", "text": "string", "varchar": "string", "char": "string", "enum": "string",
-    "int": "integer", "long": "integer", "short": "integer", "unsigned": "integer",
-    "float": "number", "double": "number", "bool": "boolean", "binary": "boolean",
-    "dict": "object", "map": "object", "list": "array", "arr": "array", "sequence": "array",
-}  # fmt: skip
-"""JSON schema type for other type names that appear in schemas."""
-_MOST_SCHEMAS = 200
-"""Maximum number of schemas visited for one value."""
-_HINTS = (("properties", "object"), ("additionalProperties", "object"), ("items", "array"))
-"""Types that a schema without `type` implies by its keywords."""
+CONTAINERS = frozenset({"object", "array"})
 _WHOLE = re.compile(r"[+-]?[0-9]{1,300}")
 
 
-def types_of(schema: Any, root: Mapping[str, Any]) -> Types:
-    """The types that a schema allows; string if it names none. `root` holds the definitions."""
-    found: set[str] = set()
-    for one in _alternatives(schema, root):
-        found |= _own_types(one)
-    return frozenset(found) or TEXT
+class Form(NamedTuple):
+    """What a value may be."""
 
-
-def schema_of_type(name: str, schema: Any, root: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """The first subschema that allows a type, such as `array`; None if there is none."""
-    return next((one for one in _alternatives(schema, root) if name in _own_types(one)), None)
-
-
-def _alternatives(schema: Any, root: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    """Yields the schema and every schema that it refers to or combines."""
-    left = [schema]
-    for _ in range(_MOST_SCHEMAS):
-        if not left:
-            return
-        schema = left.pop(0)
-        if not isinstance(schema, Mapping):
-            continue
-        yield schema
-        if isinstance(reference := schema.get("$ref"), str):
-            left.append(_referred(reference, root))
-        for key in ("anyOf", "oneOf", "allOf"):
-            left += branches if isinstance(branches := schema.get(key), list) else []
-
-
-def _own_types(schema: Mapping[str, Any]) -> set[str]:
-    given = schema.get("type")
-    names = given if isinstance(given, list) else [given]
-    found = {_ALIASES.get(one.lower(), one.lower()) for one in names if isinstance(one, str)}
-    values = schema.get("enum")
-    found |= {_type_of(value) for value in values} if isinstance(values, list) else set()
-    if "const" in schema:
-        found.add(_type_of(schema["const"]))
-    if given is None:
-        found |= {kind for key, kind in _HINTS if key in schema}
-    return found
-
-
-def _referred(reference: str, root: Mapping[str, Any]) -> Any:
-    place: Any = root
-    for name in reference.removeprefix("#/").split("/") if reference.startswith("#/") else ():
-        place = place.get(name) if isinstance(place, Mapping) else None
-    return place
-
-
-def _type_of(value: Any) -> str:
-    if isinstance(value, bool):
-        return "boolean"
-    kinds = {str: "string", int: "integer", float: "number", list: "array", dict: "object"}
-    return kinds.get(type(value), "null")
+    types: Types = ANY
+    words: frozenset[str] = frozenset()
+    """Strings of an `enum`. A text that is one of these is a string, whatever else it may be."""
 
 
 def type_named(name: str) -> Types:
     """The type for a name that templates write, such as `array[string]`."""
     name = name.split("[", 1)[0].strip().lower()
-    return frozenset({_ALIASES.get(name, name)}) & (TEXT | NOT_TEXT)
+    return frozenset({TYPE_NAMES.get(name, name)}) & (TEXT | NOT_TEXT)
 
 
-def converted(text: str, types: Types) -> str:
+def converted(text: str, form: Form) -> str:
     """Convert the text of a value to JSON."""
-    if types == TEXT:
+    types = form.types
+    if types == TEXT or text in form.words:
         return json_text(text)
     word = text.strip()
     lower = word.lower()
@@ -119,7 +61,7 @@ def converted(text: str, types: Types) -> str:
         return "true" if word == "1" else "false"
     if number := _number(word, types):
         return number
-    if (not types or types & _CONTAINERS) and (literal := json_of_literal(word)) is not None:
+    if (not types or types & CONTAINERS) and (literal := json_of_literal(word)) is not None:
         return literal
     return word if kind and "string" not in types else json_text(text)
 
@@ -132,7 +74,7 @@ def json_text(text: str) -> str:
 def _kind(text: str) -> str:
     """The type of a JSON text; empty if it is not JSON or contains a number that is not finite."""
     try:
-        return _type_of(json.loads(text, parse_constant=_refused, parse_float=_finite))
+        return type_of(json.loads(text, parse_constant=_refused, parse_float=_finite))
     except (ValueError, RecursionError):
         return ""
 
@@ -162,9 +104,9 @@ def _number(word: str, types: Types) -> str:
 class ValueWriter:
     """Writes one value as JSON while its text arrives. Strings are streamed."""
 
-    def __init__(self, emit: Emit, types: Types, trim: Trim) -> None:
+    def __init__(self, emit: Emit, form: Form, trim: Trim) -> None:
         """`emit` receives the JSON text."""
-        self._emit, self._types = emit, types
+        self._emit, self._form = emit, form
         self.trim = trim
         self._parts: list[str] = []
         """Text not emitted yet: all of it, or the end of it, which `trim` may remove."""
@@ -181,7 +123,7 @@ class ValueWriter:
             text = text.removeprefix("\n") if self.trim == "line" else text
         if not self._is_streamed:
             self._parts.append(text)
-            if self._types not in _STREAMED or not self._is_surely_text():
+            if self._form.types not in _STREAMED or not self._is_surely_text():
                 return
             self._is_streamed = True
             self._emit('"')
@@ -195,11 +137,11 @@ class ValueWriter:
         if self._is_streamed:
             self._emit(_escaped(rest) + '"')
         else:
-            self._emit(converted(rest, self._types))
+            self._emit(converted(rest, self._form))
 
     def _is_surely_text(self) -> bool:
         """Whether a value that may be a string or null is certainly a string."""
-        if self._types == TEXT:
+        if self._form.types == TEXT:
             return True
         text = "".join(self._parts)
         return len(text) > 8 or not any(

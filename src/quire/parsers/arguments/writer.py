@@ -8,11 +8,11 @@ from collections.abc import Mapping
 from quire.parsers.arguments.values import (
     ANY,
     TEXT,
+    Form,
     Trim,
     Types,
     ValueWriter,
     json_text,
-    types_of,
 )
 from quire.parsers.reader import Emit
 from quire.parsers.reply import Reply
@@ -31,28 +31,28 @@ class ArgumentsWriter:
         """`unknown`: types assumed for an argument that the tool does not declare."""
         reply.begin_call(name)
         self._reply, self._trim, self._unknown = reply, trim, unknown
-        self._tool = reply.tools.get(name, {})
-        self._properties = reply.properties(name)
+        self._schema = reply.schema_of(name)
+        self._names = self._schema.names()
         self._count = 0
         self._held: list[str] | None = None
         """Parts of an argument that may wrap all arguments."""
         self._held_key = ""
 
-    def types(self, key: str, hint: Types = ANY) -> Types:
-        """The types of an argument. `hint`: types that the model wrote."""
-        if key not in self._properties:
-            return hint or self._unknown
-        types = types_of(self._properties[key], self._tool)
-        return hint & types or types
+    def form(self, key: str, hint: Types = ANY) -> Form:
+        """What an argument may be. `hint`: types that the model wrote."""
+        if (schema := self._schema.member(key)) is None:
+            return Form(hint or self._unknown)
+        types, words = schema.form
+        return Form(hint & types or types, words)
 
-    def value(self, key: str, types: Types) -> ValueWriter:
+    def value(self, key: str, form: Form) -> ValueWriter:
         """Return a writer for the text of the next argument."""
         self._emit_held()
         if not self._count and self._may_be_all(key):
             self._held, self._held_key = [], key
-            return ValueWriter(self._held.append, ANY, self._trim)
+            return ValueWriter(self._held.append, Form(), self._trim)
         self._emit_key(key)
-        return ValueWriter(self._reply.arguments, types, self._trim)
+        return ValueWriter(self._reply.arguments, form, self._trim)
 
     def member(self, key: str) -> Emit:
         """Return a function that takes the next argument as JSON text."""
@@ -74,7 +74,7 @@ class ArgumentsWriter:
         self._count += 1
 
     def _may_be_all(self, key: str) -> bool:
-        return key in _WRAPPERS and bool(self._properties) and key not in self._properties
+        return key in _WRAPPERS and bool(self._names) and key not in self._names
 
     def _emit_held(self) -> None:
         if self._held is not None:
@@ -87,4 +87,4 @@ class ArgumentsWriter:
             value = json.loads(text)
         except (ValueError, RecursionError):
             return False
-        return isinstance(value, Mapping) and value.keys() <= self._properties.keys()
+        return isinstance(value, Mapping) and value.keys() <= self._names

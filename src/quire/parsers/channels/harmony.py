@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 
-from quire.parsers.arguments.grammar import json_part
 from quire.parsers.format import ReasoningTags, ReplyFormat, Schemas, ToolFormat
 from quire.parsers.json_text import json_value
 from quire.parsers.reader import Emit, Parse
@@ -18,6 +17,7 @@ from quire.structured.tags.parts import (
     any_text,
     const,
     either,
+    json_schema,
     optional,
     separated,
     sequence,
@@ -60,7 +60,7 @@ class HarmonyCalls(ToolFormat):
         """One call, because its end stops generation. The prompt may contain the header's start."""
         begin = "<|channel|>commentary to=functions.{name} <|constrain|>json<|message|>"
         calls = [
-            tag(begin.replace("{name}", name), json_part(dict(schema), {}), "")
+            tag(begin.replace("{name}", name), json_schema(dict(schema)), "")
             for name, schema in tools.items()
         ]
         start = optional(const("<|start|>assistant"))

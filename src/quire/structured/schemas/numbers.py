@@ -64,13 +64,13 @@ def _settled(node: dict[str, Any], path: str) -> str | None:
     if step is not None:
         numbers = _multiples(numbers, step)
     elif kind == "integer":
-        numbers = _whole(numbers)
-    if step is None and _is_empty(numbers) and all(map(is_exact_bound, range_of(node))):
+        numbers = whole_range(numbers)
+    if step is None and is_empty_range(numbers) and all(map(is_exact_bound, range_of(node))):
         return None  # the library says which bounds contradict each other
     for key in given:
         if key != "multipleOf":
             del node[key]
-    if _is_empty(numbers):
+    if is_empty_range(numbers):
         _without_numbers(node)
         return None
     if step is not None:
@@ -169,7 +169,8 @@ def _is_exact_step(given: float) -> bool:
     return Decimal(value).scaleb(-places) == Decimal(repr(given))
 
 
-def _whole(numbers: Range) -> Range:
+def whole_range(numbers: Range) -> Range:
+    """From the first integer to the last one."""
     return _multiples(numbers, Fraction(1))
 
 
@@ -185,7 +186,8 @@ def _multiples(numbers: Range, step: Fraction) -> Range:
     return Range(lower, upper)
 
 
-def _is_empty(numbers: Range) -> bool:
+def is_empty_range(numbers: Range) -> bool:
+    """Whether no number is in the range."""
     lower, upper = numbers
     return not (lower is None or upper is None) and (
         lower.value > upper.value

@@ -18,6 +18,7 @@ from quire.errors import GrammarError
 from quire.structured.params import FIELD
 from quire.structured.schemas.digits import fraction_of, literal
 from quire.structured.schemas.merging import resolved
+from quire.structured.schemas.places import ANNOTATIONS, DEFINITIONS
 from quire.structured.schemas.ranges import KEYWORDS, is_exact_value
 from quire.structured.schemas.tag_parts import array, between, none_of
 from quire.structured.tags.parts import Part, either, json_schema, regex, sequence, star
@@ -26,11 +27,6 @@ _ALL_TYPES = ("null", "boolean", "number", "string", "array", "object")
 _NUMBERS = ("number", "integer")
 _OBJECT = ("properties", "required", "additionalProperties")
 _ARRAY = ("items", "prefixItems", "minItems", "maxItems")
-_ANNOTATIONS = frozenset({
-    "$schema", "$id", "$comment", "$defs", "definitions", "title", "description", "default",
-    "examples", "deprecated", "readOnly", "writeOnly", "x-guidance",
-})  # fmt: skip
-_DEFINITIONS = ("$defs", "definitions")
 _JOINING = frozenset({
     "$ref", "$dynamicRef", "$recursiveRef", "allOf", "anyOf", "oneOf", "not", "if", "then", "else",
     "enum", "const",
@@ -74,7 +70,7 @@ class _Writer:
         """The part for a schema."""
         if not isinstance(node, dict) or id(node) not in self._marked:
             return self._schema(node)
-        keys = {key for key in node if key not in _ANNOTATIONS and not key.startswith("x-")}
+        keys = {key for key in node if key not in ANNOTATIONS and not key.startswith("x-")}
         if keys == {"$ref"}:
             return self._reference(node["$ref"], path)
         for keyword in ("anyOf", "oneOf", "allOf"):
@@ -89,7 +85,7 @@ class _Writer:
         """The types of which something is written out, and all others as a schema."""
         given = node.get("type", _ALL_TYPES)
         types = [given] if isinstance(given, str) else [*given]
-        rest = {key: value for key, value in node.items() if key not in _DEFINITIONS}
+        rest = {key: value for key, value in node.items() if key not in DEFINITIONS}
         found: list[Part] = []
         writers: list[tuple[tuple[str, ...], tuple[str, ...], Callable[..., Part]]] = [
             (_NUMBERS, KEYWORDS, lambda *_: regex(self._patterns[id(node)])),
@@ -127,7 +123,7 @@ class _Writer:
     def _schema(self, node: Any) -> Part:
         """A part that is a schema, with the definitions that it may refer to."""
         inner = node if isinstance(node, dict) else {} if node else {"enum": []}
-        definitions = {key: self._root[key] for key in _DEFINITIONS if key in self._root}
+        definitions = {key: self._root[key] for key in DEFINITIONS if key in self._root}
         inner = {**definitions, **inner, "x-guidance": self._options}
         return json_schema(SettledSchema(inner))
 

@@ -8,12 +8,15 @@ of decimal numbers get a form without look-ahead.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 
 _SPACE = r"[^\S\x85]\x{feff}"
 r"""What `\s` is in ECMA 262, within a class: Rust's, without U+0085, and the byte order mark."""
 _DOT = r"[^\n\r\x{2028}\x{2029}]"
 _PART = re.compile(r"(?s)\\u([0-9A-Fa-f]{4})|\\.|.")
 """An escaped character or a character."""
+_GROUP = re.compile(r"(?s)\((?:\?:)?(?!\?)(.*)\)")
+_ANYTHING = "(?s:.*)"
 _MAX_DIGITS = 64
 
 _DECIMAL = r"^(?!^[-+.]*$)[+-]?0*"
@@ -55,6 +58,47 @@ def rust_pattern(pattern: str) -> str:
             in_class = part == "["
         parts.append(part)
     return "".join(parts)
+
+
+def whole_pattern(pattern: str) -> str:
+    """The pattern of all texts in which one of llguidance's patterns is found. Anchors work at both
+    ends of it and of its alternatives."""
+    branches = _branches(pattern)
+    if len(branches) > 1:
+        return "|".join(f"(?:{whole_pattern(one)})" for one in branches)
+    inner = pattern.removeprefix("^")
+    is_whole = re.search(r"(?<!\\)(?:\\\\)*\$$", inner) is not None
+    inner = inner[:-1] if is_whole else inner
+    group = _GROUP.fullmatch(pattern)
+    if group and all(level for _, level in [*_levels(pattern)][:-1]):
+        return whole_pattern(group[1])
+    before = "" if pattern.startswith("^") else _ANYTHING
+    return f"{before}(?:{inner}){'' if is_whole else _ANYTHING}"
+
+
+def _branches(pattern: str) -> list[str]:
+    """The alternatives of a pattern."""
+    found = [""]
+    for part, level in _levels(pattern):
+        if part == "|" and not level:
+            found.append("")
+        else:
+            found[-1] += part
+    return found
+
+
+def _levels(pattern: str) -> Iterator[tuple[str, int]]:
+    """The parts of a pattern, each with the number of groups and classes that are open after it."""
+    depth, in_class = 0, False
+    for found in _PART.finditer(pattern):
+        part = found[0]
+        if in_class:
+            in_class = part != "]"
+        elif part == "[":
+            in_class = True
+        elif part in ("(", ")"):
+            depth += 1 if part == "(" else -1
+        yield part, depth + in_class
 
 
 def _decimal(rest: str) -> str | None:

@@ -1,6 +1,7 @@
-"""`with_place`: adds to an error the place in the schema that it is about.
+"""Where the parts of a JSON schema lie, and names of JSON Schema.
 
-The compiler names only a keyword or a value; a caller with a large schema needs the place.
+`with_place` adds to an error the place in the schema that it is about: the compiler names only a
+keyword or a value; a caller with a large schema needs the place.
 """
 
 from __future__ import annotations
@@ -10,6 +11,19 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
+ANNOTATIONS = frozenset({
+    "$schema", "$id", "$comment", "$defs", "definitions", "title", "description", "default",
+    "examples", "deprecated", "readOnly", "writeOnly", "x-guidance",
+})  # fmt: skip
+"""Keywords that check nothing."""
+DEFINITIONS = ("$defs", "definitions")
+TYPE_NAMES = {
+    "str": "string", "text": "string", "varchar": "string", "char": "string", "enum": "string",
+    "int": "integer", "long": "integer", "short": "integer", "unsigned": "integer",
+    "float": "number", "double": "number", "bool": "boolean", "binary": "boolean",
+    "dict": "object", "map": "object", "list": "array", "arr": "array", "sequence": "array",
+}  # fmt: skip
+"""JSON Schema's types by other names that occur in schemas."""
 _KEYWORDS = re.compile(r'Unimplemented keys: (\["[^\]]*\])')
 _VALUES = {
     "format": re.compile(r"Unknown format: (.+)"),
@@ -35,6 +49,14 @@ def with_place(message: str, schema: Any) -> str:
         if is_it:
             return f"{message} (at {path})"
     return message
+
+
+def type_of(value: Any) -> str:
+    """The type of a JSON value."""
+    if isinstance(value, bool):
+        return "boolean"
+    kinds = {str: "string", int: "integer", float: "number", list: "array", dict: "object"}
+    return kinds.get(type(value), "null")
 
 
 def schemas(value: Any, path: str = "#") -> Iterator[tuple[str, dict[str, Any]]]:

@@ -8,7 +8,7 @@ from typing import Any
 from quire.errors import GrammarError, quoted
 from quire.structured import limits
 from quire.structured.params import FIELD
-from quire.structured.tags.texts import FreeText, expression
+from quire.structured.tags.texts import FreeText, TextForm, expression
 
 NAME = "structural_tag"
 
@@ -74,8 +74,14 @@ def free_text_of(part: Mapping[str, Any]) -> FreeText:
     return FreeText(
         (*map(expression, texts_of(part, "excludes")), *texts_of(part, "excluded_patterns")),
         (*map(expression, texts_of(part, "not_first")), *texts_of(part, "not_first_patterns")),
-        tuple(texts_of(part, "patterns")),
+        tuple(map(_form, [] if part.get("forms") in (None, []) else list_of(part, "forms"))),
     )
+
+
+def _form(part: Any) -> TextForm:
+    if not isinstance(part, Mapping):
+        raise tag_error("needs forms, a list of objects", part)
+    return TextForm(tuple(texts_of(part, "patterns")), tuple(texts_of(part, "excluded_patterns")))
 
 
 def refuse(part: Mapping[str, Any], name: str, *values: object) -> None:

@@ -162,13 +162,29 @@ class _Writer:
         return f"({self.part(part.get('content'))})+"
 
     def _tag(self, tag: Mapping[str, Any]) -> str:
-        end, content = text_of(tag, "end"), tag.get("content")
-        begin = self.added.literal(text_of(tag, "begin"))
-        if isinstance(content, Mapping) and content.get("type") == "any_text":
-            if not end:
-                raise tag_error("any_text in a tag needs the tag's end", tag)
-            return f"{begin} {text_before(self, end, [end], free_text_of(content))}"
-        return f"{begin} {self.part(content)} {self.added.literal(end)}"
+        end, begin = text_of(tag, "end"), self.added.literal(text_of(tag, "begin"))
+        return f"{begin} {self._before(tag.get('content'), {end: ''})}"
+
+    def _before(self, part: Any, ends: Mapping[str, str]) -> str:
+        """A part and one of these texts, each with what follows it. Only so can a free text stand
+        before them, which has to end where one of them begins."""
+        kind = part.get("type") if isinstance(part, Mapping) else None
+        if kind == "any_text":
+            if not all(ends):
+                raise tag_error("any_text in a tag needs the tag's end", part)
+            text = free_text_of(part)
+            ways = [f"{text_before(self, end, [*ends], text)} {ends[end]}" for end in ends]
+            return f"({' | '.join(ways)})"
+        if kind == "members":
+            return self._members(part, ends)
+        if kind == "or":
+            elements = list_of(part, "elements")
+            return f"({' | '.join(self._before(one, ends) for one in elements)})"
+        if kind == "sequence":
+            *others, last = list_of(part, "elements")
+            return " ".join([*map(self.part, others), self._before(last, ends)])
+        ways = [f"{self.added.literal(end)} {rest}" for end, rest in ends.items()]
+        return f"{self.part(part)} ({' | '.join(ways)})"
 
     def _repeat(self, part: Mapping[str, Any]) -> str:
         """`content`, at least `min` times and at most `max` times, if there is one."""
@@ -198,21 +214,36 @@ class _Writer:
         more = "" if part.get("stop_after_first") else f" ({separator} {one})*"
         return f"({one}{more}){'' if part.get('at_least_one') else '?'}"
 
-    def _members(self, part: Mapping[str, Any]) -> str:
+    def _members(self, part: Mapping[str, Any], ends: Mapping[str, str] | None = None) -> str:
         """`elements` in their order with `separator` between them; `optional` are the positions of
-        those that may be missing."""
-        separator = self.added.literal(text_of(part, "separator"))
-        elements, optional = list_of(part, "elements"), part.get("optional", [])
+        those that may be missing. `more`: an element that may follow any number of times. `begin`
+        and `end` are around all of it, if there is any; one of `ends` follows."""
+        elements = list(part.get("elements") or []) if "more" in part else list_of(part, "elements")
+        optional = part.get("optional", [])
         limits.check_count(NAME, "members", len(elements), limits.MAX_PROPERTIES)
         if not isinstance(optional, list):
             raise tag_error("needs optional, a list of positions", optional)
-        first = more = '""'  # what may follow: with none before it, and with one
+        ends = {"": ""} if ends is None else ends
+        begin, separator, end = (
+            text_of({name: "", **part}, name) for name in ("begin", "separator", "end")
+        )
+        last = {end + text: rest for text, rest in ends.items()}
+        next_one, may_end = "", True  # the rule of the elements that follow; whether none may
+        if "more" in part:
+            next_one = self.rule("")
+            body = self._before(part["more"], {separator: next_one, **last})
+            self._rules[self._rules.index(f"{next_one}: ")] += body
         for i, element in reversed(list(enumerate(elements))):
-            one = self.rule(self.part(element))
-            is_needed = i not in optional
-            first = self.rule(f"{one} {more}" if is_needed else f"{one} {more} | {first}")
-            more = self.rule(f"({separator} {one}){'' if is_needed else '?'} {more}")
-        return first
+            following = {separator: next_one} if next_one else {}
+            body = self._before(element, following | (last if may_end else {}))
+            is_optional = i in optional
+            next_one = self.rule(f"{body} | {next_one}" if is_optional and next_one else body)
+            may_end = may_end and is_optional
+        some = f"{self.added.literal(begin)} {next_one}"
+        if not may_end:
+            return some
+        none = [f"{self.added.literal(text)} {rest}" for text, rest in ends.items()]
+        return f"({' | '.join([some, *none])})"
 
     def _json_schema(self, part: Mapping[str, Any]) -> str:
         refuse(part, "style", "json")

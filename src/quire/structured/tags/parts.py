@@ -82,12 +82,22 @@ def repeat(part: Part, least: int, most: int | None) -> Part:
     return {"type": "repeat", "content": part, "min": least, "max": most}
 
 
-def members(elements: Iterable[Part], optional_at: Iterable[int], separator: str) -> Part:
+def members(
+    elements: Iterable[Part],
+    optional_at: Iterable[int],
+    separator: str,
+    *,
+    more: Part | None = None,
+    begin: str = "",
+    end: str = "",
+) -> Part:
     """The elements with a separator between them; `optional_at` are the positions of those that
-    may be missing."""
-    return {
+    may be missing. `more`: an element that may follow any number of times. `begin` and `end`: texts
+    around all of it, if there is any. An element may end with a free text."""
+    part: Part = {
         "type": "members",
         "elements": [*elements],
         "optional": [*optional_at],
         "separator": separator,
     }
+    return part | ({"more": more} if more else {}) | {"begin": begin, "end": end}

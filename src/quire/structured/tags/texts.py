@@ -76,6 +76,19 @@ def quoted(text: str) -> str:
 
 
 @dataclass(frozen=True)
+class TextForm:
+    """The whole text matches each of some regular expressions, and none of others."""
+
+    patterns: tuple[str, ...] = ()
+    excluded: tuple[str, ...] = ()
+
+    def expression(self, end: str) -> str:
+        """The same for texts that `end`, an expression, follows."""
+        parts = [f"/({pattern}){end}/" for pattern in self.patterns or (ANYTHING,)]
+        return " & ".join([*parts, *(f"~/({pattern}){end}/" for pattern in self.excluded)])
+
+
+@dataclass(frozen=True)
 class FreeText:
     """Constraints on a free text, as regular expressions."""
 
@@ -83,8 +96,8 @@ class FreeText:
     """The text contains none of these."""
     not_first: tuple[str, ...] = ()
     """The text does not begin with one of these, even after white space."""
-    patterns: tuple[str, ...] = ()
-    """The whole text matches each of these."""
+    forms: tuple[TextForm, ...] = ()
+    """The text has one of these; none: any."""
 
     def without(self, texts: Iterable[str]) -> FreeText:
         """With none of these texts in it either."""
@@ -93,7 +106,10 @@ class FreeText:
 
 def free_text(text: FreeText, end: str = "") -> str:
     """The expression of a text that ends with `end`."""
-    parts = [f"/{ANYTHING}{expression(end)}/", *(f"/{pattern}/" for pattern in text.patterns)]
+    parts = [f"/{ANYTHING}{expression(end)}/"]
+    if text.forms:
+        forms = " | ".join(f"({form.expression(expression(end))})" for form in text.forms)
+        parts.append(f"({forms})")
     if text.excluded:
         parts.append(f"~/{ANYTHING}({any_of(text.excluded)}){ANYTHING}/")
     if text.not_first:

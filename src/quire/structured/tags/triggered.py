@@ -3,12 +3,14 @@
 Some fields are our own. `final_tags`: tags after which the text ends. `not_first`: texts that the
 free text does not begin with, nor with white space and one of them. `excluded_patterns` and
 `not_first_patterns` are `excludes` and `not_first` as regular expressions, which stand in a grammar
-as they are; the whole free text matches each of `patterns`. `is_bare`: no text but white space is
+as they are. `forms`: objects, of one of which the whole free text matches all `patterns` and none
+of the `excluded_patterns`. `is_bare`: no text but white space is
 before a tag. A tag may be a part of any type that begins with a literal text.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
@@ -48,11 +50,13 @@ def text_before(
     """A free text up to the first of these markers, if that is `marker`, and the marker."""
     added = writer.added
     pieces = list(added.pieces(marker))
-    if marker not in added and len(pieces) == 1:
+    is_end = any(re.search(pattern, pieces[0]) for pattern in before.excluded)
+    if pieces[0] not in added and (is_end or len(pieces) == 1):
         # It ends with the marker as soon as that is there, so that it cannot contain one.
         spelled = [text for text in markers if any(piece in added for piece in added.pieces(text))]
         text = _SOME_SPACE if is_bare else free_text(before.without(spelled))
-        return writer.rule(f"{writer.terminal(text)} {quoted(marker)}", "[lazy]")
+        lazy = writer.rule(f"{writer.terminal(text)} {quoted(pieces[0])}", "[lazy]")
+        return " ".join([lazy, *map(added.literal, pieces[1:])])
     first = "" if pieces[0] in added else pieces.pop(0)
     text = free_text(before.without(markers), first)
     if is_bare:

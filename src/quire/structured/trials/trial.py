@@ -84,8 +84,8 @@ class GrammarTrial:
         config, changes = self._config, dict[str, Any]()
         if config.disable_any_whitespace and spec.whitespace_pattern is None:
             changes["disable_any_whitespace"] = True
-        if config.disable_additional_properties:
-            changes["disable_additional_properties"] = True
+        if spec.disable_additional_properties is None and not config.disable_additional_properties:
+            changes["disable_additional_properties"] = False
         if isinstance(spec.json, dict):
             changes["json"] = msgspec.json.encode(parsed_schema("json", spec.json)).decode()
         return msgspec.structs.replace(spec, **changes) if changes else spec

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -64,32 +65,55 @@ class Writer:
             tags = [self._tag(self._dice.choice(part["tags"])) for _ in range(count)]
             return str(part["separator"]).join(tags)
         if kind == "members":
-            optional = part["optional"]
-            return str(part["separator"]).join(
-                self.text(one)
-                for i, one in enumerate(part["elements"])
-                if i not in optional or self._dice.random() < 0.7
-            )
+            return self._members(part)
         if kind == "regex":
-            return "key_" + str(self._dice.randrange(10**6))
+            return re.sub(r"\\(.)", r"\1", part["pattern"])
         assert kind == "json_schema", kind
-        value = self._value(part["json_schema"], part["json_schema"].get("$defs", {}))
+        schema = part["json_schema"]
+        value = self._value(schema, {} if schema is True else schema.get("$defs", {}))
         self.values.append(value)
         return json.dumps(value, ensure_ascii=False)
 
+    def _members(self, part: Mapping[str, Any]) -> str:
+        optional = part["optional"]
+        chosen = [
+            one
+            for i, one in enumerate(part["elements"])
+            if i not in optional or self._dice.random() < 0.7
+        ]
+        if "more" in part:
+            chosen += [part["more"]] * self._dice.randrange(3)
+        separator, end = str(part["separator"]), str(part["end"])
+        written = [self._before(one, [separator, end]) for one in chosen]
+        return f"{part['begin']}{separator.join(written)}{end}" if written else ""
+
     def _tag(self, tag: Mapping[str, Any]) -> str:
-        content = tag["content"]
-        if content["type"] != "any_text":
-            return f"{tag['begin']}{self.text(content)}{tag['end']}"
-        excluded = (tag["end"], *content["excludes"])
-        words = [*_WORDS, *(text[: self._dice.randrange(len(text))] for text in excluded)]
+        return f"{tag['begin']}{self._before(tag['content'], [tag['end']])}{tag['end']}"
+
+    def _before(self, part: Mapping[str, Any], ends: list[str]) -> str:
+        """A text of a part before one of these texts."""
+        if part["type"] == "sequence":
+            *others, last = part["elements"]
+            return "".join(map(self.text, others)) + self._before(last, ends)
+        if part["type"] != "any_text":
+            return self.text(part)
+        if part.get("forms"):
+            word = f"key_{self._dice.randrange(10**6)}"
+            if not part["forms"][0]["patterns"][0].startswith("[A-Z"):  # the name of an argument
+                self.values.append(word)
+            return word
+        wrong = [re.compile(one) for one in part["excluded_patterns"]]
+        words = [
+            *_WORDS,
+            *(end[: self._dice.randrange(len(end) + 1)] for end in filter(None, ends)),
+        ]
         text = "".join(self._dice.choices(words, k=self._dice.randrange(6)))
-        while any(one in (text + tag["end"])[: -len(tag["end"])] for one in excluded) or (
-            (text + tag["end"]).find(tag["end"]) < len(text)
+        while any(one.search(text) for one in wrong) or any(
+            end and (text + end).find(end) < len(text) for end in ends
         ):
             text = text[1:]
         self.values.append(text)
-        return f"{tag['begin']}{text}{tag['end']}"
+        return text
 
     def _choice(self, elements: list[Mapping[str, Any]]) -> str:
         chosen = self._dice.choice(elements)
@@ -97,7 +121,9 @@ class Writer:
             self.values.append(chosen["value"])
         return self.text(chosen)
 
-    def _value(self, schema: Mapping[str, Any], definitions: Mapping[str, Any]) -> Any:
+    def _value(self, schema: Any, definitions: Mapping[str, Any]) -> Any:
+        if schema is True:
+            return {}
         if "$ref" in schema:
             return self._value(definitions[schema["$ref"].rsplit("/", 1)[-1]], definitions)
         if "enum" in schema:

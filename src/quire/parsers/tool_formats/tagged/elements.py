@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from functools import partial
 
-from quire.parsers.arguments.grammar import NamedValues, in_order, json_part, text_part
-from quire.parsers.arguments.reading import after_space, tag_head, up_to
-from quire.parsers.arguments.values import TEXT, converted, json_text, schema_of_type, types_of
+from quire.parsers.arguments.grammar import Key, NamedValues, any_of, json_parts, object_part
+from quire.parsers.arguments.reading import after_space, space_before, tag_head, up_to
+from quire.parsers.arguments.schemas import ValueSchema
+from quire.parsers.arguments.strings import string_parts
+from quire.parsers.arguments.values import TEXT, Form, converted, json_text
 from quire.parsers.arguments.writer import ArgumentsWriter
 from quire.parsers.format import Schemas, ToolFormat
 from quire.parsers.reader import Parse, TextReader
 from quire.parsers.reply import Reply
-from quire.structured.tags.parts import Part, const, separated, sequence, tag
+from quire.structured.schemas.resolving import Flat
+from quire.structured.tags.parts import Part, separated, tag
+from quire.structured.tags.texts import expression
 
 _MARK = "]<]minimax[>["
 _MOST_NAME = 256
@@ -58,7 +61,7 @@ class MiniMaxM3Calls(ToolFormat):
         calls = [
             tag(
                 f'{_MARK}<invoke name="{name}">\n',
-                _members(schema, schema, NamedValues(name)),
+                _members(ValueSchema.of_tool(schema), NamedValues(name)),
                 f"{_MARK}</invoke>\n",
             )
             for name, schema in tools.items()
@@ -73,10 +76,10 @@ def _read_call(reply: Reply, name: str) -> Parse[bool]:
     root = yield from _read_elements(reply.reader)
     if root is None:
         return False
-    schema = reply.tools.get(name, {})
+    schema = reply.schema_of(name)
     members = _grouped(root.children)
     for key, elements in members.items():
-        writer.member(key)(_value(elements, reply.properties(name).get(key), schema))
+        writer.member(key)(_value(elements, schema.member(key)))
     writer.end()
     return True
 
@@ -102,10 +105,13 @@ def _read_elements(reader: TextReader) -> Parse[_Element | None]:
             element = _Element(name.strip())
             last.children.append(element)
             open_elements.append(element)
-        elif name.strip() == last.name and len(open_elements) > 1:
+            continue
+        is_end = name.strip() == last.name and len(open_elements) > 1
+        space = (yield from space_before(reader, _MARK)) if is_end else ""
+        if space is None:
             open_elements.pop()
         else:
-            last.text.append(f"</{name}>")
+            last.text.append(f"{_MARK if is_end else ''}</{name}>{space}")
     return open_elements[0]
 
 
@@ -117,30 +123,26 @@ def _grouped(elements: list[_Element]) -> dict[str, list[_Element]]:
     return groups
 
 
-def _value(elements: list[_Element], schema: Any, root: Mapping[str, Any]) -> str:
+def _value(elements: list[_Element], schema: ValueSchema | None) -> str:
     """The JSON text of elements with the same name; several become a list."""
-    values = [_of_element(element, schema, root) for element in elements]
+    values = [_of_element(element, schema) for element in elements]
     return values[0] if len(values) == 1 else f"[{', '.join(values)}]"
 
 
-def _of_element(element: _Element, schema: Any, root: Mapping[str, Any]) -> str:
+def _of_element(element: _Element, schema: ValueSchema | None) -> str:
     text = "".join(element.text)
-    array = schema_of_type("array", schema, root)
+    form = Form(TEXT) if schema is None else schema.form
+    is_array = "array" in form.types
     if not element.children:
-        types = types_of(schema, root)
-        if not text.strip() and "string" not in types and types & {"array", "object"}:
-            return "{}" if array is None else "[]"
-        return converted(text, types if schema is not None else TEXT)
-    if array is not None:
-        items = array.get("items")
-        return f"[{', '.join(_of_element(one, items, root) for one in element.children)}]"
-    inner = schema_of_type("object", schema, root) or {}
-    properties, others = inner.get("properties"), inner.get("additionalProperties")
-    if not isinstance(properties, Mapping):
-        properties = {}
+        if not text.strip() and "string" not in form.types and form.types & {"array", "object"}:
+            return "[]" if is_array else "{}"
+        return converted(text, form)
+    if is_array and schema is not None:
+        items = (_of_element(one, schema.item(index)) for index, one in enumerate(element.children))
+        return f"[{', '.join(items)}]"
     groups = _grouped(element.children)
     members = [
-        f"{json_text(key)}: {_value(group, properties.get(key, others), root)}"
+        f"{json_text(key)}: {_value(group, None if schema is None else schema.member(key))}"
         for key, group in groups.items()
     ]
     if text.strip():
@@ -151,20 +153,22 @@ def _of_element(element: _Element, schema: Any, root: Mapping[str, Any]) -> str:
     return f"{{{', '.join(members)}}}"
 
 
-def _members(schema: Mapping[str, Any], root: Mapping[str, Any], named: NamedValues) -> Part:
-    if not isinstance(schema.get("properties"), Mapping) or not schema["properties"]:
-        return const("")
-    return in_order(schema, lambda key, of: _element_part(key, of, root, named))
+def _members(value: ValueSchema, named: NamedValues, flats: list[Flat] | None = None) -> Part:
+    def element(key: Key, value: ValueSchema) -> Part | None:
+        if key.name is None or value.schema is False:
+            return None  # an end tag repeats the name
+        begin, end = f"{_MARK}<{key.name}>", f"{_MARK}</{key.name}>\n"
+        texts = string_parts(value, [expression(_MARK)], is_apart=False, is_shared=key.is_shared)
+        is_mixed = any(text["type"] == "any_text" for text in texts)
+        nested = [flat for flat in value.of_type("object") if "properties" in flat]
+        ways = [*texts]
+        for flat in nested:
+            ways.append(named.part(flat, "object", partial(_members, value, named, [flat])))
+        if nested:
+            left = [flat for flat in value.alternatives if flat not in nested]
+            value = value.inner({"anyOf": left} if left else False)
+        ways += [part for _, part in json_parts(value, scalars=not is_mixed)]
+        content = any_of(ways)
+        return None if content is None else tag(begin, content, end)
 
-
-def _element_part(key: str, schema: Any, root: Mapping[str, Any], named: NamedValues) -> Part:
-    """An element with its value, which is JSON unless it is a string or an object."""
-    begin, end = f"{_MARK}<{key}>", f"{_MARK}</{key}>"
-    inner = schema_of_type("object", schema, root)
-    if "string" in types_of(schema, root):
-        content = text_part(schema, (_MARK,))
-    elif inner is not None and isinstance(inner.get("properties"), Mapping):
-        content = named.part(inner, lambda: sequence(_members(inner, root, named)))
-    else:
-        content = json_part(schema, root)
-    return tag(begin, content, f"{end}\n")
+    return object_part(value, element, "", flats=flats)

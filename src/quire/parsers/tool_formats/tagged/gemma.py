@@ -2,38 +2,47 @@
 
 from __future__ import annotations
 
+import re
 import string
 from collections.abc import Mapping
+from functools import partial
+from itertools import takewhile
 from typing import Any
 
 from quire.parsers.arguments.grammar import (
+    Key,
     NamedValues,
-    items,
-    json_part,
-    text_part,
-    with_separator,
+    any_of,
+    json_parts,
+    object_part,
 )
-from quire.parsers.arguments.reading import after_space
+from quire.parsers.arguments.reading import after_space, space_before
+from quire.parsers.arguments.schemas import ValueSchema, unwritable
+from quire.parsers.arguments.strings import string_parts
 from quire.parsers.arguments.values import (
     ANY,
     TEXT,
+    Form,
     Types,
     ValueWriter,
     converted,
     json_text,
-    schema_of_type,
-    types_of,
 )
 from quire.parsers.arguments.writer import ArgumentsWriter
 from quire.parsers.format import Schemas, ToolFormat
 from quire.parsers.reader import Emit, Parse, TextReader
 from quire.parsers.reply import Reply
-from quire.structured.tags.parts import Part, const, separated, sequence, tag
+from quire.structured.schemas.resolving import Flat
+from quire.structured.schemas.tag_parts import array
+from quire.structured.tags.parts import Part, separated, sequence, tag
+from quire.structured.tags.texts import expression
 
 _NAME = string.ascii_letters + string.digits + "_-.:/"
 _MOST_NAME = 256
 _MAX_DEPTH = 64
 _ENDS = (",", "}", "]")
+_PLAIN_KEY = re.compile(r"[\w.$-]+")
+_AFTER_VALUE = (",", "}", "]", ")")
 _CLOSING = {"{": "}", "(": ")"}
 
 
@@ -62,8 +71,8 @@ class GemmaCalls(ToolFormat):
             return False
         reader.take(1)
         writer = ArgumentsWriter(reply, name)
-        schema = reply.tools.get(name, {})
-        values = _Values(reader, self.quote, self.quoted, schema)
+        schema = reply.schema_of(name)
+        values = _Values(reader, self.quote, self.quoted)
         if (yield from values.members(writer.member, schema, _CLOSING[opening], _MAX_DEPTH)):
             writer.end()
             yield from after_space(reader, self.end)
@@ -78,35 +87,44 @@ class GemmaCalls(ToolFormat):
         return separated(calls, "" if is_parallel else None)
 
     def _arguments(self, name: str, schema: Mapping[str, Any]) -> Part:
-        named = NamedValues(name)
-        return with_separator(schema, ",", lambda key, of: self._argument(key, of, schema, named))
+        return self._members(ValueSchema.of_tool(schema), NamedValues(name))
 
-    def _argument(self, key: str, of: Any, root: Mapping[str, Any], named: NamedValues) -> Part:
-        return sequence(const(f"{key}:"), self._value(of, root, named))
-
-    def _value(self, schema: Any, root: Mapping[str, Any], named: NamedValues) -> Part:
-        types = types_of(schema, root)
-        if "string" in types:
-            return tag(self.quote, text_part(schema, (self.quote,)), self.quote)
-        inner = schema_of_type("object", schema, root)
-        if inner is not None:
-            return named.part(inner, lambda: self._object(inner, root, named))
-        array = schema_of_type("array", schema, root)
-        if array is None:
-            return json_part(schema, root)
-        return named.part(array, lambda: self._array(array, root, named))
-
-    def _object(
-        self, schema: Mapping[str, Any], root: Mapping[str, Any], named: NamedValues
+    def _members(
+        self, value: ValueSchema, named: NamedValues, flats: list[Flat] | None = None
     ) -> Part:
-        members = with_separator(schema, ",", lambda key, of: self._argument(key, of, root, named))
-        return tag("{", members, "}")
+        def member(key: Key, value: ValueSchema) -> Part | None:
+            part = self._value(value, named)
+            return None if part is None else sequence(key.part(":", self._key), part)
 
-    def _array(
-        self, schema: Mapping[str, Any], root: Mapping[str, Any], named: NamedValues
-    ) -> Part:
-        item = self._value(schema.get("items", {}), root, named)
-        return tag("[", items(item, ",", schema), "]")
+        return object_part(value, member, ",", flats=flats)
+
+    def _key(self, name: str) -> str:
+        return name if _PLAIN_KEY.fullmatch(name) else f"{self.quote}{name}{self.quote}"
+
+    def _value(self, value: ValueSchema, named: NamedValues) -> Part | None:
+        texts = string_parts(value, [expression(self.quote)], is_apart=True)
+        text = any_of(texts)
+        ways = [] if text is None else [tag(self.quote, text, self.quote)]
+        ways += [part for _, part in json_parts(value, containers=False)]
+        for kind, write in (("object", self._object), ("array", self._array)):
+            for flat in value.of_type(kind):
+                ways.append(named.part(flat, kind, partial(write, value, named, flat)))
+        return any_of(ways)
+
+    def _object(self, value: ValueSchema, named: NamedValues, flat: Flat) -> Part:
+        return tag("{", self._members(value, named, [flat]), "}")
+
+    def _array(self, value: ValueSchema, named: NamedValues, flat: Flat) -> Part:
+        given, rest = flat.get("prefixItems", []), flat.get("items", True)
+        first = [self._value(value.inner(one), named) for one in given]
+        others = self._value(value.inner(rest), named)
+        written = [*takewhile(lambda part: part is not None, first)]
+        least = flat.get("minItems", 0)
+        if len(written) < len(first) or others is None:
+            others = None
+            if least > len(written):
+                raise unwritable("minItems")
+        return array([part for part in written if part], others, least, flat.get("maxItems"))
 
 
 class FunctionGemmaCalls(GemmaCalls):
@@ -122,17 +140,15 @@ class FunctionGemmaCalls(GemmaCalls):
 class _Values:
     """Reads the values of one call."""
 
-    def __init__(
-        self, reader: TextReader, quote: str, quoted: Types, root: Mapping[str, Any]
-    ) -> None:
-        self._reader, self._quote, self._quoted, self._root = reader, quote, quoted, root
+    def __init__(self, reader: TextReader, quote: str, quoted: Types) -> None:
+        self._reader, self._quote, self._quoted = reader, quote, quoted
 
-    def members(self, member: Any, schema: Any, closing: str, depth: int) -> Parse[bool]:
+    def members(
+        self, member: Any, schema: ValueSchema | None, closing: str, depth: int
+    ) -> Parse[bool]:
         """Reads members up to the closing bracket. `member` returns the receiver of a member's
         value. Returns False if the text is broken or cut short."""
         reader = self._reader
-        inner = schema_of_type("object", schema, self._root) or {}
-        properties = inner.get("properties")
         while True:
             char = yield from reader.skip_space()
             if char in (closing, ","):
@@ -143,7 +159,7 @@ class _Values:
             key = yield from self._key()
             if key is None:
                 return False
-            of = properties.get(key) if isinstance(properties, Mapping) else None
+            of = None if schema is None else schema.member(key)
             if not (yield from self._value(member(key), of, depth)):
                 return False
 
@@ -159,7 +175,7 @@ class _Values:
             return None
         return "".join(parts).strip()
 
-    def _value(self, emit: Emit, schema: Any, depth: int) -> Parse[bool]:
+    def _value(self, emit: Emit, schema: ValueSchema | None, depth: int) -> Parse[bool]:
         """Reads one value; passes its JSON text to `emit`."""
         reader = self._reader
         char = yield from reader.skip_space()
@@ -174,16 +190,18 @@ class _Values:
         if char == "[":
             reader.take(1)
             return (yield from self._list(emit, schema, depth - 1))
-        types = types_of(schema, self._root) if schema is not None else None
         if (yield from reader.literal(self._quote)):
-            value = ValueWriter(emit, self._quoted if types is None else types, "")
-            if (yield from reader.until((self._quote,), value.take)) is None:
-                return False
-            value.end()
-            return True
-        return (yield from self._word(emit, ANY if types is None else types))
+            types = self._quoted if schema is None else schema.types
+            value = ValueWriter(emit, Form(TEXT if "string" in types else types), "")
+            while (yield from reader.until((self._quote,), value.take)) is not None:
+                if (space := (yield from space_before(reader, *_AFTER_VALUE))) is None:
+                    value.end()
+                    return True
+                value.take(self._quote + space)
+            return False
+        return (yield from self._word(emit, Form() if schema is None else schema.form))
 
-    def _word(self, emit: Emit, types: Types) -> Parse[bool]:
+    def _word(self, emit: Emit, form: Form) -> Parse[bool]:
         """Reads a value without marks, up to the character that ends it, which is not read."""
         parts: list[str] = []
         while True:
@@ -193,11 +211,10 @@ class _Values:
             if char in ",}])":
                 break
             parts.append(self._reader.take(1))
-        emit(converted("".join(parts).strip(), types))
+        emit(converted("".join(parts).strip(), form))
         return True
 
-    def _list(self, emit: Emit, schema: Any, depth: int) -> Parse[bool]:
-        array = schema_of_type("array", schema, self._root) or {}
+    def _list(self, emit: Emit, schema: ValueSchema | None, depth: int) -> Parse[bool]:
         emit("[")
         count = 0
         while True:
@@ -210,7 +227,8 @@ class _Values:
                 continue
             if count:
                 emit(", ")
-            if not (yield from self._value(emit, array.get("items"), depth)):
+            item = None if schema is None else schema.item(count)
+            if not (yield from self._value(emit, item, depth)):
                 return False
             count += 1
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from quire.parsers.arguments.grammar import Layout, calls_part
-from quire.parsers.arguments.reading import read_value
+from quire.parsers.arguments.reading import ValueEnds, read_value
 from quire.parsers.arguments.values import ANY, TEXT, type_named
 from quire.parsers.arguments.writer import ArgumentsWriter
 from quire.parsers.format import Schemas, ToolFormat
@@ -15,7 +15,11 @@ from quire.structured.tags.parts import Part, const, either, sequence
 
 _OPEN, _CLOSE, _SEP = "<|open|>", "<|close|>", "<|sep|>"
 _ATTRIBUTE = re.compile(r'(\w{1,64})="([^"]{0,512})"')
-_VALUE_ENDS = (f"{_CLOSE}argument{_SEP}", f"{_CLOSE}call{_SEP}", f"{_CLOSE}tools{_SEP}")
+_CALL_ENDS = (f"{_CLOSE}call{_SEP}", f"{_CLOSE}tools{_SEP}")
+_ARGUMENT = f"{_OPEN}argument "
+_VALUE_ENDS = ValueEnds(
+    f"{_CLOSE}argument{_SEP}", (_ARGUMENT, *_CALL_ENDS), dict.fromkeys(_CALL_ENDS, ())
+)
 
 
 class KimiK3Calls(ToolFormat):
@@ -29,10 +33,10 @@ class KimiK3Calls(ToolFormat):
     markers = (f"{_OPEN}tools{_SEP}", *answer_marks)
     layout = Layout(
         call=(f'{_OPEN}call tool="{{name}}" index="1"{_SEP}', f"{_CLOSE}call{_SEP}"),
-        text=(f'{_OPEN}argument key="{{key}}" type="{{type}}"{_SEP}', _VALUE_ENDS[0]),
+        text=(f'{_ARGUMENT}key="{{key}}" type="{{type}}"{_SEP}', _VALUE_ENDS.end),
         around=(f"{_OPEN}tools{_SEP}", f"{_CLOSE}tools{_SEP}"),
         separator="",
-        excluded=_VALUE_ENDS,
+        ends=_VALUE_ENDS,
     )
 
     def read_calls(self, reply: Reply) -> Parse[bool]:
@@ -48,10 +52,10 @@ class KimiK3Calls(ToolFormat):
             if not name:
                 break
             found = yield from _read_arguments(reply, name)
-            if found != _VALUE_ENDS[1]:
+            if found != _CALL_ENDS[0]:
                 return True
         if reply.num_calls > before:
-            yield from reader.literal(_VALUE_ENDS[2])
+            yield from reader.literal(_CALL_ENDS[1])
         return reply.num_calls > before
 
     def grammar(self, tools: Schemas, *, is_parallel: bool) -> Part:
@@ -66,21 +70,20 @@ def _read_arguments(reply: Reply, name: str) -> Parse[str | None]:
     """Reads a call after its first tag. Returns the mark that ended it; None if it is cut short."""
     reader = reply.reader
     writer = ArgumentsWriter(reply, name)
-    begin = f"{_OPEN}argument "
-    found = yield from reader.until((begin, *_VALUE_ENDS[1:]))
-    while found == begin:
+    found = yield from reader.until((_ARGUMENT, *_CALL_ENDS))
+    while found == _ARGUMENT:
         attributes = yield from _attributes(reader)
         if attributes is None:
             return None
         key, kind = attributes.get("key", ""), attributes.get("type", "string")
-        types = writer.types(key, TEXT if kind == "string" else type_named(kind) or ANY)
-        value = writer.value(key, types)
-        found = yield from read_value(reader, _VALUE_ENDS, value.take, types)
+        form = writer.form(key, TEXT if kind == "string" else type_named(kind) or ANY)
+        value = writer.value(key, form)
+        found = yield from read_value(reader, _VALUE_ENDS, value.take, form.types)
         if found is None:
             return None
         value.end()
-        if found == _VALUE_ENDS[0]:
-            found = yield from reader.until((begin, *_VALUE_ENDS[1:]))
+        if found == _VALUE_ENDS.end:
+            found = yield from reader.until((_ARGUMENT, *_CALL_ENDS))
     if found is not None:
         writer.end()
     return found

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import asdict, astuple, dataclass
 
 from quire.parsers.arguments.grammar import Layout, calls_part
-from quire.parsers.arguments.reading import after_space, read_value, up_to
+from quire.parsers.arguments.reading import ValueEnds, after_space, read_value, up_to
 from quire.parsers.arguments.values import ANY, TEXT, Types, type_named
 from quire.parsers.arguments.writer import ArgumentsWriter
 from quire.parsers.format import Schemas, ToolFormat
@@ -41,10 +41,13 @@ class PairTags:
     section_end: str = ""
 
     @property
-    def value_ends(self) -> tuple[str, ...]:
-        """Texts that a value cannot contain."""
-        ends = (self.value_end, self.key, self.call_end)
-        return (*ends, self.section_end) if self.section_end else ends
+    def value_ends(self) -> ValueEnds:
+        """The texts that end a value."""
+        after_call = (self.section_end, self.call) if self.section else ()
+        others: dict[str, tuple[str, ...]] = {self.key: (), self.call_end: after_call}
+        if self.section:
+            others[self.section_end] = ()
+        return ValueEnds(self.value_end, (*others, self.call), others)
 
 
 def pair_tags(
@@ -167,9 +170,9 @@ def _read_pair(reader: TextReader, writer: ArgumentsWriter, tags: PairTags) -> P
     else:
         return found
     key = "".join(parts).strip()
-    types = writer.types(key, hint)
-    value = writer.value(key, types)
-    end = yield from read_value(reader, tags.value_ends, value.take, types)
+    form = writer.form(key, hint)
+    value = writer.value(key, form)
+    end = yield from read_value(reader, tags.value_ends, value.take, form.types)
     if end is not None:
         value.end()
     return end
@@ -196,7 +199,7 @@ def pair_layout(tags: PairTags, line: str = "") -> Layout:
         text=(f"{begin}{tags.value}", f"{tags.value_end}{line}"),
         around=(f"{tags.section}{line}", tags.section_end) if tags.section else None,
         separator="" if tags.section else "\n",
-        excluded=tags.value_ends,
+        ends=tags.value_ends,
     )
 
 

@@ -76,7 +76,7 @@ def _dsml(mark: str, *sections: str) -> ParameterTags:
 def _dsml_layout(mark: str, section: str) -> Layout:
     begin, end = f'<{mark}parameter name="{{key}}" string=', f"</{mark}parameter>\n"
     layout = invoke_layout(f"{mark}{section}", mark)
-    return replace(layout, text=(f'{begin}"true">', end), value=(f'{begin}"false">', end))
+    return replace(layout, text=(f'{begin}"true">', end), value=f'{begin}"false">')
 
 
 class DeepSeekV32Calls(ParameterCalls):

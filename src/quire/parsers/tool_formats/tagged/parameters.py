@@ -10,7 +10,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from quire.parsers.arguments.grammar import Layout, calls_part
-from quire.parsers.arguments.reading import after_space, read_value, tag_head
+from quire.parsers.arguments.reading import (
+    ValueEnds,
+    after_space,
+    read_value,
+    space_before,
+    tag_head,
+)
 from quire.parsers.arguments.values import ANY, NOT_TEXT, TEXT, Trim, Types
 from quire.parsers.arguments.writer import ArgumentsWriter
 from quire.parsers.format import Schemas, ToolFormat
@@ -18,6 +24,8 @@ from quire.parsers.json_calls import read_json_call
 from quire.parsers.reader import Parse, TextReader
 from quire.parsers.reply import Reply
 from quire.structured.tags.parts import Part
+
+_CDATA_END = "]]>"
 
 
 @dataclass(frozen=True)
@@ -42,10 +50,14 @@ class ParameterTags:
     """Whether a value may be written as `<![CDATA[...]]>`."""
 
     @property
-    def value_ends(self) -> tuple[str, ...]:
-        """Texts that a value cannot contain."""
-        ends = (self.parameter_end, *self.parameter, self.call_end)
-        return ends if self.is_section_end_text else (*ends, *self.section_ends)
+    def value_ends(self) -> ValueEnds:
+        """The texts that end a value."""
+        after_call = (*self.section_ends, *self.call, *self.around) if self.sections else ()
+        others = {**dict.fromkeys(self.parameter, ()), self.call_end: after_call}
+        if not self.is_section_end_text:
+            others |= dict.fromkeys(self.section_ends, ())
+        after = (*self.parameter, self.call_end, *self.section_ends, *self.call)
+        return ValueEnds(self.parameter_end, after, others)
 
 
 def invoke_tags(*sections: str, mark: str = "", **others: Any) -> ParameterTags:
@@ -81,7 +93,8 @@ class ParameterCalls(ToolFormat):
     def __init_subclass__(cls) -> None:
         tags = cls.tags
         cls.markers = (*tags.sections, *tags.call)
-        cls.other_texts = (*tags.value_ends, *tags.section_ends, *tags.around)
+        ends = tags.value_ends
+        cls.other_texts = (ends.end, *ends.next, *tags.around)
 
     def markers_in_reasoning(self) -> tuple[str, ...]:
         """If the family uses sections, a call without one does not end the reasoning."""
@@ -89,7 +102,8 @@ class ParameterCalls(ToolFormat):
 
     def grammar(self, tools: Schemas, *, is_parallel: bool) -> Part:
         """Calls as the family's template writes them."""
-        layout = replace(self.layout, excluded=self.tags.value_ends)
+        tags = self.tags
+        layout = replace(self.layout, ends=tags.value_ends, is_trimmed=tags.trim == "space")
         return calls_part(tools, layout, is_parallel=is_parallel)
 
     def read_calls(self, reply: Reply) -> Parse[bool]:
@@ -146,15 +160,18 @@ class ParameterCalls(ToolFormat):
         self, reader: TextReader, writer: ArgumentsWriter, key: str, attributes: Mapping[str, str]
     ) -> Parse[str | None]:
         tags = self.tags
-        types = writer.types(key, _hint(attributes))
-        value = writer.value(key, types)
+        form = writer.form(key, _hint(attributes))
+        value, ends = writer.value(key, form), tags.value_ends
         if tags.has_cdata and (yield from reader.literal("<![CDATA[")):
             value.trim = ""
-            if (yield from reader.until(("]]>",), value.take)) is None:
-                return None
-            found = yield from reader.until(tags.value_ends)
+            while (yield from reader.until((_CDATA_END,), value.take)) is not None:
+                space = yield from space_before(reader, *ends.texts)
+                if space is None:
+                    break
+                value.take(_CDATA_END + space)
+            found = yield from reader.until(ends.texts)
         else:
-            found = yield from read_value(reader, tags.value_ends, value.take, types)
+            found = yield from read_value(reader, ends, value.take, form.types)
         if found is not None:
             value.end()
         return found

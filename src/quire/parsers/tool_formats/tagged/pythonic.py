@@ -6,14 +6,15 @@ import string
 from collections.abc import Mapping
 from typing import Any
 
-from quire.parsers.arguments.grammar import json_part, with_separator
+from quire.parsers.arguments.grammar import IDENTIFIER, Key, json_part, object_part
 from quire.parsers.arguments.python_literals import python_value
 from quire.parsers.arguments.reading import after_space
+from quire.parsers.arguments.schemas import ValueSchema
 from quire.parsers.arguments.writer import ArgumentsWriter
 from quire.parsers.format import Schemas, ToolFormat
 from quire.parsers.reader import Parse, TextReader
 from quire.parsers.reply import Reply
-from quire.structured.tags.parts import Part, const, separated, sequence, tag
+from quire.structured.tags.parts import Part, separated, sequence, tag
 
 _NAME = string.ascii_letters + string.digits + "_.-"
 _MOST_NAME = 256
@@ -130,6 +131,7 @@ def _key(reader: TextReader) -> Parse[str | None]:
 
 
 def _arguments(schema: Mapping[str, Any]) -> Part:
-    return with_separator(
-        schema, ", ", lambda key, of: sequence(const(f"{key}="), json_part(of, schema))
-    )
+    def argument(key: Key, value: ValueSchema) -> Part | None:
+        return sequence(key.part("="), json_part(value)) if value.alternatives else None
+
+    return object_part(ValueSchema.of_tool(schema), argument, ", ", key=IDENTIFIER)
