@@ -15,7 +15,7 @@ from quire.frontend.inputs.tokenization import Tokenization, Truncation
 from quire.frontend.scoring import ScoreLimits, Scoring
 from quire.outputs import ScoringRequestOutput
 from quire.server.apis.endpoint import Routes
-from quire.server.apis.tei import OWN_NAMES
+from quire.server.apis.hugging_face import TEI_NAMES
 from quire.server.generation.pooling import (
     ListReply,
     PoolingFields,
@@ -184,7 +184,7 @@ async def _rerank(
 
 
 async def _tei_rerank(http: Request, request: RerankRequest) -> list[TeiRank] | None:
-    job = PoolingJob.of(http, request, "rerank", OWN_NAMES)
+    job = PoolingJob.of(http, request, "rerank", TEI_NAMES)
     if request.raw_scores:
         request.use_activation = False
     if request.truncation_direction is not None:

@@ -17,6 +17,7 @@ from quire.frontend.inputs.model_checks import cannot_pool, wrong_task
 from quire.frontend.scoring import PairTokens, ScoreLimits
 from quire.protocol.pooling_params import PoolingParams
 from quire.server.apis.endpoint import Routes
+from quire.server.apis.hugging_face import TEI_NAMES
 from quire.server.bodies.json_http import context_of, json_response
 from quire.server.fleet.choice import first_that_gives
 from quire.server.generation.pooling import (
@@ -113,9 +114,6 @@ class TeiInfo(msgspec.Struct, kw_only=True):
     version: str
 
 
-OWN_NAMES = {"truncate_prompt_tokens=-1": "truncate=true", "truncate_prompt_tokens=": "truncate="}
-"""Settings of this API by what stands for them in the engine."""
-
 ROUTES = Routes("pooling", takes_any_name=True)
 
 
@@ -133,7 +131,7 @@ async def embed_all(http: Request, request: TeiEmbedRequest) -> Response | None:
 
 async def _embed(http: Request, request: TeiEmbedRequest, task: PoolingTask) -> Response | None:
     fields = PoolingFields(model=request.model, use_activation=request.normalize)
-    job = PoolingJob.of(http, fields, "embd", OWN_NAMES)
+    job = PoolingJob.of(http, fields, "embd", TEI_NAMES)
     job.require(task)
     params = fields.params(task)
     params.dimensions, params.prompt_name = request.dimensions, request.prompt_name
@@ -150,7 +148,7 @@ async def _embed(http: Request, request: TeiEmbedRequest, task: PoolingTask) -> 
 async def embed_sparse(http: Request, request: TeiRequest) -> Response | None:
     """The sparse vector of each text: the largest weight of each of its tokens, by token id."""
     fields = PoolingFields(model=request.model)
-    job = PoolingJob.of(http, fields, "embd", OWN_NAMES)
+    job = PoolingJob.of(http, fields, "embd", TEI_NAMES)
     pooling = job.model.config.model.pooling
     if pooling is None or not pooling.is_sparse:
         raise RequestError(wrong_task(job.model.config.model, "sparse embed"), parameter="model")
@@ -174,7 +172,7 @@ async def predict(
     fields = PoolingFields(
         model=request.model, use_activation=False if request.raw_scores else None
     )
-    job = PoolingJob.of(http, fields, "classify", OWN_NAMES)
+    job = PoolingJob.of(http, fields, "classify", TEI_NAMES)
     job.require("classify")
     sequences = _sequences(request.inputs)
     job.model.limits.check_prompts(len(sequences), 1, "inputs")
@@ -214,7 +212,7 @@ async def predict(
 async def similarity(http: Request, request: TeiSimilarityRequest) -> list[float] | None:
     """The cosine of each sentence's vector and that of the source sentence."""
     fields = PoolingFields(model=request.model, use_activation=True)
-    own_names = {**OWN_NAMES, "prompt_name=": "parameters.prompt_name="}
+    own_names = {**TEI_NAMES, "prompt_name=": "parameters.prompt_name="}
     job = PoolingJob.of(http, fields, "embd", own_names)
     job.require("embed")
     parameters = request.parameters or SimilarityParameters()
