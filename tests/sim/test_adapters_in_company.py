@@ -212,14 +212,16 @@ def test_a_model_without_weights_fails_no_load(
     if moment == "in sleep":
         engine.sleep(2)
     engine.add_request("x", list(work.prompt), params_of(work), lora_request=one)
-    engine.step()
-    if moment == "in sleep":
-        assert not engine.step()
+    if moment != "in sleep":
+        engine.step()
+    else:
+        with pytest.raises(ConfigError, match=r"call wake_up\(\)"):
+            engine.step()
         with pytest.raises(ConfigError, match="weights are in memory: call wake_up first"):
             engine.add_lora(other)
-    elif moment == "before sleep":
+    if moment == "before sleep":
         engine.sleep(2, mode="keep")
-    else:
+    elif moment == "before new weights":
         engine.collective_rpc("reload_weights")
     engine.wake_up()
     assert finish(engine) == wanted
