@@ -145,6 +145,7 @@ def main() -> int:
     args = parser.parse_args()
     settings = {
         "model": args.model, "enable_prefix_caching": False, "disable_log_stats": True,
+        "speculation": False,
         "max_num_seqs": args.requests, "max_model_len": _PROMPT_TOKENS + _MAX_TOKENS,
         **json.loads(args.option),
     }  # fmt: skip

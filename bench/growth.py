@@ -135,6 +135,7 @@ def main() -> int:
     longest = args.max_context + _STEPS + 2
     settings = {
         "model": args.model, "enable_prefix_caching": False, "disable_log_stats": True,
+        "speculation": False,
         "max_num_seqs": args.max_requests, "max_model_len": longest, **json.loads(args.option),
     }  # fmt: skip
     engine, clock = timed_engine(EngineArgs(**settings))

@@ -38,7 +38,7 @@ def serving(path: Path, threads: int) -> Iterator[str]:
     command = [
         sys.executable, "-m", "quire", "serve", str(path), "--load-format", "dummy", "--port",
         str(port), "--num-threads", str(threads), "--max-model-len", "4096", "--max-num-seqs", "8",
-        "--no-enable-prefix-caching",
+        "--no-enable-prefix-caching", "--no-speculation",
     ]  # fmt: skip
     server, url = subprocess.Popen(command), f"http://127.0.0.1:{port}"
     try:

@@ -85,7 +85,7 @@ class Servers:
         """With these options. `core`: the only one it may run on."""
         words = [] if core is None else ["taskset", "-c", str(core)]
         words += [sys.executable, "-m", "quire", "serve", self._args.model, "--port", "{port}"]
-        words += ["--max-model-len", str(self._args.max_model_len), *options]
+        words += ["--max-model-len", str(self._args.max_model_len), "--no-speculation", *options]
         self._count += 1
         server = Server(words, {}, self._logs / f"{self._count}.log", 120)
         self._stack.callback(server.close)

@@ -116,7 +116,7 @@ async def measure(args: argparse.Namespace, folder: Path) -> None:
         AsyncEngineArgs(
             args.model, enable_lora=True, max_lora_rank=args.rank, max_cpu_loras=args.kept,
             quantization=args.quantization, load_format=args.load_format, max_model_len=256,
-            kv_store=False, skip_tokenizer_init=args.load_format == "dummy",
+            kv_store=False, speculation=False, skip_tokenizer_init=args.load_format == "dummy",
             num_gpu_blocks_override=128,  # so that memory does not grow with the KV cache
         )
     )  # fmt: skip

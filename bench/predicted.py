@@ -114,6 +114,7 @@ def compare(model: str, name: str, rounds: int) -> dict[str, Any]:
         max_model_len=1024,
         max_num_seqs=64,
         disable_log_stats=True,
+        speculation=False,
     )
     cells: dict[str, list[tuple[float, float]]] = {}
     measured = Measured(args)

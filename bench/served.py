@@ -101,7 +101,7 @@ def _start(
     commands = {
         "quire": [
             sys.executable, "-m", "quire", "serve", "{model}", "--port", "{port}",
-            "--max-model-len", "4096", "--no-enable-prefix-caching", *flags,
+            "--max-model-len", "4096", "--no-enable-prefix-caching", "--no-speculation", *flags,
         ],
         **{name: shlex.split(command) for name, command in peers.items()},
     }  # fmt: skip

@@ -62,7 +62,9 @@ def _copies(model: Path, directory: Path, count: int, options: dict[str, Any]) -
             place = Path(shutil.copytree(model, directory / name))
         else:
             place = Path(shutil.copy(model, directory / f"{name}{model.suffix}"))
-        models.append({"model": str(place), "name": name, "options": options})
+        models.append(
+            {"model": str(place), "name": name, "options": {"speculation": False, **options}}
+        )
     catalog = directory / "models.json"
     catalog.write_text(json.dumps({"models": models}))
     return catalog

@@ -175,7 +175,7 @@ def _quire_options(args: argparse.Namespace) -> dict[str, dict[str, Any]]:
     """Arguments of Quire's columns, by name."""
     found: dict[str, dict[str, Any]] = {
         "quire-off": {"speculation": False},
-        "quire": {},
+        "quire": {"speculation": True},
         "quire-suffix": {"speculative_config": {"method": "suffix"}},
     }
     if args.draft:
@@ -283,11 +283,11 @@ def measure_formula(args: argparse.Namespace) -> dict[str, Any]:
     return found
 
 
-def open_llm(args: argparse.Namespace, **options: Any) -> LLM:
+def open_llm(args: argparse.Namespace, *, speculation: bool = True, **options: Any) -> LLM:
     """An engine of the model."""
     return LLM(
         args.model, quantization=args.quantization, max_model_len=2048,
-        enable_prefix_caching=False, **options,
+        enable_prefix_caching=False, speculation=speculation, **options,
     )  # fmt: skip
 
 

@@ -44,7 +44,8 @@ class VllmLike(ImageEngine):
         module = __import__(package)
         self.version = module.__version__
         self._make_params = module.SamplingParams
-        self._llm = module.LLM(model=checkpoint, **options)
+        own = {"speculation": False} if package == "quire" else {}
+        self._llm = module.LLM(model=checkpoint, **{**own, **options})
         self._checkpoint, self._options = checkpoint, options
         self._encoder: Any = None
 

@@ -31,7 +31,7 @@ class Bench:
         return LLM(
             model=self.args.model, max_model_len=self.args.max_model_len, block_size=BLOCK,
             num_gpu_blocks_override=self.pool_blocks(pool_tokens),
-            disable_log_stats=False, **{**tiers, **more},
+            disable_log_stats=False, speculation=False, **{**tiers, **more},
         )  # fmt: skip
 
     def pool_blocks(self, pool_tokens: int) -> int:

@@ -43,7 +43,8 @@ class VllmLike(CachingEngine):
         module = __import__(package)
         self.version = module.__version__
         self._params = module.SamplingParams(temperature=0, max_tokens=1, ignore_eos=True)
-        self._llm = module.LLM(model=checkpoint, **options)
+        own = {"speculation": False} if package == "quire" else {}
+        self._llm = module.LLM(model=checkpoint, **{**own, **options})
 
     def ask(self, prompt: list[int]) -> tuple[float, int]:
         begin = time.perf_counter()

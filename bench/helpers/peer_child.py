@@ -5,7 +5,8 @@
 Runs in the engine's own virtual environment, so it imports nothing but the standard library
 and that engine. It loads, generates one token, says `ready`, then answers every
 `{"prompts": [[ids], ...], "output_len": n}` with the seconds that took. Greedy, no
-end-of-sequence, no prefix cache: every engine does the same work. With `"schemas": [...]`, one
+end-of-sequence, no prefix cache, no guesses: every engine does the same work. Quire guesses if the
+options have `speculation` or `speculative_config`. With `"schemas": [...]`, one
 JSON schema for each prompt, texts keep to these and may end earlier. With `"adapters": [...]`, a
 folder or null for each prompt, the prompt uses that LoRA adapter.
 """
@@ -53,6 +54,9 @@ class VllmLike(Engine):
         module = __import__(package)
         self.version = module.__version__
         settings = {"max_model_len": 4096, "enable_prefix_caching": False, **options}
+        if package == "quire" and "speculative_config" not in options:
+            # Random weights repeat themselves, and right guesses would count as speed.
+            settings.setdefault("speculation", False)
         self._make_params = module.SamplingParams
         names = "vllm.sampling_params" if package == "vllm" else "quire.vllm.sampling_params"
         self._make_structure = importlib.import_module(names).StructuredOutputsParams

@@ -55,7 +55,9 @@ class LLM(LLMControl, PoolingMethods, UnsupportedTransfers):
     """One model in this process; `close`, `with` or dropping the last reference frees the memory.
 
     Threads may share it: requests of concurrent calls share the steps, and each call returns its
-    own outputs. After `close`, running and later calls raise EngineDeadError.
+    own outputs. After `close`, running and later calls raise EngineDeadError. While another thread
+    lets the engine sleep, calls wait for its `wake_up`; where no other thread could call it, they
+    raise ConfigError.
     """
 
     def __init__(self, model: str | None = None, **engine_args: Any) -> None:
@@ -107,6 +109,8 @@ class LLM(LLMControl, PoolingMethods, UnsupportedTransfers):
         """
         every = with_image_settings(as_prompts(prompts), mm_processor_kwargs)
         adapters = GivenAdapters(lora_request, prompt_adapter_request)
+        if every:
+            self.llm_engine.refuse_to_wait()
         tickets = self._add(
             every, len(every), sampling_params, priority, tokenization_kwargs, adapters
         )
@@ -143,6 +147,8 @@ class LLM(LLMControl, PoolingMethods, UnsupportedTransfers):
         prompts = self.renderer.render_chat(messages, options)
         tokenization = chat_tokenization(tokenization_kwargs)
         adapters = GivenAdapters(lora_request, prompt_adapter_request)
+        if prompts:
+            self.llm_engine.refuse_to_wait()
         tickets = self._add(
             prompts, len(prompts), sampling_params, priority, tokenization, adapters, "messages"
         )
@@ -225,12 +231,9 @@ class LLM(LLMControl, PoolingMethods, UnsupportedTransfers):
         `RequestOutput`."""
         if output_type not in (None, RequestOutput):
             raise TypeError(f"output_type must be RequestOutput or None, got {output_type!r}")
-        with self._lock:
-            own = self._enqueued.pop(threading.get_ident(), None)
-            if own is None:
-                own = [ticket for tickets in self._enqueued.values() for ticket in tickets]
-                self._enqueued.clear()
-        return self._collect(sorted(own, key=lambda ticket: int(ticket.request_id)), use_tqdm)
+        if any(ticket.is_open for ticket in self._uncollected(take=False)):
+            self.llm_engine.refuse_to_wait()  # an error here keeps them
+        return self._collect(self._uncollected(take=True), use_tqdm)
 
     @with_signals_deferred
     def beam_search(
@@ -288,6 +291,17 @@ class LLM(LLMControl, PoolingMethods, UnsupportedTransfers):
             with self._lock:
                 self._enqueued.setdefault(threading.get_ident(), []).extend(tickets)
             return [ticket.request_id for ticket in tickets]
+
+    def _uncollected(self, *, take: bool) -> list[Ticket]:
+        """The requests that this thread has enqueued, or if it has none, those of all threads, in
+        order. `take`: they are not returned again."""
+        with self._lock:
+            mine = threading.get_ident()
+            threads = [mine] if mine in self._enqueued else [*self._enqueued]
+            found = [ticket for thread in threads for ticket in self._enqueued[thread]]
+            for thread in threads if take else ():
+                del self._enqueued[thread]
+        return sorted(found, key=lambda ticket: int(ticket.request_id))
 
     def _withdraw(self, tickets: list[Ticket]) -> None:
         """Abort requests whose ids `enqueue` could not return."""

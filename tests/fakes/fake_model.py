@@ -18,6 +18,7 @@ from quire.kvstore.tiers.base import Tier
 from quire.params import SamplingParams
 from quire.protocol import EngineCoreOutput, EngineCoreOutputs, EngineCoreRequest, SchedulePlan
 from quire.scheduler import Scheduler
+from quire.scheduler.request import Request
 from quire.scheduler.stored_kv.loads import PrefixLoads
 from quire.scheduler.stored_kv.saves import ChunkSaves
 from quire.structured.params import StructuredOutputsParams
@@ -85,6 +86,7 @@ class Simulation:
         """Of requests that have ended, what another engine is told."""
         self.prompts: dict[str, list[int]] = {}
         self.salts: dict[str, str | None] = {}
+        self.adapters: dict[str, str] = {}
         self.compiling: set[str] = set()
         """Requests whose grammars are not ready. What the fake model gives is the same."""
         self.late: dict[str, int] = {}
@@ -117,6 +119,7 @@ class Simulation:
         self.got[request_id] = []
         self.prompts[request_id] = prompt
         self.salts[request_id] = extra.get("cache_salt")  # type: ignore[assignment]
+        self.adapters[request_id] = str(extra.get("adapter", ""))
 
     def fail_next_step(self) -> None:
         """The next step to be collected raises."""
@@ -162,6 +165,7 @@ class Simulation:
         while len(executor.submitted) < self.depth:
             plan = scheduler.schedule()
             scheduler.check_integrity()
+            self.check_urgency(plan)
             if not plan.request_ids:
                 break
             executor.submit(plan)
@@ -182,6 +186,57 @@ class Simulation:
         self._take(outputs)
         self._masks_come()
         return plan
+
+    def check_urgency(self, plan: SchedulePlan) -> None:
+        """No waiting request lacks a row, an adapter slot, blocks or tokens because of requests
+        that are less urgent, except until plans in flight are done with what was preempted."""
+        scheduler = self.scheduler
+        states, config = scheduler.states, scheduler.config
+        used = {one.adapter for one in states.running} - {""}
+        assert config.max_adapters is None or len(used) <= config.max_adapters
+        urgent = states.waiting.peek()
+        if urgent is not None and urgent.adapter and config.max_adapters is not None:
+            ahead = {one.adapter for one in states.running if one.level <= urgent.level} - {""}
+            if urgent.adapter not in ahead and len(ahead) >= config.max_adapters:
+                urgent = states.waiting.peek([False])  # the others wait for those adapters
+        if urgent is None or states.leaving or not plan.request_ids:
+            return
+        lower = [one for one in states.running if one.level > urgent.level]
+        if not lower or not self._would_fit(urgent, lower):
+            return
+        assert not (config.enable_chunked_prefill and scheduler.in_flight[-1].budget)
+        counts = dict(zip(plan.request_ids, plan.num_scheduled_tokens, strict=True))
+        computes = [one.request_id for one in lower if not one.is_generating]
+        assert not config.enable_chunked_prefill or not any(map(counts.get, computes))
+
+    def _would_fit(self, urgent: Request, lower: list[Request]) -> bool:
+        """Whether there were blocks for a waiting request without some that run."""
+        scheduler, kv = self.scheduler, self.scheduler.kv
+        mine = {id(one.blocks) for one in lower}
+        others = {
+            block
+            for number, blocks in kv._sequences.items()
+            if number not in mine
+            for table in blocks.tables
+            for block in table
+        }
+        others |= {block for one in kv._reservations for block in one.held}
+        prefix = scheduler._planner._cached(urgent)
+        needed = kv.pool.num_free - kv.num_free_after(urgent.num_tokens, prefix)
+        needed += len(
+            {
+                block
+                for table in prefix.tables
+                for block in table
+                if block not in others and not kv.pool.num_revived_by([block])
+            }
+        )
+        promised = sum(load.num_promised for load in scheduler.states.loading.values()) + sum(
+            kv.num_missing(one.blocks, one.num_tokens)
+            for one in scheduler.states.running
+            if one not in lower and one.num_tokens > one.num_computed_tokens
+        )
+        return kv.pool.num_blocks - len(others) - needed >= promised
 
     def _take(self, outputs: EngineCoreOutputs) -> None:
         assert outputs.stats is not None
@@ -207,7 +262,7 @@ class Simulation:
     def check_forgotten(self, request_id: str) -> None:
         """Nobody finds a block of a request that failed."""
         kv = self.scheduler.kv
-        blocks = kv.open(self.salts[request_id])
+        blocks = kv.open(self.salts[request_id], self.adapters[request_id])
         assert not kv.get_computed_blocks(blocks, [*self.prompts[request_id], 0]).num_entries
 
     def run(self, max_steps: int = 100_000) -> None:

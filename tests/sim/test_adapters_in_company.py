@@ -106,7 +106,7 @@ def test_a_request_has_its_own_bits(formats: dict[str, str], count: int, tmp_pat
     alone = Alone(base, **formats)
     engine = engine_of(
         base, num_gpu_blocks_override=10, max_num_seqs=6, max_num_batched_tokens=40,
-        max_cpu_loras=2, **formats,
+        max_cpu_loras=2, max_loras=random.choice((1, 2)), scheduling_policy="priority", **formats,
     )  # fmt: skip
     changing = 1
     expected: dict[str, tuple[Work, list[str]]] = {}
@@ -123,7 +123,10 @@ def test_a_request_has_its_own_bits(formats: dict[str, str], count: int, tmp_pat
             elif which:
                 adapter = LoRARequest(which, int(which) + 1, folders[int(which)])
                 paths = [folders[int(which)]]
-            engine.add_request(name, list(work.prompt), params_of(work), lora_request=adapter)
+            engine.add_request(
+                name, list(work.prompt), params_of(work), lora_request=adapter,
+                priority=random.randrange(3),
+            )  # fmt: skip
             expected[name] = work, paths
         if random.random() < 0.03:
             changing = 3 - changing
@@ -174,6 +177,39 @@ def test_a_load_that_would_wait_for_steps_is_refused(tmp_path: Path) -> None:
     engine.shutdown()
 
 
+def test_an_urgent_request_takes_the_slot_of_an_adapter(tmp_path: Path) -> None:
+    """The others give it back, and get the bits that they get without the urgent one."""
+    base = write_tiny_checkpoint(tmp_path / "base")
+    one, other = (
+        LoRARequest(f"a{i}", i, str(write_adapter(tmp_path / f"a{i}", base, i))) for i in (1, 2)
+    )
+    engine = engine_of(base, max_loras=1, scheduling_policy="priority")
+    assert engine.add_lora(other)
+    works = [Work((1, 2, 3 + number), number, 40) for number in range(3)]
+    found: dict[bool, dict[str, Bits]] = {}
+    for has_urgent in (False, True):
+        finals: list[Any] = []
+        for number, work in enumerate(works):
+            params = params_of(work)
+            engine.add_request(str(number), list(work.prompt), params, None, one, priority=1)
+        while not engine.step():
+            pass
+        if has_urgent:
+            engine.add_request("u", [9], params_of(Work((9,), 9, 5)), lora_request=other)
+        num_steps = num_waited = 0
+        while engine.has_unfinished_requests():
+            finals += [output for output in engine.step() if output.finished]
+            num_steps += 1
+            if finals and not num_waited:
+                num_waited = num_steps
+        found[has_urgent] = {output.request_id: bits_of(output) for output in finals}
+        if has_urgent:
+            assert finals[0].request_id == "u"
+            assert num_waited < 9
+    assert {name: bits for name, bits in found[True].items() if name != "u"} == found[False]
+    engine.shutdown()
+
+
 def finish(engine: LLMEngine) -> Bits:
     """Bits of the only request of the engine."""
     finals: list[Any] = []
@@ -212,14 +248,16 @@ def test_a_model_without_weights_fails_no_load(
     if moment == "in sleep":
         engine.sleep(2)
     engine.add_request("x", list(work.prompt), params_of(work), lora_request=one)
-    engine.step()
-    if moment == "in sleep":
-        assert not engine.step()
+    if moment != "in sleep":
+        engine.step()
+    else:
+        with pytest.raises(ConfigError, match=r"call wake_up\(\)"):
+            engine.step()
         with pytest.raises(ConfigError, match="weights are in memory: call wake_up first"):
             engine.add_lora(other)
-    elif moment == "before sleep":
+    if moment == "before sleep":
         engine.sleep(2, mode="keep")
-    else:
+    elif moment == "before new weights":
         engine.collective_rpc("reload_weights")
     engine.wake_up()
     assert finish(engine) == wanted

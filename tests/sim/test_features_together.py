@@ -219,7 +219,9 @@ class Round:
             "scheduling_policy": chance.choice(["fcfs", "priority"]),
         }  # fmt: skip
         options |= {"distributed_executor_backend": "mp"} if tensor * stages > 1 else {}
-        options |= {"max_cpu_loras": chance.choice([1, 2, 3])} if self.is_text else {}
+        if self.is_text:
+            options["max_cpu_loras"] = chance.choice([1, 2, 3])
+            options["max_loras"] = chance.choice([None, 1])
         if options["enable_prefix_caching"] and chance.random() < 0.5:
             path = str(self.folder / "store")
             options |= {"kv_store": True, "kv_store_path": path, "kv_store_size": 64 << 20}

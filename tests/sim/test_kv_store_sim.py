@@ -164,13 +164,16 @@ def test_random_loads_and_failures(seed: int) -> None:
             "depth": choose.choice((1, 2)),
             "chunk_blocks": chunk_blocks,
             "max_model_len": 80,
+            "policy": choose.choice(("fcfs", "priority")),
+            "max_seqs": choose.choice((2, 8)),
         }
         with simulation([near, far], choose.choice((60, 90, 200)), **options) as simulated:
             for number in range(12):
                 shared = tokens_of(str(choose.randrange(3)), choose.randrange(4, 40))
                 own = tokens_of(f"{start} {number}", choose.randrange(1, 12))
                 name = f"{start} {number}"
-                simulated.add(name, [*shared, *own], choose.randrange(1, 20))
+                length, priority = choose.randrange(1, 20), choose.randrange(3)
+                simulated.add(name, [*shared, *own], length, priority=priority)
                 for _ in range(choose.randrange(6)):
                     if simulated.scheduler.has_unfinished_requests():
                         simulated.step()

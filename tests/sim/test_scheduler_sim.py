@@ -25,7 +25,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         super().__init__()
         self.sim = Simulation(
             self.num_blocks, budget=11, max_seqs=5, windows=self.windows, policy="priority",
-            depth=self.depth, most_mask_steps=self.most_mask_steps,
+            depth=self.depth, most_mask_steps=self.most_mask_steps, max_adapters=1,
         )  # fmt: skip
         self.count = 0
 
@@ -38,6 +38,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         salt=st.sampled_from([None, None, "a", "b"]),
         poison=st.sampled_from([None, None, None, "first", "middle", "last"]),
         has_grammar=st.sampled_from([False, False, True]),
+        adapter=st.sampled_from(["", "", "aa", "bb"]),
     )
     def add(
         self,
@@ -49,6 +50,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         salt: str | None,
         poison: str | None,
         has_grammar: bool,
+        adapter: str,
     ) -> None:
         prompt = prefix[:shared] + own
         if poison is not None:
@@ -56,7 +58,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             prompt[place] = POISON
         self.sim.add(
             str(self.count), prompt, max_tokens, priority=priority, cache_salt=salt,
-            has_grammar=has_grammar,
+            has_grammar=has_grammar, adapter=adapter,
         )  # fmt: skip
         self.count += 1
 
@@ -178,6 +180,7 @@ def test_random_traces_with_tiny_pools(
         enable_prefix_caching=rng.random() < 0.8,
         depth=depth,
         tokens_per_step=rng.choice([1, 1, 3]),
+        max_adapters=rng.choice([None, 1, 2]),
     )
     live: list[str] = []
     for number in range(60):
@@ -192,6 +195,7 @@ def test_random_traces_with_tiny_pools(
         sim.add(
             str(number), prompt, min(max_tokens, room - len(prompt)), stop=stop,
             priority=rng.randint(0, 3), skip_reading_prefix_cache=rng.random() < 0.1,
+            adapter=rng.choice(["", "", "aa", "bb", "cc"]),
         )  # fmt: skip
         live.append(str(number))
         for _ in range(rng.choice([0, 0, 1, 5])):

@@ -18,14 +18,12 @@ because most bytes of the largest adapter are for experts, and many adapters hav
 
 @dataclass(frozen=True, slots=True)
 class AdapterLimits:
-    """Limits on the adapters of one kind that are in memory and in use."""
+    """Limits on the adapters of one kind that are in memory."""
 
     memory_bytes: int
     """Bytes of all of them, at most."""
     adapter_bytes: int
     """Bytes of the largest one."""
-    max_in_use: int | None
-    """Most adapters that requests use at the same time; None: as many as there is memory for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +41,7 @@ class PromptAdapterConfig:
     def limits(self) -> AdapterLimits:
         """Limits for `Residents`."""
         one = self.max_prompt_adapter_token * self.token_bytes
-        return AdapterLimits(self.max_prompt_adapters * one, one, None)
+        return AdapterLimits(self.max_prompt_adapters * one, one)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +50,7 @@ class LoRAConfig:
 
     max_lora_rank: int
     max_loras: int | None
-    """Most adapters that requests use at the same time; None: as many as there is memory for."""
+    """Most adapters in a step, which the scheduler observes; None: no limit."""
     max_cpu_loras: int
     """Adapters of the largest size for which there is memory; 0: not settled yet."""
     lora_dtype: Literal["float32", "bfloat16"]
@@ -74,7 +72,7 @@ class LoRAConfig:
     @property
     def limits(self) -> AdapterLimits:
         """Limits for `Residents`."""
-        return AdapterLimits(self.memory_bytes, self.adapter_bytes, self.max_loras)
+        return AdapterLimits(self.memory_bytes, self.adapter_bytes)
 
 
 def lora_config(

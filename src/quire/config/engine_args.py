@@ -177,7 +177,8 @@ class EngineArgs:
     """How many times longer the prompts of newcomers may make a step that others generate in, by
     cutting them into smaller pieces; 1.75 for a server, 0 (no limit) for `LLM`."""
     scheduling_policy: Literal["fcfs", "priority"] = "fcfs"
-    """Who runs first: in order of arrival, or by the requests' priority (lower first)."""
+    """Who runs first: in order of arrival, or by the requests' priority (lower first). With the
+    latter, a request preempts running ones of a higher number if there is no room."""
     max_num_queued_reqs: int | None = None
     """Most requests that may wait in a server before further ones are turned away; by default
     1024 in a burst, and in a lasting overload as many as keep the wait short."""

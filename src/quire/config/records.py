@@ -168,6 +168,8 @@ class SchedulerConfig:
     num_stages: int = 1
     """Plans that are computed at once, by stages of layers: a request whose next token is being
     computed waits for it, and each plan has a part of the others."""
+    max_adapters: int | None = None
+    """Most LoRA adapters in a step; None: no limit."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -63,7 +63,7 @@ class Request:
     __slots__ = (
         "adapter", "awaited_kv", "awaits_mask", "banned_token_ids", "blocks", "cache_salt",
         "draft_token_ids", "eos_token_ids", "hands_off", "has_grammar",
-        "input_rows", "is_generating", "loaded_tokens", "max_total_tokens", "may_load",
+        "input_rows", "is_generating", "level", "loaded_tokens", "max_total_tokens", "may_load",
         "min_total_tokens", "num_cached_tokens", "num_collected_tokens", "num_computed_tokens",
         "num_drafts_in_flight", "num_next_drafts", "num_plans_in_flight",
         "num_preemptions", "num_prompt_tokens", "num_saved_chunks", "num_tokens", "number",
@@ -96,6 +96,8 @@ class Request:
         """Number of requests that arrived before it."""
         self.sort_key = sort_key
         """Smaller runs earlier."""
+        self.level = sort_key[0]
+        """A running request is preempted for a waiting one of a lower level."""
         self.has_grammar = params.structured_outputs is not None
         """Whether a grammar restricts its next token, so that all earlier tokens must be known."""
         self.awaits_mask = self.has_grammar

@@ -83,8 +83,9 @@ class RequestStates:
             self.waiting.push(request)
 
     def begin_load(self, load: PrefixLoad) -> None:
-        """Takes the next request out of the queue while K/V is loaded for it."""
-        request = self.waiting.pop()
+        """Takes a request out of the queue while K/V is loaded for it."""
+        request = load.request
+        self.waiting.remove(request)
         request.status = RequestStatus.WAITING_FOR_REMOTE_KVS
         request.may_load = False
         self.loading[request.request_id] = load
@@ -142,8 +143,8 @@ class RequestStates:
             self._queue(request)
 
     def start(self, request: Request, num_cached_tokens: int) -> None:
-        """Starts the next waiting request; its blocks begin with `num_cached_tokens` tokens."""
-        self.waiting.pop()
+        """Starts a waiting request; its blocks begin with `num_cached_tokens` tokens."""
+        self.waiting.remove(request)
         if request.scheduled_time is None:
             request.scheduled_time = clock.now()
             request.num_cached_tokens = num_cached_tokens

@@ -36,12 +36,12 @@ def load(manager: AdapterManager, path: str, ticket: str) -> None:
     manager.begin_load(msgspec.to_builtins(request), ticket)
 
 
-def manager_of(worker: Worker, num_adapters: int) -> AdapterManager:
+def manager_of(worker: Worker, num_adapters: int, **options: Any) -> AdapterManager:
     kind = AdapterKind(
         LoRARequest, lambda one: one.lora_request, worker.load, worker.loaded.discard,
         lambda one, found: msgspec.structs.replace(one, adapter=found["digest"]),
     )  # fmt: skip
-    return AdapterManager(kind, AdapterLimits(num_adapters, 1, None))
+    return AdapterManager(kind, AdapterLimits(num_adapters, 1), **options)
 
 
 def request_of(name: str, adapter: LoRARequest) -> EngineCoreRequest:
@@ -88,4 +88,19 @@ def test_a_load_that_is_asked_for_does_not_wait_for_a_stream_of_requests() -> No
         manager.release_ended(())
     assert manager.has("4"), "requests wait in each step"
     assert manager.load_result("ticket") is not None
+    manager.shutdown()
+
+
+def test_adapters_of_urgent_requests_are_loaded_first() -> None:
+    manager = manager_of(Worker(), 1, level_of=lambda request: request.priority)
+    for number, name in enumerate(("low", "urgent")):
+        request = request_of(name, LoRARequest(name, number + 1, name))
+        request.priority = -number
+        manager.add(request)
+    manager.advance()
+    assert [one.request_id for one in manager.advance(10).ready] == ["urgent"]
+    assert not manager.advance(0.01).ready
+    manager.release_ended(())
+    manager.advance()
+    assert [one.request_id for one in manager.advance(10).ready] == ["low"]
     manager.shutdown()

@@ -163,3 +163,37 @@ def test_rows_are_right_in_random_company(seed: int) -> None:
     while manager.num_waiting:
         for ready in manager.advance(0.0).ready:
             _check(ready, wanted[ready.request_id])
+
+
+def test_urgent_pictures_pass_others_whose_tiles_are_kept() -> None:
+    encoder = _Encoder()
+    manager = ImageManager(encoder, PictureCache(1 << 20), lambda request: request.priority)
+    low, urgent = _request("low", (10, 3)), _request("urgent", (20, 1))
+    low.priority = 5
+    manager.add(low)
+    for _ in range(4):  # one tile is done, and the next one has begun
+        assert not manager.advance(0.0).ready
+    manager.add(urgent)
+    for _ in range(2):
+        assert not manager.advance(0.0).ready
+    [ready] = manager.advance(0.0).ready
+    assert ready.request_id == "urgent"
+    _check(ready, ((20, 1),))
+    [ready] = manager.advance(60.0).ready
+    _check(ready, ((10, 3),))
+    assert encoder.num_tiles == 5  # the tile that was interrupted is encoded again
+    assert not manager._interrupted
+
+
+def test_interrupted_pictures_of_aborted_requests_are_forgotten() -> None:
+    manager = ImageManager(_Encoder(), PictureCache(1 << 20), lambda request: request.priority)
+    low = _request("low", (10, 3))
+    low.priority = 5
+    manager.add(low)
+    manager.advance(0.0)
+    manager.add(_request("urgent", (20, 1)))
+    manager.advance(0.0)
+    assert len(manager._interrupted) == 1
+    manager.abort("low")
+    assert manager.advance(60.0).ready
+    assert not manager._interrupted

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from tiny_checkpoint import write_tiny_checkpoint
 
+from quire.beam_search import BeamSearchParams
 from quire.config.engine_args import AsyncEngineArgs
 from quire.errors import ConfigError
 from quire.frontend.online.async_llm import AsyncLLM
@@ -216,3 +217,138 @@ def test_closing_ends_the_wait_of_those_who_are_asleep(tiny: Callable[..., LLM])
     for thread in threads:
         thread.join(30)
     assert len(errors) == 2
+
+
+WAITING: dict[str, Callable[[LLM], Any]] = {
+    "generate": lambda llm: llm.generate("a", PARAMS, use_tqdm=False),
+    "chat": lambda llm: llm.chat(
+        [{"role": "user", "content": "a"}], PARAMS, use_tqdm=False,
+        chat_template="{{ messages[0]['content'] }}",
+    ),
+    "beam_search": lambda llm: llm.beam_search(["a"], BeamSearchParams(2, 2)),
+    "wait_for_completion": lambda llm: llm.wait_for_completion(use_tqdm=False),
+    "step": lambda llm: llm.llm_engine.step(),
+}  # fmt: skip
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("state", ["paused", "asleep", "half awake"])
+def test_a_call_that_would_wait_for_ever_is_refused(tiny: Callable[..., LLM], state: str) -> None:
+    with tiny() as llm:
+        [wanted] = llm.generate("a", PARAMS, use_tqdm=False)
+        [before] = llm.enqueue("a", PARAMS, use_tqdm=False)
+        llm.sleep(level=0 if state == "paused" else 2, mode="keep")
+        if state == "half awake":
+            llm.wake_up(tags=["weights"])
+        [in_sleep] = llm.enqueue("a", PARAMS, use_tqdm=False)
+        for call in WAITING.values():
+            with pytest.raises(ConfigError, match=r"the engine is asleep.*call wake_up\(\)"):
+                call(llm)
+        assert llm.generate([], PARAMS, use_tqdm=False) == []
+        llm.wake_up()
+        found = llm.wait_for_completion(use_tqdm=False)
+        assert [one.request_id for one in found] == [before, in_sleep]
+        assert [one.outputs[0].token_ids for one in found] == [wanted.outputs[0].token_ids] * 2
+        assert llm.generate("a", PARAMS, use_tqdm=False)[0].outputs[0] == wanted.outputs[0]
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("name", ["embed", "encode", "score"])
+def test_a_sleeping_model_of_vectors_refuses_too(tmp_path: Path, name: str) -> None:
+    directory = write_tiny_checkpoint(tmp_path / "tiny")
+    calls: dict[str, Callable[[], Any]] = {
+        "embed": lambda: llm.embed("a", use_tqdm=False),
+        "encode": lambda: llm.encode("a", pooling_task="embed", use_tqdm=False),
+        "score": lambda: llm.score("a", "b", use_tqdm=False),
+    }
+    with LLM(str(directory), backend="reference", max_model_len=128, runner="pooling") as llm:
+        calls[name]()
+        llm.sleep()
+        with pytest.raises(ConfigError, match=r"call wake_up\(\)"):
+            calls[name]()
+        assert not llm.llm_engine.has_unfinished_requests()
+        llm.wake_up()
+        calls[name]()
+
+
+@pytest.mark.timeout(20)
+def test_outputs_that_are_there_are_returned_in_sleep(tiny: Callable[..., LLM]) -> None:
+    with tiny() as llm:
+        llm.enqueue("a", PARAMS, use_tqdm=False)
+        llm.llm_engine.add_request("own", "a", PARAMS)
+        llm.sleep(level=1, mode="wait")
+        assert len(llm.wait_for_completion(use_tqdm=False)) == 1
+        assert [one.finished for one in llm.llm_engine.step()][-1:] == [True]
+        assert llm.llm_engine.step() == []
+
+
+@pytest.mark.timeout(20)
+def test_only_a_thread_that_could_be_woken_waits(tiny: Callable[..., LLM]) -> None:
+    """The thread that let the engine sleep has ended, so that a new call would wait for ever;
+    another thread that lives may wake it up."""
+    found: list[Any] = []
+
+    def run(call: Callable[[], Any]) -> threading.Thread:
+        thread = threading.Thread(target=lambda: found.append(call()))
+        thread.start()
+        return thread
+
+    with tiny() as llm:
+        run(lambda: llm.sleep(level=1)).join(30)
+        with pytest.raises(ConfigError, match=r"call wake_up\(\)"):
+            llm.generate("a", PARAMS, use_tqdm=False)
+        llm.wake_up(tags=["scheduling"])
+        found.clear()
+        waiting = run(lambda: llm.generate("a", PARAMS, use_tqdm=False))
+        waiting.join(0.1)
+        assert found == []
+        engine = llm.llm_engine
+        engine.add_request("own", "a", PARAMS)
+        stepping = run(engine.step)
+        stepping.join(30)
+        assert found == [[]]
+        llm.wake_up()
+        waiting.join(30)
+        assert [one.outputs[0].finish_reason for one in found[1]] == ["length"]
+
+
+@pytest.mark.timeout(20)
+def test_callers_go_on_after_a_pause_that_failed(
+    tiny: Callable[..., LLM], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They had seen the pause, and wait for its end."""
+    with tiny() as llm:
+        engine, loop = llm.llm_engine, llm._loop
+        steps, pauses, fails = threading.Event(), threading.Event(), threading.Event()
+        found: list[Any] = []
+
+        def advance() -> list[Any]:
+            monkeypatch.delattr(engine, "advance")
+            steps.set()
+            assert pauses.wait(10)
+            return []
+
+        def fail(_deliver: Any) -> None:
+            pauses.set()
+            assert fails.wait(10)
+            raise KeyboardInterrupt
+
+        def sleep() -> None:
+            with pytest.raises(KeyboardInterrupt):
+                llm.sleep(mode="wait")
+
+        monkeypatch.setattr(engine, "advance", advance)
+        monkeypatch.setattr(engine, "_run_to_the_end", fail)
+        waiting = threading.Thread(
+            target=lambda: found.extend(llm.generate("a", PARAMS, use_tqdm=False))
+        )
+        waiting.start()
+        assert steps.wait(10)
+        sleeping = threading.Thread(target=sleep)
+        sleeping.start()
+        while not any(one.is_waiting for one in loop._callers):
+            waiting.join(0.001)
+        fails.set()
+        sleeping.join(10)
+        waiting.join(10)
+        assert [one.outputs[0].finish_reason for one in found] == ["length"]

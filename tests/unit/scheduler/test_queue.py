@@ -21,6 +21,13 @@ def request(number: int) -> Request:
     return Request(message, SequenceBlocks(b"", 1), number, (number,), 100)
 
 
+def pop(queue: RequestQueue) -> Request:
+    first = queue.peek()
+    assert first is not None
+    queue.remove(first)
+    return first
+
+
 def test_order_with_removals() -> None:
     rng = random.Random(1)
     requests = [request(number) for number in range(200)]
@@ -34,7 +41,8 @@ def test_order_with_removals() -> None:
     assert {one.request_id for one in queue} == {
         one.request_id for one in requests if one not in removed
     }
-    popped = [queue.pop() for _ in range(80)]
+    popped = [pop(queue) for _ in range(80)]
+    assert queue.peek() is None
     assert popped == [one for one in requests if one not in removed]
 
 
@@ -43,7 +51,7 @@ def test_a_preempted_request_returns_to_its_place() -> None:
     first, second = request(1), request(2)
     queue.push(first)
     queue.push(second)
-    assert queue.pop() is first
+    assert pop(queue) is first
     queue.push(first)
     assert queue.peek() is first
 
@@ -55,4 +63,16 @@ def test_aborted_requests_do_not_pile_up() -> None:
         one = request(number)
         queue.push(one)
         queue.remove(one)
-    assert len(queue._heap) < 100
+    assert len(queue._heaps[False]) < 100
+
+
+def test_requests_with_adapters_have_an_order_of_their_own() -> None:
+    queue = RequestQueue()
+    plain, adapted, earlier = request(2), request(1), request(0)
+    adapted.adapter = earlier.adapter = "ab"
+    for one in (plain, adapted, earlier):
+        queue.push(one)
+    queue.remove(earlier)
+    assert queue.peek() is adapted
+    assert queue.peek([False]) is plain
+    assert [pop(queue), pop(queue)] == [adapted, plain]

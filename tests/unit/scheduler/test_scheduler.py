@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from fake_model import POISON, Simulation, expected_tokens
 
@@ -66,6 +68,81 @@ def test_priority_orders_the_waiting() -> None:
         sim.add(name, [1], max_tokens=1, priority=priority)
     order = [sim.step().request_ids[0] for _ in range(4)]
     assert order == ["high", "mid", "mid2", "low"]
+
+
+def steps_until_the_urgent_ends(sim: Simulation, **urgent: Any) -> int:
+    """Steps of a request of five tokens that arrives when others run; all end with their tokens."""
+    sim.step()
+    begin = sim.num_steps
+    sim.add("urgent", [7] * 5, max_tokens=5, priority=-1, **urgent)
+    while "urgent" not in sim.finished:
+        sim.step()
+    count = sim.num_steps - begin
+    sim.run()
+    assert set(sim.finished.values()) == {"length"}
+    return count
+
+
+@pytest.mark.parametrize("depth", [1, 3])
+@pytest.mark.parametrize("limit", ["rows", "adapters", "blocks", "tokens"])
+def test_an_urgent_request_does_not_wait_for_others(limit: str, depth: int) -> None:
+    """As few requests as possible give their places up. The urgent one begins when the plans in
+    flight are collected, at the latest."""
+    low: dict[str, Any] = {"priority": 3}
+    urgent: dict[str, Any] = {}
+    sim = Simulation(
+        {"blocks": 64}.get(limit, 512), budget=16, depth=depth, policy="priority",
+        max_seqs=2 if limit == "rows" else 8,
+        max_adapters=1 if limit == "adapters" else None, max_model_len=400,
+    )  # fmt: skip
+    prompt = 4
+    if limit == "adapters":
+        low["adapter"], urgent["adapter"] = "aa", "bb"
+    if limit in ("blocks", "tokens"):
+        prompt = {"blocks": 120, "tokens": 300}[limit]
+    for number in range(2):
+        sim.add(f"low{number}", [number] * prompt, max_tokens=60, **low)
+    for _ in range({"blocks": 40, "tokens": 2}.get(limit, 6)):
+        sim.step()
+    assert steps_until_the_urgent_ends(sim, **urgent) <= 4 + 2 * depth
+    assert sim.num_preemptions == {"rows": 1, "adapters": 2, "blocks": 1, "tokens": 0}[limit]
+
+
+@pytest.mark.parametrize("policy", ["fcfs", "priority"])
+def test_equals_do_not_preempt_each_other(policy: str) -> None:
+    """Nor does a request of a lower priority, and `fcfs` knows no priorities."""
+    sim = Simulation(64, max_seqs=1, policy=policy)
+    sim.add("a", [1], max_tokens=9, priority=2)
+    sim.step()
+    sim.add("b", [2], max_tokens=9, priority=2 if policy == "priority" else -1)
+    sim.add("c", [3], max_tokens=9, priority=3)
+    sim.run()
+    assert [*sim.finished] == ["a", "b", "c"]
+    assert sim.num_preemptions == 0
+
+
+def test_nobody_is_preempted_in_vain() -> None:
+    """A request that is as urgent holds too many blocks; what the others have is not enough."""
+    sim = Simulation(16, budget=64, policy="priority")
+    sim.add("first", [1] * 40, max_tokens=12, priority=0)
+    sim.add("low", [2] * 4, max_tokens=8, priority=5)
+    sim.step()
+    sim.add("urgent", [3] * 30, max_tokens=2, priority=0)
+    while "low" not in sim.finished:
+        sim.step()
+    assert "first" not in sim.finished
+    assert sim.num_preemptions == 0
+    sim.run()
+
+
+def test_a_request_that_waits_for_an_adapter_lets_others_pass() -> None:
+    sim = Simulation(64, policy="priority", max_adapters=1)
+    sim.add("a", [1], max_tokens=9, adapter="aa")
+    sim.add("b", [2], max_tokens=1, adapter="bb")
+    sim.add("later", [3], max_tokens=1, adapter="aa")
+    sim.add("plain", [4], max_tokens=1)
+    sim.run()
+    assert [*sim.finished] == ["plain", "a", "b", "later"]
 
 
 def test_admission_waits_until_the_whole_prompt_fits() -> None:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Container, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from quire.config.records import EngineConfig
 from quire.core.adapters.kinds import lora_kind, prompt_kind
 from quire.core.adapters.manager import AdapterManager, AdapterNews
 from quire.executor.base import Executor
 from quire.protocol import EngineCoreRequest
+from quire.scheduler.queue import level_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,10 +33,12 @@ class AdapterGate:
         self.lora: AdapterManager | None = None
         """None: the engine has no such adapters."""
         self.prompt: AdapterManager | None = None
+        level = partial(level_of, config.scheduler.policy)
         if config.lora is not None:
-            self.lora = AdapterManager(lora_kind(executor), config.lora.limits)
+            self.lora = AdapterManager(lora_kind(executor), config.lora.limits, level)
         if config.prompt_adapters is not None:
-            self.prompt = AdapterManager(prompt_kind(executor), config.prompt_adapters.limits)
+            limits = config.prompt_adapters.limits
+            self.prompt = AdapterManager(prompt_kind(executor), limits, level)
         self._managers = [one for one in (self.lora, self.prompt) if one is not None]
 
     @property

@@ -7,7 +7,7 @@ removed in the meantime.
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping
+from collections.abc import Callable, Container, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import wait as wait_for
 from dataclasses import dataclass, field
@@ -81,8 +81,15 @@ class AdapterNews:
 class AdapterManager:
     """The adapters of one kind. Owned by the engine core's thread."""
 
-    def __init__(self, kind: AdapterKind, limits: AdapterLimits) -> None:
+    def __init__(
+        self,
+        kind: AdapterKind,
+        limits: AdapterLimits,
+        level_of: Callable[[EngineCoreRequest], float] = lambda _: 0,
+    ) -> None:
+        """`level_of`: requests of a lower level go first."""
         self._kind = kind
+        self._level_of = level_of
         self._residents = Residents(limits, kind.drop)
         self._current: dict[int, _Version] = {}
         """By number of the adapter."""
@@ -133,15 +140,13 @@ class AdapterManager:
         self._begin_asked()
         news, self._news = self._news, AdapterNews()
         is_full = False
-        for request in [*self._waiting.values()]:
+        for request in sorted(self._waiting.values(), key=self._level_of):
             adapter = self._kind.of(request)
             version = None if adapter is None else self._resident(adapter)
             if adapter is not None and version is None:
                 is_full = is_full or not self._begin(_Load(adapter))
                 continue
-            # Those who wait for room come first, so that they are not overtaken for ever.
-            if is_full or (version is not None and not self._residents.may_use(version.digest)):
-                is_full = True
+            if is_full:  # those who wait for room come first, so that they are not overtaken
                 continue
             del self._waiting[request.request_id]
             if version is not None:

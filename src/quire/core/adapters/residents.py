@@ -58,14 +58,6 @@ class Residents:
                 self.drop(digest)
         return self.num_bytes <= most
 
-    def may_use(self, digest: str) -> bool:
-        """Whether one more request may use the adapter: whether the number of different adapters in
-        use stays within `max_in_use`."""
-        most = self._limits.max_in_use
-        if most is None or self._by_digest[digest].users:
-            return True
-        return sum(1 for one in self._by_digest.values() if one.users) < most
-
     def use(self, digest: str, request_id: str) -> None:
         """Notes that a request uses the adapter until `release`."""
         found = self._by_digest[digest] = self._by_digest.pop(digest)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from quire.config.records import EngineConfig
 from quire.core.images.manager import ImageManager, TileEncoder
 from quire.executor.base import Executor
 from quire.images.cache import PictureCache
+from quire.scheduler.queue import level_of
 
 
 class WorkerEncoder(TileEncoder):
@@ -26,4 +29,6 @@ def image_manager(config: EngineConfig, executor: Executor) -> ImageManager | No
     """None: the engine takes no images."""
     if config.model.images is None:
         return None
-    return ImageManager(WorkerEncoder(executor), PictureCache(config.model.images.cache_bytes))
+    cache: PictureCache[bytes] = PictureCache(config.model.images.cache_bytes)
+    level = partial(level_of, config.scheduler.policy)
+    return ImageManager(WorkerEncoder(executor), cache, level)

@@ -7,6 +7,7 @@ other requests by that time alone, however large it is.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -60,14 +61,24 @@ class ImageNews:
 class ImageManager:
     """Owned by the engine core's thread."""
 
-    def __init__(self, encoder: TileEncoder, cache: PictureCache[bytes]) -> None:
+    def __init__(
+        self,
+        encoder: TileEncoder,
+        cache: PictureCache[bytes],
+        level_of: Callable[[EngineCoreRequest], float] = lambda _: 0,
+    ) -> None:
+        """`level_of`: requests of a lower level go first."""
         self.cache = cache
         self._encoder = encoder
+        self._level_of = level_of
         self._waiting: dict[str, EngineCoreRequest] = {}
         """Requests whose pictures are not encoded, in order of arrival."""
         self._rows: dict[str, dict[bytes, bytes]] = {}
         """By request, the rows of its pictures that are there."""
         self._current: _Picture | None = None
+        """The picture of which the encoder has a tile."""
+        self._interrupted: dict[bytes, _Picture] = {}
+        """By digest, pictures that others have passed; their tiles that are done are kept."""
 
     @property
     def num_waiting(self) -> int:
@@ -92,6 +103,7 @@ class ImageManager:
         """Drops all rows: the weights of the encoder may be new. Pictures begin again."""
         self.cache.clear()
         self._current = None
+        self._interrupted.clear()
         for rows in self._rows.values():
             rows.clear()
 
@@ -100,7 +112,7 @@ class ImageManager:
         those whose pictures cannot be encoded."""
         news, end = ImageNews(), time.perf_counter() + seconds
         may_encode = True
-        for request in [*self._waiting.values()]:
+        for request in sorted(self._waiting.values(), key=self._level_of):
             try:
                 while (image := self._next_missing(request)) is not None and may_encode:
                     self._encode(request, image, max(0.0, end - time.perf_counter()))
@@ -114,6 +126,10 @@ class ImageManager:
                 break  # later requests wait, so that the first is done as soon as possible
             news.ready.append(_with_rows(request, self._rows[request.request_id]))
             self.abort(request.request_id)
+        if self._interrupted:
+            wanted = {image.digest for one in self._waiting.values() for image in one.images}
+            for digest in self._interrupted.keys() - wanted:
+                del self._interrupted[digest]
         return news
 
     def _next_missing(self, request: EngineCoreRequest) -> ImageInput | None:
@@ -134,17 +150,21 @@ class ImageManager:
         """A part of the next tile. To begin with a tile is a part of its own."""
         current = self._current
         if current is None or current.image.digest != image.digest:
-            current = self._current = _Picture(image)
+            if current is not None:
+                current.has_begun = False  # the encoder drops its tile
+                self._interrupted[current.image.digest] = current
+            current = self._interrupted.pop(image.digest, None) or _Picture(image)
+            self._current = current
         if not current.has_begun:
             tile, begin = len(current.rows), current.num_pixel_bytes
             (height, width), count = image.layout.sizes[tile], image.layout.num_bytes(tile)
             self._encoder.begin(image.pixels[begin : begin + count], height, width)
-            current.num_pixel_bytes += count
             current.has_begun = True
             return
         rows_of_tile = self._encoder.advance(seconds)
         if rows_of_tile is None:
             return
+        current.num_pixel_bytes += image.layout.num_bytes(len(current.rows))
         current.rows.append(rows_of_tile)
         current.has_begun = False
         if len(current.rows) == len(image.layout.sizes):

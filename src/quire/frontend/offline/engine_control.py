@@ -4,16 +4,18 @@
 
 from __future__ import annotations
 
+import threading
 import time
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from weakref import WeakSet
 
 from quire.core.pausing import PauseMode
+from quire.errors import ConfigError
 from quire.frontend import control
 from quire.frontend.arguments import refuse_arguments
-from quire.frontend.control import Action, Command, Operation, Pause, ReportSleep, Wait, blocking
+from quire.frontend.control import Action, Command, Operation, Pause, Wait, blocking
 from quire.system.deferred_signals import with_signals_deferred, with_signals_delivered
 
 if TYPE_CHECKING:
@@ -65,6 +67,9 @@ class EngineControl(BlockingControl):
 
     def __init__(self) -> None:
         self.resume_listeners: WeakSet[ResumeListener] = WeakSet()
+        self._pausers: WeakSet[threading.Thread] = WeakSet()
+        """Threads that paused the engine, or woke a part of it up, since it was awake. Guarded by
+        the turn."""
 
     @property
     def is_paused(self) -> bool:
@@ -74,24 +79,45 @@ class EngineControl(BlockingControl):
     @with_signals_deferred
     def run_operation(self, operation: Operation[Result]) -> Result:
         """Runs an operation in one turn."""
-        was_woken, answer = False, None
-        with self.turn() as deliver:
-            while True:
-                try:
-                    action = operation.send(answer)
-                except StopIteration as stop:
-                    result: Result = stop.value
-                    break
-                answer = self._perform(action, deliver)
-                was_woken = action == ReportSleep(None)
-        if was_woken:
-            self._tell_resumed()
-        return result
+        answer = None
+        try:
+            with self.turn() as deliver, self._forgetting_pausers():
+                while True:
+                    try:
+                        action = operation.send(answer)
+                    except StopIteration as stop:
+                        result: Result = stop.value
+                        return result
+                    answer = self._perform(action, deliver)
+        finally:
+            if not self.is_paused:  # also after a pause that failed: others have seen it
+                self._tell_resumed()
+
+    @contextmanager
+    def _forgetting_pausers(self) -> Iterator[None]:
+        try:
+            yield
+        finally:
+            if not self.is_paused:
+                self._pausers.clear()
+
+    def refuse_to_wait(self) -> None:
+        """Raises ConfigError if requests wait for `wake_up` and only this thread could call it: it
+        paused the engine itself, or the threads that did have ended."""
+        with self.turn():
+            mine = threading.current_thread() in self._pausers
+            if self.is_paused and (mine or not any(one.is_alive() for one in self._pausers)):
+                raise ConfigError(
+                    "the engine is asleep, so this call would wait for ever: call wake_up() "
+                    "without tags first; requests that are queued go on then"
+                )
 
     def _perform(self, action: Action, deliver: Callable[[], None]) -> Any:
         if isinstance(action, Command):
             refuse_arguments(timeout=action.timeout)
             args = action.args
+            if action.name == "wake_up":
+                self._pausers.add(threading.current_thread())
             if action.name == "collective_rpc":
                 method, given, kwargs = args
                 args = (_as_users_code(method), [_as_users_code(one) for one in given], kwargs)
@@ -107,6 +133,7 @@ class EngineControl(BlockingControl):
 
     def _pause(self, mode: PauseMode, deliver: Callable[[], None]) -> None:
         was_paused = self.is_paused
+        self._pausers.add(threading.current_thread())
         if mode == "abort":
             self.abort_all()
         self.engine_core.commands["pause"](mode)

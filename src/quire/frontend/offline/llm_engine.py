@@ -6,6 +6,7 @@ and the output processor, and lets several threads take turns using them.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -36,6 +37,11 @@ from quire.system.deferred_signals import deferred_signals
 if TYPE_CHECKING:
     from quire.frontend.observers.user_stats import StatLoggerFactory
     from quire.metrics.reader import Metric
+
+
+_PAUSED_STEP_S = 0.005
+"""Seconds that a step of a sleeping engine takes, so that a loop of steps leaves the processor to
+others."""
 
 
 class LLMEngine(EngineControl, EngineBase, UnsupportedEngineMethods):
@@ -183,7 +189,20 @@ class LLMEngine(EngineControl, EngineBase, UnsupportedEngineMethods):
             self._add(request, sink)
 
     def step(self) -> list[AnyOutput]:
-        """Run one step; returns its outputs according to the requests' `output_kind`."""
+        """Run one step; returns its outputs according to the requests' `output_kind`.
+
+        While another thread lets the engine sleep, waits a little and returns nothing. Raises
+        ConfigError, and keeps all requests, if they wait for a `wake_up` of this thread.
+        """
+        outputs = self.advance()
+        if not outputs and self.is_paused and self.has_unfinished_requests():
+            if not self.engine_core.has_unfinished_requests():
+                self.refuse_to_wait()
+            time.sleep(_PAUSED_STEP_S)
+        return outputs
+
+    def advance(self) -> list[AnyOutput]:
+        """Same as `step`, but returns nothing at once while the engine sleeps."""
         outputs: list[AnyOutput] = []
 
         def give_back() -> None:

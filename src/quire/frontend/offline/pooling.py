@@ -179,6 +179,8 @@ class PoolingMethods:
         adapters = GivenAdapters(lora_request).each(len(every))
         name = None if isinstance(given, PoolingParams) else "pooling_params"
         tickets: list[Ticket] = []
+        if every:
+            self.llm_engine.refuse_to_wait()
         try:
             each = zip(every, params_of, adapters, strict=True)
             for index, (prompt, its_params, adapter) in enumerate(each):

@@ -106,8 +106,8 @@ def search_beams(
 ) -> list[BeamSearchOutput]:
     """Search the prompts, which are given with their request ids.
 
-    All prompts are validated before any of them runs. Raises RequestError, and EngineGenerateError
-    if a step of a search failed.
+    All prompts are validated before any of them runs. Raises RequestError, EngineGenerateError if a
+    step of a search failed, and ConfigError if only this thread could wake the engine up.
     """
     at_once = _checked_limit(concurrency_limit) or max(1, len(prompts))
     searches, processor = [], engine.input_processor
@@ -121,6 +121,8 @@ def search_beams(
     if use_tqdm and concurrency_limit is not None:
         logger.warning("The progress bar is not shown with a concurrency_limit.")
         use_tqdm = False
+    if searches:
+        engine.refuse_to_wait()
     for begin in range(0, len(searches), at_once):
         _run(engine, loop, searches[begin : begin + at_once], use_tqdm)
     tokenizer = engine.tokenizer

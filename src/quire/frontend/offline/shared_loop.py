@@ -41,6 +41,11 @@ class Ticket:
         self.caller: _Caller | None = None
         """The waiting caller, if any."""
 
+    @property
+    def is_open(self) -> bool:
+        """Whether the request has not ended."""
+        return self.output is None and self.error is None
+
     def put(self, output: AnyOutput) -> None:
         """Store the final output."""
         self.output = output
@@ -193,7 +198,7 @@ class SharedLoop:
         """Run a step. A failure ends all requests: other callers receive an error, this one the
         exception."""
         try:
-            self._engine.step()
+            self._engine.advance()
         except EngineDeadError:
             raise  # each waiting thread detects the shutdown itself
         except Exception as error:
