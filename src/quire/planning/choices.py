@@ -93,8 +93,10 @@ def settle_choices(args: EngineArgs, usage: Usage, facts: Facts) -> Choices:
         wanted_len = min(own_len, pooling.max_tokens)
     max_model_len = wanted_len or own_len
     needs_whole = checkpoint.model.program.needs_whole_requests or (
-        pooling is not None and pooling.is_by_token
+        pooling is not None and pooling.needs_all_rows
     )
+    if needs_whole:
+        _warn_of_whole_texts(args)
     if args.max_logprobs < -1:
         raise ConfigError(f"max_logprobs must be -1 or more, got {args.max_logprobs}; try 20")
     sampling_defaults = resolve.resolve_sampling_defaults(args, facts.generation)
@@ -123,6 +125,12 @@ def settle_choices(args: EngineArgs, usage: Usage, facts: Facts) -> Choices:
         parallel=_parallel(args, usage, facts),
         draft=_draft(facts, arithmetic),
     )
+
+
+def _warn_of_whole_texts(args: EngineArgs) -> None:
+    for name in ("enable_prefix_caching", "enable_chunked_prefill"):
+        if getattr(args, name):
+            logger.warning("%s is off: this model needs all tokens of a text in one step", name)
 
 
 def _draft(facts: Facts, target: Arithmetic) -> Arithmetic | None:
