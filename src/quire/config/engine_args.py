@@ -83,8 +83,9 @@ class EngineArgs:
     """Round the weights while loading: `int8` and `int4` to so many bits with activations of 16,
     `int8_w8a8` and `int4_w4a8` with activations of 8; none by default."""
     max_model_len: int | None = None
-    """Most tokens of a request, prompt and output together; the checkpoint's limit by default.
-    -1 (`auto` on the command line): as many as the memory has room for."""
+    """Most tokens of a request, prompt and output together; by default the checkpoint's limit, or
+    the original length of a model with longrope. -1 (`auto` on the command line): as many of them
+    as the memory has room for."""
     seed: int = 0
     """Where the seeds of requests without one come from."""
     max_logprobs: int = 20

@@ -85,6 +85,12 @@ class PoolingConfig:
         return self.task.startswith("token_")
 
     @property
+    def needs_all_rows(self) -> bool:
+        """Whether one step must compute all tokens of a text. The last token's state alone does not
+        depend on what earlier steps, the prefix cache or the KV store have given."""
+        return self.pooling_type != "last"
+
+    @property
     def vector_width(self) -> int:
         """Numbers in a vector of a request that names no length."""
         return min(self.own_dimensions or self.width, self.width)

@@ -79,11 +79,12 @@ def resolve_dtype(
     return "float32" if wanted == "float32" else "bfloat16"
 
 
-def resolve_max_model_len(args: EngineArgs, derived: int) -> int | None:
-    """The context length; `derived` is the checkpoint's limit. None: as long as fits in memory."""
+def resolve_max_model_len(args: EngineArgs, derived: int, default: int) -> int | None:
+    """The context length; `derived` is the checkpoint's limit. None: as long as fits in memory, up
+    to `default`."""
     wanted = args.max_model_len
     if wanted is None:
-        return derived
+        return default
     if wanted == -1:
         return None
     if wanted < 1:

@@ -51,6 +51,9 @@ class ModelFacts:
     """The window, if every layer has one; None if a layer sees all positions."""
     eos_token_ids: tuple[int, ...]
     tie_word_embeddings: bool
+    short_rope_len: int | None = None
+    """Up to this `max_model_len` longrope takes its short factors; None: there is one set of
+    frequencies."""
 
 
 @dataclass(frozen=True, slots=True)

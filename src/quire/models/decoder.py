@@ -11,7 +11,8 @@ from quire.errors import UnsupportedModelError
 from quire.models.base import ModelFacts, ModelFamily, NameMap
 from quire.models.config_reader import MAX_LAYERS, MAX_POSITIONS, ConfigReader
 from quire.models.experts import mixture
-from quire.models.rope import scaled_positions
+from quire.models.mixers import LatentAttention
+from quire.models.rope import ContextLengths, context_lengths
 from quire.models.spec import AttentionSpec, DecoderSpec, QkNorm
 from quire.program import Builder, HeadLayout, Out, Program, Tensor, Value
 
@@ -359,6 +360,7 @@ def decoder_facts(spec: DecoderSpec, reader: ConfigReader) -> ModelFacts:
     """Return the sizes of a decoder."""
     heads = spec.attention.heads
     windows = [window for window in spec.attention.windows if window is not None]
+    lengths = _lengths(spec, reader)
     return ModelFacts(
         num_layers=spec.num_layers,
         num_heads=heads.num_heads,
@@ -366,17 +368,19 @@ def decoder_facts(spec: DecoderSpec, reader: ConfigReader) -> ModelFacts:
         head_dim=heads.head_dim,
         hidden_size=spec.hidden_size,
         vocab_size=spec.vocab_size,
-        max_model_len=_max_positions(spec, reader),
+        max_model_len=lengths.longest,
+        short_rope_len=lengths.short,
         sliding_window=max(windows) if len(windows) == spec.num_layers else None,
         eos_token_ids=reader.token_ids("eos_token_id"),
         tie_word_embeddings=spec.tie_word_embeddings,
     )
 
 
-def _max_positions(spec: DecoderSpec, reader: ConfigReader) -> int:
-    if any(spec.attention.rotaries):
-        return scaled_positions(reader, spec.attention.heads.head_dim)
-    return reader.size("max_position_embeddings", MAX_POSITIONS, example=4096)
+def _lengths(spec: DecoderSpec, reader: ConfigReader) -> ContextLengths:
+    latent = (one.rotary for one in spec.mixers if isinstance(one, LatentAttention))
+    if any((*spec.attention.rotaries, *latent)):
+        return context_lengths(reader)
+    return ContextLengths(reader.size("max_position_embeddings", MAX_POSITIONS, example=4096))
 
 
 def decoder_names(

@@ -17,7 +17,7 @@ from quire.models.config_reader import (
     MAX_VOCAB,
     ConfigReader,
 )
-from quire.models.rope import rotary
+from quire.models.rope import by_layer, rotary
 from quire.models.spec import AttentionSpec, DecoderSpec, MlpSpec, NormSpec
 from quire.program import Activation, HeadLayout, Rotary
 
@@ -198,7 +198,7 @@ def rotaries_by_kind(
     applies only to layers without a window if `local` has the set of the others.
     """
     head_dim = read_heads(reader).head_dim
-    kinds = reader.section("rope_parameters") or ConfigReader({}, reader.where)
+    kinds = by_layer(reader)
     full = rotary(reader, head_dim, scaling=kinds.section("full_attention"))
     window = full
     if scaling := kinds.section("sliding_attention") or local:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from quire.models.base import HfConfig
 
-_SECTIONS = ("text_config", "llm_config", "language_config")
+SECTIONS = ("text_config", "llm_config", "language_config")
 _OTHER_SECTIONS = ("vision_config", "audio_config")
 DEEPSTACK = "num_deepstack_layers"
 """Key of the number of layers that get hidden states of the image encoder (Qwen3-VL)."""
@@ -111,5 +111,5 @@ def _section(hf_config: HfConfig) -> Mapping[str, Any] | None:
 
 
 def _section_key(hf_config: HfConfig) -> str | None:
-    found = ((key, hf_config.get(key)) for key in _SECTIONS)
+    found = ((key, hf_config.get(key)) for key in SECTIONS)
     return next((key for key, value in found if isinstance(value, Mapping) and value), None)

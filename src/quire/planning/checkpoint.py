@@ -8,7 +8,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from quire.config.checkpoint.hf_overrides import overridden
 from quire.config.checkpoint.model_files import DEMO_MODEL, has_file, read_config
 from quire.config.engine_args import EngineArgs
 from quire.config.field_types import check_fields
@@ -19,6 +18,7 @@ from quire.config.records import WeightSource
 from quire.errors import CheckpointError, ConfigError
 from quire.models import ModelDescription, as_asked
 from quire.models.heads.mark import without_head
+from quire.models.rope.overrides import overridden_rope
 from quire.models.transformers.choice import with_model_impl
 from quire.models.vision.settings import with_image_processor, with_processor_kwargs
 from quire.planning.pooling.choice import with_pooling
@@ -65,7 +65,7 @@ def read_checkpoint(args: EngineArgs) -> Checkpoint:
     if args.load_format == "gguf" and not any(path.glob("*.gguf")):
         raise ConfigError(f"load_format='gguf': {path} has no GGUF file; leave load_format out")
     own = without_head(read_config(path))
-    hf_config = as_asked(overridden(own, args.hf_overrides), args.quantization)
+    hf_config = as_asked(overridden_rope(own, args.hf_overrides), args.quantization)
     hf_config = with_model_impl(hf_config, args.model_impl)
     hf_config = with_processor_kwargs(
         with_image_processor(hf_config, path), args.mm_processor_kwargs

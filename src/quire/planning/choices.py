@@ -88,15 +88,18 @@ def settle_choices(args: EngineArgs, usage: Usage, facts: Facts) -> Choices:
     that works."""
     checkpoint, capabilities = facts.checkpoint, facts.backend.capabilities
     arithmetic = settle_arithmetic(args, checkpoint, capabilities)
-    own_len = checkpoint.model.facts.max_model_len
-    wanted_len = resolve.resolve_max_model_len(args, own_len)
+    model_facts = checkpoint.model.facts
+    default_len = model_facts.short_rope_len or model_facts.max_model_len
+    wanted_len = resolve.resolve_max_model_len(args, model_facts.max_model_len, default_len)
     pooling = checkpoint.pooling
     if pooling is not None and pooling.max_tokens is not None and args.max_model_len is None:
-        wanted_len = min(own_len, pooling.max_tokens)
-    max_model_len = wanted_len or own_len
+        wanted_len = min(default_len, pooling.max_tokens)
+    max_model_len = wanted_len or default_len
     needs_whole = checkpoint.model.program.needs_whole_requests or (
-        pooling is not None and pooling.is_by_token
+        pooling is not None and pooling.needs_all_rows
     )
+    if needs_whole:
+        _warn_of_whole_texts(args)
     if args.max_logprobs < -1:
         raise ConfigError(f"max_logprobs must be -1 or more, got {args.max_logprobs}; try 20")
     vocab_size = checkpoint.model.facts.vocab_size
@@ -131,6 +134,12 @@ def settle_choices(args: EngineArgs, usage: Usage, facts: Facts) -> Choices:
         parallel=_parallel(args, usage, facts),
         draft=_draft(facts, arithmetic),
     )
+
+
+def _warn_of_whole_texts(args: EngineArgs) -> None:
+    for name in ("enable_prefix_caching", "enable_chunked_prefill"):
+        if getattr(args, name):
+            logger.warning("%s is off: this model needs all tokens of a text in one step", name)
 
 
 def _draft(facts: Facts, target: Arithmetic) -> Arithmetic | None:

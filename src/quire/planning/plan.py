@@ -18,6 +18,7 @@ from quire.config.records import CacheConfig, EngineConfig, ModelConfig
 from quire.config.resolve import Usage
 from quire.log import configure, get_logger
 from quire.models.registry import architectures_of
+from quire.models.rope.factors import rope_factors, with_rope_factors
 from quire.planning.choices import Choices, settle_choices
 from quire.planning.compile_plan import CompilePlan, fit_plan
 from quire.planning.draft_model.facts import draft_config
@@ -62,6 +63,7 @@ def plan_engine(args: EngineArgs, usage: Usage = "llm") -> EnginePlan:
 def settle(args: EngineArgs, usage: Usage, facts: Facts) -> EnginePlan:
     """Make the plan from the arguments and the facts alone."""
     choices = settle_choices(args, usage, facts)
+    facts = _with_rope_factors(facts, choices.max_model_len)
     fitted = fit_plan(facts.checkpoint.model.program, choices, _without_store_memory(args, facts))
     compiled, needs = fitted.plan, fitted.needs
     model = _model_config(args, facts, choices, needs.max_model_len)
@@ -102,6 +104,17 @@ def settle(args: EngineArgs, usage: Usage, facts: Facts) -> EnginePlan:
         parallel=choices.parallel,
     )
     return EnginePlan(config, compiled, needs, facts, store.reason)
+
+
+def _with_rope_factors(facts: Facts, max_model_len: int) -> Facts:
+    """Return the facts with models that have the rope factors for this longest context."""
+    checkpoint, draft = facts.checkpoint, facts.draft
+    checkpoint = replace(checkpoint, model=with_rope_factors(checkpoint.model, max_model_len))
+    if draft is not None:
+        of_draft = draft.checkpoint
+        of_draft = replace(of_draft, model=with_rope_factors(of_draft.model, max_model_len))
+        draft = replace(draft, checkpoint=of_draft)
+    return replace(facts, checkpoint=checkpoint, draft=draft)
 
 
 def _without_store_memory(args: EngineArgs, facts: Facts) -> Facts:
@@ -154,6 +167,9 @@ def _log_plan(plan: EnginePlan) -> None:
             "%s runs on the modules of transformers, which is slow: requests run one at a time",
             model.architecture,
         )
+    factors = rope_factors(plan.facts.checkpoint.model, model.max_model_len)
+    if factors is not None:
+        logger.info("longrope: the factors are %s", factors)
     if not needs.kv_layout.groups:
         logger.info(
             "%s (%s, %s) for %s, max_model_len %d, no KV cache",

@@ -72,9 +72,7 @@ class ModelRunner:
     def begin(self, plan: SchedulePlan) -> BegunStep:
         """Prepare the input of the model for a plan. Later plans may begin before its output is
         there, unless they have a request whose next token this plan samples."""
-        self._batch.apply(plan)
-        for sources, targets in plan.copied_block_ids:
-            self.model.copy_blocks(np.array(sources, np.int32), np.array(targets, np.int32))
+        apply_plan(plan, self._batch, self.model)
         if self._drafter is not None:
             self._drafter.begin(plan)
         step = self._batch.prepare(plan)
@@ -191,6 +189,13 @@ class ModelRunner:
                 ]
             place += 1 if step.drafts is None else step.drafts.num_places(place)
         return found
+
+
+def apply_plan(plan: SchedulePlan, batch: InputBatch, model: StepModel) -> None:
+    """Take a plan's changes of the batch, and copy the blocks that it copies before it computes."""
+    batch.apply(plan)
+    for sources, targets in plan.copied_block_ids:
+        model.copy_blocks(np.array(sources, np.int32), np.array(targets, np.int32))
 
 
 def _by_request(

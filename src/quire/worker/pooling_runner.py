@@ -19,7 +19,7 @@ from quire.protocol import PooledRows, SchedulePlan, StepResult
 from quire.protocol.pooling_params import PoolingParams
 from quire.worker.diagnosis import explain_failures
 from quire.worker.input_batch import InputBatch, PreparedStep
-from quire.worker.model_runner import BegunStep
+from quire.worker.model_runner import BegunStep, apply_plan
 
 Floats = NDArray[np.float32]
 
@@ -35,7 +35,7 @@ class PoolingRunner:
 
     def begin(self, plan: SchedulePlan) -> BegunStep:
         """Prepare the input of the model for a plan."""
-        self.batch.apply(plan)
+        apply_plan(plan, self.batch, self.model)
         step = self.batch.prepare(plan)
         batch = step.batch
         batch.sampling = None
@@ -94,7 +94,8 @@ class PoolingRunner:
         return np.ones(len(done), np.int32)
 
     def _rows(self, batch: StepBatch, done: NDArray[np.intp]) -> NDArray[np.int32]:
-        """The tokens whose states are pooled: of a mean, any one of the request."""
+        """The tokens whose states are pooled: of a mean, any one of the request. Where these are
+        not the last token, the step has all tokens (`PoolingConfig.needs_all_rows`)."""
         starts = batch.seq_starts
         if self.pooling.is_by_token:
             spans = [np.arange(starts[i], starts[i + 1], dtype=np.int32) for i in done]

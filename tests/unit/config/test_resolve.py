@@ -39,13 +39,13 @@ def test_a_dtype_by_name(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def test_context_length() -> None:
-    assert resolve.resolve_max_model_len(EngineArgs(), 4096) == 4096
-    assert resolve.resolve_max_model_len(EngineArgs(max_model_len=128), 4096) == 128
-    assert resolve.resolve_max_model_len(EngineArgs(max_model_len=-1), 4096) is None
+    assert resolve.resolve_max_model_len(EngineArgs(), 4096, 4096) == 4096
+    assert resolve.resolve_max_model_len(EngineArgs(max_model_len=128), 4096, 4096) == 128
+    assert resolve.resolve_max_model_len(EngineArgs(max_model_len=-1), 4096, 4096) is None
     with pytest.raises(ConfigError, match="use at most 4096"):
-        resolve.resolve_max_model_len(EngineArgs(max_model_len=5000), 4096)
+        resolve.resolve_max_model_len(EngineArgs(max_model_len=5000), 4096, 4096)
     with pytest.raises(ConfigError, match="positive or -1"):
-        resolve.resolve_max_model_len(EngineArgs(max_model_len=0), 4096)
+        resolve.resolve_max_model_len(EngineArgs(max_model_len=0), 4096, 4096)
 
 
 def test_step_bounds_by_usage() -> None:

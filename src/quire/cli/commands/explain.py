@@ -29,7 +29,6 @@ from quire.units import format_bytes
 if TYPE_CHECKING:
     from quire.planning.plan import EnginePlan
 
-
 _STEP_PARTS = "activations and buffers of matrix products, attention and sampling"
 
 
@@ -102,9 +101,12 @@ def _sections(plan: EnginePlan, asked: str) -> Iterator[tuple[str, list[tuple[st
 
 
 def _model_rows(plan: EnginePlan, asked: str) -> list[tuple[str, str]]:
+    from quire.models.rope.factors import rope_factors
+
     model, facts = plan.config.model, plan.facts.checkpoint.model.facts
     heads = f"{facts.num_heads} heads, {facts.num_kv_heads} of keys and values"
     window = f", window {facts.sliding_window}" if facts.sliding_window else ""
+    factors = rope_factors(plan.facts.checkpoint.model, model.max_model_len)
     return [
         ("name", f"{model.model} ({model.architecture})"),
         ("directory", str(model.path)),
@@ -112,6 +114,7 @@ def _model_rows(plan: EnginePlan, asked: str) -> list[tuple[str, str]]:
         ("attention", f"{heads}, {facts.head_dim} wide{window}"),
         ("vocabulary", f"{facts.vocab_size:,}{', tied head' * facts.tie_word_embeddings}"),
         ("context", f"{model.max_model_len:,} of {facts.max_model_len:,} tokens"),
+        *([("rope factors", factors)] if factors is not None else []),
         ("arithmetic", _arithmetic(plan)),
         *([("asked for", f"{asked}: {FLOAT16_NOTE}")] if spelled_dtype(asked) == "float16" else []),
         *_pooling_rows(plan),

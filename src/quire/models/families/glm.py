@@ -5,10 +5,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from quire.errors import UnsupportedModelError
 from quire.models.config_reader import ConfigReader
 from quire.models.decoder import decoder_family
 from quire.models.reading import read_heads, read_num_layers, read_spec, refuse_flags
-from quire.models.rope import rotary
+from quire.models.rope import rope_section, rotary
 from quire.models.spec import DecoderSpec, LayerNames, Names
 
 _DEFAULTS = {
@@ -43,6 +44,8 @@ def _chatglm(reader: ConfigReader) -> DecoderSpec:
     for key in ("rmsnorm", "post_layer_norm", "multi_query_attention", "original_rope"):
         if not reader.flag(key, True):
             raise reader.error(key, False, "true, because false is not supported", True)
+    if (scaling := rope_section(reader)) is not None:
+        raise UnsupportedModelError(f"{scaling.where} is not supported here; leave it out")
     ratio = reader.number("rope_ratio", 1e-3, 1e6, example=1.0, default=1.0)
     bias = reader.flag("add_bias_linear", False)
     rope = ConfigReader({"rope_theta": 1e4 * ratio, "partial_rotary_factor": 0.5}, reader.where)

@@ -35,8 +35,9 @@ def _ministral(reader: ConfigReader) -> DecoderSpec:
 
 def _ministral3(reader: ConfigReader) -> DecoderSpec:
     spec = _mistral(reader)
-    rope = reader.section("rope_parameters")
-    if rope is None or not rope.has("llama_4_scaling_beta"):
+    sections = (reader.section(name) for name in ("rope_parameters", "rope_scaling"))
+    rope = next((one for one in sections if one and one.has("llama_4_scaling_beta")), None)
+    if rope is None:
         return spec
     scaling = PositionScaling(
         beta=rope.number("llama_4_scaling_beta", 0.0, 100.0, example=0.1),

@@ -28,7 +28,7 @@ from quire.models.families.encoders.reading import (
 from quire.models.pooling.encoder import Biases, EncoderNames, EncoderSpec, encoder_family
 from quire.models.pooling.head import PoolingHead
 from quire.models.reading import read_spec
-from quire.models.rope import rotary
+from quire.models.rope import by_layer, rotary
 from quire.models.spec import DecoderSpec
 from quire.program import Activation, Builder, Rotary, Routing, Value
 
@@ -89,8 +89,7 @@ def _without_tables(spec: EncoderSpec) -> EncoderSpec:
 
 def _rotary_of(reader: ConfigReader, head_dim: int, kind: str, key: str, default: float) -> Rotary:
     """The rotary positions of a kind of layer, in transformers' new form or in the old one."""
-    kinds = reader.section("rope_parameters")
-    scaling = None if kinds is None else kinds.section(kind)
+    scaling = by_layer(reader).section(kind)
     theta = reader.number(key, 1.0, 1e12, example=default, default=default)
     plain = ConfigReader({"rope_type": "default", "rope_theta": theta}, reader.where)
     return rotary(reader, head_dim, scaling=scaling or plain)
@@ -179,36 +178,19 @@ def _gte(reader: ConfigReader) -> EncoderSpec:
         down="mlp.down_proj",
         mlp_norm="mlp_ln",
     )
-    spec = read_encoder(reader, names.root, ROTARY)
+    spec = rotated(reader, read_encoder(reader, names.root, ROTARY))
     if reader.flag("logn_attention_scale", False):
         raise UnsupportedModelError(
             f"{reader.where}: logn_attention_scale is true; supported is false"
         )
     return replace(
         spec,
-        rotaries=(_gte_rotary(reader, spec.heads.head_dim),) * spec.num_layers,
         position_rows=0,
         num_types=reader.count("type_vocab_size", 64, default=1),
         biases=Biases(up=False),
         names=names,
         gate_first=False,
     )
-
-
-def _gte_rotary(reader: ConfigReader, head_dim: int) -> Rotary:
-    """Positions of GTE: the scaling `ntk` multiplies the base, and divides all frequencies.
-
-    Source: Alibaba-NLP/new-impl, `modeling.py` (`NTKScalingRotaryEmbedding`).
-    """
-    scaling = reader.section("rope_scaling")
-    if scaling is None or scaling.text("type") != "ntk":
-        return rotary(reader, head_dim)
-    if scaling.has("mixed_b"):
-        raise UnsupportedModelError(f"{scaling.where}: mixed_b is not supported; it must be null")
-    factor = scaling.number("factor", 1.0, 1e4, example=2.0)
-    theta = reader.number("rope_theta", 1.0001, 1e12, example=5e5) * factor
-    steps = range(0, head_dim, 2)
-    return Rotary(tuple(theta ** (-i / head_dim) / factor ** (2 / head_dim) for i in steps))
 
 
 def _eurobert_classifier(

@@ -16,11 +16,9 @@ from quire.models.reading import (
     pattern_windows,
     read_activation,
     read_heads,
-    read_num_layers,
     read_spec,
     read_window,
 )
-from quire.models.rope import rotary
 from quire.models.spec import DecoderSpec, QkNorm
 from quire.program import Routing
 
@@ -71,13 +69,11 @@ def _dots1(reader: ConfigReader) -> DecoderSpec:
 def _minimax_m2(reader: ConfigReader) -> DecoderSpec:
     """Read the spec. RoPE rotates `rotary_dim` numbers of each head; norms span the whole width of
     q and k."""
-    rotaries = None
-    if reader.has("rotary_dim") and not reader.has("rope_parameters"):
+    if reader.has("rotary_dim"):
         head_dim = read_heads(reader).head_dim
         size = reader.size("rotary_dim", head_dim, example=64)
-        part = ConfigReader({"partial_rotary_factor": size / head_dim}, reader.where)
-        rotaries = [rotary(reader, head_dim, scaling=part)] * read_num_layers(reader)
-    spec = read_spec(reader, rotaries=rotaries, biased="none")
+        reader = reader.translated({}, {"partial_rotary_factor": size / head_dim})
+    spec = read_spec(reader, biased="none")
     num_experts = read_num_experts(reader, default=256)
     moe = MoeSpec(
         num_experts,

@@ -14,7 +14,6 @@ from quire.models.base import ModelFacts, ModelFamily, NameMap
 from quire.models.config_reader import (
     MAX_FEED_FORWARD,
     MAX_LAYERS,
-    MAX_POSITIONS,
     MAX_VOCAB,
     ConfigReader,
 )
@@ -25,6 +24,7 @@ from quire.models.reading import (
     read_layer_types,
     read_num_layers,
 )
+from quire.models.rope import context_lengths
 from quire.models.text_part import PADDED_TOKENS
 from quire.program import Activation, Builder, HeadLayout, Out, Program, Rotary, Tensor, Value
 
@@ -144,7 +144,7 @@ def gemma_family(
             head_dim=heads.head_dim,
             hidden_size=spec.hidden_size,
             vocab_size=spec.vocab_size,
-            max_model_len=reader.size("max_position_embeddings", MAX_POSITIONS, example=32768),
+            max_model_len=context_lengths(reader).longest,
             sliding_window=max(windows) if len(windows) == len(spec.layers) else None,
             eos_token_ids=reader.token_ids("eos_token_id"),
             tie_word_embeddings=spec.tie_word_embeddings,

@@ -29,7 +29,7 @@ from quire.models.families.gemma.blocks import (
     read_sharing,
 )
 from quire.models.reading import read_heads, read_mlp_size, read_window
-from quire.models.rope import rotary
+from quire.models.rope import by_layer, rotary
 from quire.models.text_part import IMAGE_SPANS
 from quire.program import Builder, HeadLayout, Program, Routing, Value
 
@@ -58,7 +58,7 @@ def read_spec(reader: ConfigReader) -> Gemma4Spec:
         raise reader.error("use_bidirectional_attention", "all", "absent or vision", "vision")
     kinds = read_kinds(reader, 6)
     kinds[-1] = "full_attention"
-    rope = reader.section("rope_parameters") or ConfigReader({}, reader.where)
+    rope = by_layer(reader)
     window = read_window(reader) if "sliding_attention" in kinds else None
     size = read_mlp_size(reader)
     doubles = reader.flag("use_double_wide_mlp", False)

@@ -11,7 +11,7 @@ from quire.models.families.experts.deepseek import sigmoid_experts, softmax_expe
 from quire.models.families.granite import with_minicpm_factors
 from quire.models.mixers import LatentAttention
 from quire.models.reading import read_num_layers, read_spec
-from quire.models.rope import rotary
+from quire.models.rope import read_rope, rotary
 from quire.models.spec import AttentionSpec, DecoderSpec
 from quire.program import HeadLayout
 
@@ -39,15 +39,13 @@ def latent_attention(reader: ConfigReader, *, interleaved: bool, eps: float) -> 
 
 
 def _yarn_factor(reader: ConfigReader) -> float:
-    """Return yarn's factor on q.k: the square of a magnitude that grows with the context."""
-    scaling = reader.section("rope_scaling") or reader.section("rope_parameters")
-    if scaling is None:
+    """Return the factor on q.k: the square of a magnitude that grows with the context. yarn has it,
+    and in transformers every other scaling with this key, too."""
+    rope = read_rope(reader)
+    over = rope.scaling.number("mscale_all_dim", 0.0, 1e4, example=1.0, default=0.0)
+    if rope.kind == "default" or not over:
         return 1.0
-    kind = scaling.text("rope_type") or scaling.text("type")
-    over = scaling.number("mscale_all_dim", 0.0, 1e4, example=1.0, default=0.0)
-    if kind != "yarn" or not over:
-        return 1.0
-    factor = scaling.number("factor", 1e-3, 1e4, example=40.0)
+    factor = rope.factor()
     return (0.1 * over * math.log(factor) + 1.0) ** 2 if factor > 1 else 1.0
 
 

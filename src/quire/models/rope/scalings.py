@@ -3,53 +3,31 @@
     default       base^(-2i/d)
     linear        positions divided by a factor
     dynamic       NTK-aware base, adjusted once for the whole extended context, or by `alpha`
+    ntk           base multiplied, and all frequencies divided
     yarn          interpolation below, extrapolation above a frequency ramp, a scale on cos/sin
     longrope      each frequency divided by a number of its own, and a scale on cos/sin
     llama3        low frequencies divided, a smooth band between
     proportional  the first part of the frequencies of a whole head, the others 0
 
-Three forms are read: `rope_theta` with `rope_scaling`, which has `rope_type` or the older `type`;
-and `rope_parameters`, which holds all of it (transformers 5). d is the part of a head that is
-rotated, `partial_rotary_factor` of it. `mrope_section` divides the frequencies among three axes of
-positions: a picture's place in the text, its rows and its columns. In a text the three are equal.
+d is the part of a head that is rotated, `partial_rotary_factor` of it. `mrope_section` divides the
+frequencies among three axes of positions: a picture's place in the text, its rows and its columns.
+In a text the three are equal.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from quire.errors import UnsupportedModelError
-from quire.models.config_reader import MAX_POSITIONS, ConfigReader
+from quire.models.config_reader import ConfigReader
+from quire.models.rope.settings import RopeConfig, read_rope
 from quire.program import MAX_AXES, Rotary
 
 _MAX_FACTOR = 1e4
-
-
-@dataclass(frozen=True, slots=True)
-class RopeConfig:
-    """RoPE settings of one checkpoint, read from any of the three forms."""
-
-    kind: str
-    theta: float
-    dim: int
-    """Number of rotated dimensions per head."""
-    head_dim: int
-    """H."""
-    max_positions: int
-    """max_position_embeddings, before any scaling."""
-    original_positions: int
-    """Length in training, before scaling (yarn and llama3)."""
-    scaling: ConfigReader
-    """The object that contains the scaling's keys."""
-
-    def factor(self) -> float:
-        """Factor of the context extension. yarn and longrope may omit it: then max / original
-        positions."""
-        may_lack = self.kind in ("yarn", "longrope")
-        implied = self.max_positions / self.original_positions if may_lack else None
-        return self.scaling.number("factor", 1e-3, _MAX_FACTOR, example=2.0, default=implied)
+_YARN_OF_VLLM = ("attn_factor", "extrapolation_factor")
+"""Keys of yarn that vLLM reads and transformers does not."""
 
 
 def rotary(
@@ -64,61 +42,22 @@ def rotary(
 
     Raises UnsupportedModelError for an unknown scaling.
     """
-    config = _read(reader, head_dim, scaling)
-    found = replace(_KINDS[config.kind](config), interleaved=interleaved)
+    config = _of_heads(read_rope(reader, scaling), reader, head_dim)
+    found = replace(_SCALINGS[config.kind](config), interleaved=interleaved)
     return replace(found, axes=_axes(config.scaling, len(found.inv_freq)))
 
 
-def scaled_positions(reader: ConfigReader, head_dim: int) -> int:
-    """Return the longest context: linear and dynamic scaling extend max_position_embeddings; the
-    others state the extended length.
-
-    Source: vLLM, `_get_and_verify_max_len`.
-    """
-    kinds = reader.section("rope_parameters")
-    config = _read(reader, head_dim, kinds.section("full_attention") if kinds else None)
-    extends = config.kind in ("linear", "dynamic") and not config.scaling.has("alpha")
-    if not extends:
-        return config.max_positions
-    return max(1, int(config.max_positions * config.factor()))
-
-
-def _read(reader: ConfigReader, head_dim: int, scaling: ConfigReader | None) -> RopeConfig:
-    scaling = (
-        scaling
-        or reader.section("rope_scaling")
-        or reader.section("rope_parameters")
-        or ConfigReader({}, reader.where)
-    )
-    for key in ("full_attention", "sliding_attention"):
-        if scaling.has(key):
-            raise UnsupportedModelError(f"{scaling.where}: {key} is not supported here")
-    kind = scaling.choice(
-        "rope_type" if scaling.has("rope_type") else "type", _NAMES, default="default"
-    )
-    part = reader.number("partial_rotary_factor", 0.0, 1.0, example=0.5, default=1.0)
-    part = scaling.number("partial_rotary_factor", 0.0, 1.0, example=0.5, default=part)
-    dim = head_dim if kind == "proportional" else int(head_dim * part)
+def _of_heads(config: RopeConfig, reader: ConfigReader, head_dim: int) -> RopeConfig:
+    """The settings with the sizes of heads."""
+    part = config.part
+    dim = head_dim if config.kind == "proportional" else int(head_dim * part)
     if part == 1.0 and dim % 2:
         raise reader.error("head_dim", head_dim, "even, for rotary embeddings", 128)
     if dim < 2 or dim % 2:
         raise reader.error(
             "partial_rotary_factor", part, f"an even part of head_dim {head_dim}", 0.5
         )
-    theta = reader.number("rope_theta", 1.0001, 1e12, example=10000.0, default=10000.0)
-    max_positions = reader.size("max_position_embeddings", MAX_POSITIONS, example=4096)
-    top = reader if reader.has("original_max_position_embeddings") else scaling
-    return RopeConfig(
-        kind=kind,
-        theta=scaling.number("rope_theta", 1.0001, 1e12, example=10000.0, default=theta),
-        dim=dim,
-        head_dim=head_dim,
-        max_positions=max_positions,
-        original_positions=top.size(
-            "original_max_position_embeddings", MAX_POSITIONS, example=8192, default=max_positions
-        ),
-        scaling=scaling,
-    )
+    return replace(config, dim=dim, head_dim=head_dim)
 
 
 def _axes(scaling: ConfigReader, count: int) -> tuple[int, ...]:
@@ -175,9 +114,26 @@ def _dynamic(config: RopeConfig) -> Rotary:
     return Rotary(tuple(_frequencies(base, dim)))
 
 
+def _ntk(config: RopeConfig) -> Rotary:
+    """Source: Alibaba-NLP/new-impl, `modeling.py` (`NTKScalingRotaryEmbedding`)."""
+    if config.scaling.has("mixed_b"):
+        raise UnsupportedModelError(
+            f"{config.scaling.where}: mixed_b is not supported; it must be null"
+        )
+    factor, dim = config.factor(), config.dim
+    found = _frequencies(config.theta * factor, dim)
+    return Rotary(tuple(freq / factor ** (2 / dim) for freq in found))
+
+
 def _yarn(config: RopeConfig) -> Rotary:
     """Source: Peng et al. 2023, "YaRN", section 3.2 and equation 22."""
     scaling, dim, factor = config.scaling, config.dim, config.factor()
+    for key in _YARN_OF_VLLM:
+        if scaling.number(key, 0.0, 1e4, example=1.0, default=1.0) != 1.0:
+            raise UnsupportedModelError(
+                f"{scaling.where}: {key} is not supported; use attention_factor for the factor on "
+                "cos and sin"
+            )
     beta_fast = scaling.number("beta_fast", 1e-3, 1e4, example=32.0, default=32.0)
     beta_slow = scaling.number("beta_slow", 1e-3, 1e4, example=1.0, default=1.0)
 
@@ -210,14 +166,14 @@ def _yarn_scale(scaling: ConfigReader, factor: float) -> float:
 
 
 def _longrope(config: RopeConfig) -> Rotary:
-    """Use the long factors if the model's context exceeds its training length, else the short ones,
-    for all tokens of all requests. transformers chooses by the length of each sequence, so a cached
-    key would depend on the length of its request. PhiMoE states the cos/sin scale of each.
+    """Use the short or the long factors for all tokens of all requests, by the longest context of
+    the engine. transformers chooses by the length of each sequence, so a cached key would depend on
+    the length of its request. PhiMoE states the cos/sin scale of each.
 
-    Source: Ding et al. 2024, "LongRoPE".
+    Source: Ding et al. 2024, "LongRoPE"; vLLM, `Phi3LongRoPEScaledRotaryEmbedding`.
     """
     scaling, original, stretch = config.scaling, config.original_positions, config.factor()
-    kind = "long" if config.max_positions > original else "short"
+    kind = "short" if config.is_short else "long"
     key, mscale = f"{kind}_factor", f"{kind}_mscale"
     factors = scaling.numbers(key, config.dim // 2, 1e-6, 1e6, example=1.0)
     if factors is None:
@@ -259,13 +215,13 @@ def _llama3(config: RopeConfig) -> Rotary:
     return Rotary(tuple(scaled))
 
 
-_KINDS: dict[str, Callable[[RopeConfig], Rotary]] = {
+_SCALINGS: dict[str, Callable[[RopeConfig], Rotary]] = {
     "default": _default,
     "linear": _linear,
     "dynamic": _dynamic,
+    "ntk": _ntk,
     "yarn": _yarn,
     "longrope": _longrope,
     "llama3": _llama3,
     "proportional": _proportional,
 }
-_NAMES = {**{name: name for name in _KINDS}, "su": "longrope", "mrope": "default"}
