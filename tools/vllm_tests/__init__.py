@@ -1,6 +1,6 @@
 """Runs vLLM's own tests against Quire, and writes which pass, and why others do not.
 
-    pip download --no-deps --no-binary vllm --no-clean vllm==0.32.0   (the source distribution)
+    pip download --no-deps --no-binary vllm --no-clean vllm==0.33.0   (the source distribution)
     python -m tools.vllm_tests run [--model DIRECTORY] SOURCE RESULTS [FILE ...]
     python -m tools.vllm_tests examples SOURCE RESULTS
     python -m tools.vllm_tests page SOURCE RESULTS

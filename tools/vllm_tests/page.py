@@ -86,7 +86,7 @@ _EARLIER_RESULTS = "earlier"
 _TEXTS_OF_REPLIES = "## Texts of replies"
 _TEXT = """# vLLM's own tests
 
-What comes of the tests and examples in the source distribution of vLLM 0.32.0, run against Quire as
+What comes of the tests and examples in the source distribution of vLLM 0.33.0, run against Quire as
 they are: with the model that is bundled, on a CPU, without a hub. Written by
 `python -m tools.vllm_tests`, whose docstring says how to make it again.
 [from_vllm.md](from_vllm.md) says what is the same, and what differs on purpose.

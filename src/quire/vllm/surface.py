@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from quire.vllm.parser_names import PARSER_SURFACE
 
-VLLM_VERSION = "0.32.0"
+VLLM_VERSION = "0.33.0"
 """The version of vLLM that has these names."""
 
 SURFACE: dict[str, dict[str, str]] = {

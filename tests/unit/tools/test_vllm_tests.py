@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import shutil
 import subprocess
 import sys
+import types
 from pathlib import Path
 
 import pytest
@@ -198,3 +200,17 @@ def test_only_tests_that_use_a_missing_name_fail(tmp_path: Path) -> None:
         if name not in passed:
             assert outcome == "failed", name
             assert "Quire has no vllm.v1." in text or "vllm.config.VllmConfig: " in text, name
+
+
+def test_the_stand_in_for_a_server_makes_urls_as_vllms(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "tests.placeholders", types.SimpleNamespace(of_tests=None))
+    path = Path(sorting.__file__).parent / "stand_ins" / "utils.py"
+    spec = importlib.util.spec_from_file_location("stand_in_utils", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    server = object.__new__(module.RemoteOpenAIServer)
+    server.host, server.port = "127.0.0.1", 1
+    for parts in (("v2/embed",), ("/v2/embed",), ("v2", "embed/"), ("/v2/", "", "/embed")):
+        assert server.url_for(*parts) == "http://127.0.0.1:1/v2/embed"

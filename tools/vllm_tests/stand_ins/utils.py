@@ -104,7 +104,7 @@ class RemoteOpenAIServer:
         return f"http://{self.host}:{self.port}"
 
     def url_for(self, *parts: str) -> str:
-        return "/".join((self.url_root, *parts))
+        return "/".join((self.url_root, *(part.strip("/") for part in parts if part)))
 
     def get_client(self, **options: Any) -> openai.OpenAI:
         return openai.OpenAI(**self._of_client(options))

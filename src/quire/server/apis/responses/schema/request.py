@@ -7,9 +7,9 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from quire.server.apis.chat.schema import ReasoningEffort
 from quire.server.apis.responses.schema.items import Item
 from quire.server.apis.responses.tools import ToolFields
+from quire.server.args import ReasoningEffort
 from quire.server.generation.request_fields import CacheSalt, Int64, TokenId
 
 Identifier = Annotated[str, Meta(max_length=512)]
