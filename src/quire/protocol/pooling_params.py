@@ -40,6 +40,8 @@ class PoolingParams(msgspec.Struct, omit_defaults=True):
     """The segment of each token: 0, or 1 for those of the second text of a pair. Empty: all 0."""
     extra_kwargs: dict[str, Any] | None = None
     """Accepted and not used."""
+    late_chunking_params: Any = None
+    """Must be None: the task token_embed gives the vectors of all tokens, which can be averaged."""
 
     def __post_init__(self) -> None:
         for name in ("use_activation", "skip_reading_prefix_cache"):
@@ -48,6 +50,9 @@ class PoolingParams(msgspec.Struct, omit_defaults=True):
         if self.dimensions is not None:
             self.dimensions = as_int("dimensions", self.dimensions)
             _check_positive(self.dimensions)
+        if self.late_chunking_params is not None:
+            wanted = "must be None here; average the vectors that the task token_embed gives"
+            raise _error("late_chunking_params", self.late_chunking_params, wanted)
         if self.task in _REMOVED:
             raise RequestError(_REMOVED[str(self.task)], parameter="task", value=self.task)
         if self.task is not None and self.task not in POOLING_TASKS:

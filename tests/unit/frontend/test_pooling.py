@@ -119,3 +119,10 @@ def test_a_text_that_is_not_finite_fails_alone(tmp_path: Path) -> None:
                 llm.embed(["the sky", "red", "blue"], use_tqdm=False)
             good = llm.embed(["the sky", "blue"], use_tqdm=False)
             assert all(np.isfinite(one.outputs.embedding).all() for one in good)
+
+
+def test_late_chunking_is_refused_by_name() -> None:
+    assert PoolingParams(late_chunking_params=None) == PoolingParams()
+    with pytest.raises(RequestError, match="late_chunking_params must be None here") as caught:
+        PoolingParams(task="token_embed", late_chunking_params={"chunk_size": 4})
+    assert caught.value.parameter == "late_chunking_params"

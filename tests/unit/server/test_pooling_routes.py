@@ -124,6 +124,15 @@ def test_embeddings_in_all_forms(embedder: Client) -> None:
     assert np.allclose(np.frombuffer(base64.b64decode(half), ">f2"), first, atol=1e-3)
 
 
+def test_vectors_of_tokens(tmp_path: Path) -> None:
+    client = Client(write_encoder(tmp_path), pooler_config={"task": "token_embed"})
+    found = client.post("/v1/embeddings", input="the sky", late_chunking_params=None)
+    pooled = client.post("/pooling", input="the sky", task="token_embed")
+    assert found["data"][0]["embedding"] == pooled["data"][0]["data"]
+    assert np.shape(found["data"][0]["embedding"]) == (found["usage"]["prompt_tokens"], 32)
+    client.close()
+
+
 def test_vectors_as_bytes(embedder: Client) -> None:
     """The header `metadata` says where each vector is; `bytes_only` leaves it out."""
     texts = ["the sky", "blue"]
@@ -375,6 +384,7 @@ def test_truncation(embedder: Client) -> None:
         ({"input": "a", "dimensions": 9}, "only supports Matryoshka dimensions [8, 32]"),
         ({"input": "a", "dimensions": 0}, "dimensions must be greater than 0"),
         ({"input": "a", "encoding_format": "bits"}, "encoding_format"),
+        ({"input": "a", "late_chunking_params": {"chunk_size": 4}}, "late_chunking_params"),
         ({"input": "a", "prompt_name": "query"}, "prompt_name must be one of the model's: none"),
         ({"input": [[]]}, "cannot be empty"),
     ],

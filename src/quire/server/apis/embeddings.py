@@ -21,6 +21,7 @@ from quire.server.apis.chat.schema import ChatMessage
 from quire.server.apis.endpoint import Routes
 from quire.server.apis.text.schema import TokenizeRequest
 from quire.server.bodies.json_http import json_response
+from quire.server.generation.limits import refuse_other_values
 from quire.server.generation.pooling import (
     EmbedDtype,
     Endianness,
@@ -69,6 +70,7 @@ class EmbeddingRequest(VectorFields, kw_only=True):
 
     prompt_name: str | None = None
     """Which of the model's prompts is put before each text; by default the model's default."""
+    late_chunking_params: Any = None
 
 
 class PoolingRequest(VectorFields, kw_only=True):
@@ -86,8 +88,8 @@ class EmbeddingItem(msgspec.Struct, kw_only=True):
 
     index: Count
     object: Literal["embedding"] = "embedding"
-    embedding: list[float] | str
-    """A string is base64."""
+    embedding: list[float | list[float]] | str
+    """A list for each token where the model gives a vector for each; a string is base64."""
 
 
 class EmbeddingResponse(ListReply[EmbeddingItem], kw_only=True):
@@ -126,10 +128,11 @@ ROUTES = Routes("pooling")
 
 @ROUTES.on("POST", "/v1/embeddings", gives="embed", response=EmbeddingResponse)
 async def embeddings(http: Request, request: EmbeddingRequest) -> Response:
-    """A vector for each text."""
+    """A vector for each text, or for each of its tokens, as the model gives it."""
     job = PoolingJob.of(http, request, "embd")
-    job.require("embed")
-    params = request.params("embed")
+    job.require("embed", "token_embed")
+    refuse_other_values(request, {"late_chunking_params": (None,)})
+    params = request.params()
     params.dimensions, params.prompt_name = request.dimensions, request.prompt_name
     return await _answer(job, request, params, partial(_vectors, job, request, _embeddings))
 
