@@ -127,7 +127,8 @@ def give_room(work: Path, text: str) -> None:
     if not path.exists():
         return
     config = json.loads(path.read_text())
-    config["max_position_embeddings"] = _asked_room(text)
+    inner = config.get("text_config", config)  # of a model with images
+    inner["max_position_embeddings"] = _asked_room(text)
     path.write_text(json.dumps(config))
 
 
