@@ -44,7 +44,7 @@ def test_a_text_with_a_call_whole_and_streamed() -> None:
     assert parser.prev_tool_call_arr == [{"name": "f", "arguments": '{"a": 1}'}]
     assert parser.get_remaining_unstreamed_args() == ""
     asked = request()
-    assert asked.skip_special_tokens is True
+    assert asked.skip_special_tokens is None
     assert parser.adjust_request(asked).skip_special_tokens is False
 
 
