@@ -143,8 +143,8 @@ class ServerArgs:
     tool_call_parser: str | None = None
     """How the model writes calls of tools: a name of vLLM's, such as `hermes`, or `mistral_list`
     for the Mistral models that write a list of calls; `hf` or `beam`: as the checkpoint's
-    response_template says; `none`: calls stay text. By default it is found from the checkpoint (quire explain MODEL
-    prints it)."""
+    response_template says; `none`: calls stay text. By default it is found from the checkpoint
+    (quire explain MODEL prints it)."""
     tool_parser_plugin: str = ""
     """File of Python with parsers of calls, subclasses of vLLM's `ToolParser`, of which
     --tool-call-parser names one. Its code runs in the server."""
