@@ -8,9 +8,10 @@
 (In the repository, with src in PYTHONPATH.) `run` runs all files that could pass, or those named,
 several in a process, and keeps what came of each in the folder RESULTS. `--model` names another
 model than the bundled one, for a folder of results of its own. A folder has results of one state
-of the code. Tests need pytest-asyncio, pytest-timeout, psutil, fastapi, rapidfuzz and
-openai-harmony, and an idle machine: tests of servers have a time limit. `examples` does the same
-with the examples of vLLM's documentation, of which some are clients of a server at port 8000.
+of the code. Tests need pytest-asyncio, pytest-timeout, psutil, fastapi, rapidfuzz, openai-harmony,
+partial-json-parser and pybase64, and an idle machine: tests of servers have a time limit. Adapters
+are of random numbers, and pictures of one colour. `examples` does the same with the examples of
+vLLM's documentation, of which some are clients of a server at port 8000.
 `page` sorts the results into docs/vllm_tests.md. For a file without a result it takes that in the
 folder RESULTS/earlier, else what the page says, and marks the row.
 

@@ -54,6 +54,7 @@ _REASONS: tuple[tuple[str, str], ...] = (
     (r"runner='pooling'", "pooling models"),
     (r"_validate_trace_replay", "a private part of vLLM"),
     (r"Check your internet connection", "a model of the hub"),
+    (r"partial_json_parser|pybase64", "a package that is not installed"),
     (r"trust-request-chat-template", "no template from a request is trusted (security.md)"),
     (r"(?i)watermark", "texts are not watermarked (scope.md)"),
     (r"fixture '\w+' not found", "a part of vLLM's tests that needs a GPU"),
@@ -170,8 +171,8 @@ def page(source: Path, results: Path, before: str = "") -> str:
              "why some fail"],
             (row.cells(name) for name, row in shown.items()),
         ),
-        "## Files without a row\n\nThey are about something that Quire does not have, or every "
-        "test in them uses a private part of\nvLLM.\n",
+        "## Files without a row\n\nThey are about something that Quire or the bundled model does "
+        "not have, or every test in them uses\na private part of vLLM.\n",
         table(["files", "why"], ([str(n), why] for why, n in not_run.most_common())),
         "## Examples\n\nThose that fit a model of text; others need pooling models, images, LoRA, "
         "GPUs or services.\n",
