@@ -46,8 +46,8 @@ _OLD = "vLLM 0.33 has no such package either; it belonged to the engine of earli
 MISSING_NAMES: dict[str, dict[str, str]] = {
     _LORA: {"vllm.config": "LoRAConfig"},
     _POOLING: {
-        "vllm.outputs": "LateChunk LateChunkingMetadata RequestError",
-        "vllm.pooling_params": "LateChunkingParams LateInteractionParams",
+        "vllm.outputs": "RequestError",
+        "vllm.pooling_params": "LateInteractionParams",
     },
     _PARSERS: {"vllm.config": "ReasoningConfig"},
     _WATERMARK: {
