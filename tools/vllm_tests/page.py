@@ -93,7 +93,8 @@ they are: with the model that is bundled, on a CPU, without a hub. Written by
 [from_vllm.md](from_vllm.md) says what is the same, and what differs on purpose.
 
 A name of vLLM that Quire does not have is a placeholder, which fails the tests that use it; these
-are counted apart from those that fail. The K/V store is off, as vLLM has none by default.
+are counted apart from those that fail. The K/V store is off, as vLLM has none by default. Rows that
+are marked as earlier may be of the tests of vLLM 0.32.0.
 
 """
 
