@@ -87,9 +87,16 @@ logger = get_logger("quire.server.access")
 _WELL_FORMED = re.compile(rb"[A-Za-z0-9._~:/+=@,-]+")
 _QUIET_PATHS = frozenset(
     {
-        "/health", "/v1/health", "/live", "/ready", "/readyz", "/ping", "/metrics", "/load",
+        "/health",
+        "/v1/health",
+        "/live",
+        "/ready",
+        "/readyz",
+        "/ping",
+        "/metrics",
+        "/load",
         "/quire/live",
-    }  # fmt: skip
+    }
 )
 
 
