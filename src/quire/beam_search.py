@@ -16,7 +16,15 @@ from quire import env
 from quire.adapters.request import LoRARequest
 from quire.errors import quoted
 from quire.outputs import Logprob
-from quire.param_checks import as_float, as_int, check_rules, checked_stop, error
+from quire.param_checks import (
+    MAX_LOGPROB_TOKEN_IDS,
+    as_float,
+    as_int,
+    check_rules,
+    checked_allowed_token_ids,
+    checked_stop,
+    error,
+)
 from quire.structured.params import StructuredOutputsParams, structured_outputs_of
 
 MAX_LENGTH_PENALTY = 16.0
@@ -40,9 +48,9 @@ class BeamSearchParams(msgspec.Struct, omit_defaults=True):
     """In [0, 2]. Sequences are compared by the log-probabilities that `logprobs_mode` names: the
     raw ones do not depend on the temperature."""
     length_penalty: float = 1.0
-    """A sequence's score is the sum of its log-probabilities, divided by this power of its length,
-    prompt included, end-of-sequence token not. Larger values favour longer sequences; in
-    [-16, 16]."""
+    """A sequence's score is the sum of its log-probabilities, divided by this power of the number
+    of its generated tokens, end-of-sequence token included. Larger values favour longer sequences;
+    in [-16, 16]."""
     include_stop_str_in_output: bool = False
     """Keep stop strings in the text, and the end-of-sequence token in the token ids of the server's
     replies; `LLM.beam_search` always keeps tokens."""
@@ -53,6 +61,9 @@ class BeamSearchParams(msgspec.Struct, omit_defaults=True):
     """Leave special tokens out of the text."""
     watermarking: bool | None = None
     """Must be None or False: Quire does not watermark text."""
+    allowed_token_ids: list[int] | None = None
+    """Only these tokens can follow, at most 128, without structured_outputs. Their
+    log-probabilities are those among all tokens."""
     stop: str | list[str] | None = None
     """Strings that end a sequence; vLLM has none. Not part of the text unless
     `include_stop_str_in_output`."""
@@ -63,6 +74,7 @@ class BeamSearchParams(msgspec.Struct, omit_defaults=True):
         self.temperature = as_float("temperature", self.temperature)
         self.length_penalty = as_float("length_penalty", self.length_penalty)
         self.stop = checked_stop(self.stop)
+        self.allowed_token_ids = checked_allowed_token_ids(self.allowed_token_ids)
         for name in _FLAGS:
             value = getattr(self, name)
             if not isinstance(value, bool):
@@ -72,6 +84,7 @@ class BeamSearchParams(msgspec.Struct, omit_defaults=True):
             message = f"watermarking must be None or False, got {quoted(self.watermarking)}."
             raise error("watermarking", self.watermarking, message)
         self._check_ranges()
+        self._check_allowed()
 
     def verify(self) -> None:
         """Validates again, after fields were assigned. Raises RequestError."""
@@ -89,6 +102,17 @@ class BeamSearchParams(msgspec.Struct, omit_defaults=True):
             ("length_penalty", abs(penalty) <= MAX_LENGTH_PENALTY, "must be in [-16, 16]"),
         )
         check_rules(self, rules)
+
+    def _check_allowed(self) -> None:
+        ids = self.allowed_token_ids
+        if ids is None:
+            return
+        if self.structured_outputs is not None:
+            message = "allowed_token_ids cannot be used with structured_outputs in a beam search."
+            raise error("allowed_token_ids", ids, message)
+        if len(ids) > MAX_LOGPROB_TOKEN_IDS:
+            most = f"at most {MAX_LOGPROB_TOKEN_IDS} tokens in a beam search, got {len(ids)}"
+            raise error("allowed_token_ids", ids, f"allowed_token_ids must have {most}.")
 
 
 @dataclass

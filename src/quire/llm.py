@@ -244,9 +244,10 @@ class LLM(LLMControl, PoolingMethods, UnsupportedTransfers):
         use_tqdm: Progress = False,
         concurrency_limit: int | None = None,
         prompt_adapter_request: PromptAdapters = None,
+        priority: int | Sequence[int] | None = None,
     ) -> list[BeamSearchOutput]:
         """The best continuations of each prompt by beam search; returns outputs in the prompts'
-        order.
+        order. `priority` is used with the scheduling policy `priority`.
 
         `concurrency_limit`: number of prompts searched at once; None: all. If a prompt is invalid,
         raises RequestError and runs none.
@@ -258,7 +259,7 @@ class LLM(LLMControl, PoolingMethods, UnsupportedTransfers):
         engine, loop = self.llm_engine, self._loop
         adapters = GivenAdapters(lora_request, prompt_adapter_request)
         return search_beams(
-            engine, loop, every, params, use_tqdm, concurrency_limit, adapters=adapters
+            engine, loop, every, params, use_tqdm, concurrency_limit, priority, adapters=adapters
         )
 
     def close(self) -> None:

@@ -300,6 +300,14 @@ def check_for_model(params: Any, vocab_size: int, max_logprobs: int) -> None:
                 f"Requested {kind} logprobs of {wanted}, which is greater than max allowed: "
                 f"{allowed}",
             )
+    outside = outside_vocabulary(params.allowed_token_ids, vocab_size)
+    if outside:
+        raise error(
+            "allowed_token_ids",
+            outside,
+            f"allowed_token_ids contains out-of-vocab token id! {quoted(outside)} are not below "
+            f"the vocabulary size {vocab_size}",
+        )
     for name in ("stop_token_ids", "logit_bias", "logprob_token_ids", "trace_decode_token_ids"):
         outside = outside_vocabulary(getattr(params, name), vocab_size)
         if outside:
@@ -309,14 +317,6 @@ def check_for_model(params: Any, vocab_size: int, max_logprobs: int) -> None:
                 f"token_id(s) {quoted(outside)} in {name} contain out-of-vocab token ids. "
                 f"Vocabulary size: {vocab_size}",
             )
-    outside = outside_vocabulary(params.allowed_token_ids, vocab_size)
-    if outside:
-        raise error(
-            "allowed_token_ids",
-            outside,
-            f"allowed_token_ids contains out-of-vocab token id! {quoted(outside)} are not below "
-            f"the vocabulary size {vocab_size}",
-        )
 
 
 def outside_vocabulary(token_ids: Iterable[int] | None, vocab_size: int) -> list[int]:

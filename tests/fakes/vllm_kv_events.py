@@ -1,4 +1,4 @@
-"""How vLLM 0.32 defines its KV events (`vllm/distributed/kv_events.py`): the oracle of ours.
+"""How vLLM 0.33 defines its KV events (`vllm/distributed/kv_events.py`): the oracle of ours.
 
 Copied without comments; SPDX-License-Identifier: Apache-2.0, by the contributors to vLLM.
 """

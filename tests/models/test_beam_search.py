@@ -94,10 +94,10 @@ def all_by_the_rules(
 
 
 def best_of(
-    every: list[tuple[list[int], float]], width: int, penalty: float, eos: int
+    every: list[tuple[list[int], float]], width: int, penalty: float, num_prompt: int
 ) -> list[tuple[list[int], float]]:
     def score(one: tuple[list[int], float]) -> float:
-        return one[1] / (len(one[0]) - (one[0][-1] == eos)) ** penalty
+        return one[1] / (len(one[0]) - num_prompt) ** penalty
 
     return sorted(every, key=score, reverse=True)[:width]
 
@@ -126,7 +126,7 @@ def test_with_an_end(case: Case, llm: LLM, width: int, monkeypatch: pytest.Monke
     num_ended = 0
     for penalty in (0.0, 1.0, 8.0):
         found = search(llm, prompt, width, length_penalty=penalty)
-        same(found, best_of(every, width, penalty, likely))
+        same(found, best_of(every, width, penalty, len(prompt)))
         num_ended += sum(one.finish_reason == "stop" for one in found)
     assert num_ended or width < 4
     if width > 1:  # of transformers, a width of 1 is no beam search
@@ -134,3 +134,17 @@ def test_with_an_end(case: Case, llm: LLM, width: int, monkeypatch: pytest.Monke
         theirs = of_transformers(case, prompt, width, 0.0, likely)
         for one, (_, total) in zip(found, theirs, strict=True):
             assert one.cum_logprob >= total - 1e-3
+
+
+def test_some_tokens_alone_with_their_logprobs_among_all(case: Case, llm: LLM) -> None:
+    prompt, allowed = prompt_of(case, 33), [5, 9, 2, 11]
+    found = search(llm, prompt, 3, allowed_token_ids=allowed, length_penalty=0.0)
+    assert len({tuple(one.tokens) for one in found}) == 3
+    for one in found:
+        own = one.tokens[len(prompt) :]
+        assert {*own} <= {*allowed}
+        assert abs(one.cum_logprob - sum_of(case, prompt, one.tokens)) < 1e-3
+        assert [{*each} for each in one.logprobs] == [{*allowed}] * len(own)
+    [best] = search(llm, prompt, 1, allowed_token_ids=allowed, length_penalty=0.0)
+    row = next_logprobs(case, [prompt])[0, -1]
+    assert best.tokens[len(prompt)] == max(allowed, key=lambda token: float(row[token]))

@@ -16,7 +16,7 @@ from safetensors.numpy import load_file, save_file
 
 from quire import LLM
 from quire.errors import CheckpointError, ConfigError, RequestError, UnsupportedModelError
-from quire.protocol.pooling_params import PoolingParams
+from quire.protocol.pooling_params import LateChunkingParams, PoolingParams
 
 Floats = NDArray[np.float32]
 
@@ -558,6 +558,27 @@ def test_the_heads_of_bge_m3(tmp_path: Path) -> None:
     with LLM(str(tmp_path), **options) as llm:  # type: ignore[arg-type]
         [dense] = llm.embed([ids], use_tqdm=False)
     assert np.allclose(dense.outputs.embedding, unit(hidden[0].numpy()), atol=1e-5)
+
+
+def test_pieces_of_a_text_have_the_means_of_their_tokens(tmp_path: Path) -> None:
+    bert(tmp_path)
+    config = {"task": "token_embed"}
+    chunked = PoolingParams(late_chunking_params=LateChunkingParams(2))
+    with LLM(str(tmp_path), dtype="float32", pooler_config=config) as llm:  # type: ignore[arg-type]
+        plain = PoolingParams(use_activation=False)
+        [tokens, other] = llm.encode(
+            TEXTS[:2], [plain, chunked], pooling_task="token_embed", use_tqdm=False
+        )
+        [same] = llm.encode(TEXTS[0], chunked, pooling_task="token_embed", use_tqdm=False)
+        rows = tokens.outputs.data.astype(np.float64)
+        wanted = [unit(rows[n : n + 2].mean(axis=0)) for n in range(0, len(rows), 2)]
+        assert np.allclose(same.outputs.data, wanted, atol=1e-6)
+        assert tokens.late_chunking is None
+        assert other.late_chunking is not None
+        assert len(other.late_chunking.chunks) == len(other.outputs.data)
+        assert other.late_chunking.chunks[-1].token_range[1] == len(other.prompt_token_ids)
+        with pytest.raises(RequestError, match=r"must be None in LLM\.score"):
+            llm.score(TEXTS[0], TEXTS[1], pooling_params=chunked, use_tqdm=False)
 
 
 def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from quire.env.without_effect import DROPPED, WITHOUT_EFFECT
 from quire.errors import ConfigError
 from quire.planning import environment
 from quire.planning.environment import check_environment
-from quire.units import GiB
+from quire.units import GiB, MiB
 
 
 @pytest.fixture(autouse=True)
@@ -27,7 +27,7 @@ def _no_variables(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_table_has_every_name_once() -> None:
     dropped = {"VLLM_TORCH_PROFILER_DIR"}  # vLLM has, and the variable works here
-    assert len({*VARIABLES, *WITHOUT_EFFECT} - dropped) == 301
+    assert len({*VARIABLES, *WITHOUT_EFFECT} - dropped) == 303
     assert not set(VARIABLES) & (WITHOUT_EFFECT | DROPPED)
     assert all(entry.text for entry in VARIABLES.values())
 
@@ -114,6 +114,26 @@ def test_defaults_of_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("VLLM_MAX_N_SEQUENCES", "few")
     with pytest.raises(ConfigError, match="VLLM_MAX_N_SEQUENCES must be a number"):
         server_defaults()
+
+
+def test_the_size_of_bodies(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VLLM_HTTP_MAX_REQUEST_BODY_SIZE", "1048576")
+    assert server_defaults() == {"max_body_bytes": 1 << 20}
+    for text in ("0", "-1"):
+        monkeypatch.setenv("VLLM_HTTP_MAX_REQUEST_BODY_SIZE", text)
+        with pytest.raises(ConfigError, match="VLLM_HTTP_MAX_REQUEST_BODY_SIZE must be more than"):
+            server_defaults()
+
+
+def test_the_bytes_that_a_request_may_fetch(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert env.max_download_bytes() == 256 * MiB
+    for text, size in (("1", MiB), ("0", 0)):
+        monkeypatch.setenv("VLLM_MAX_MEDIA_REQUEST_DOWNLOAD_SIZE_MB", text)
+        assert env.max_download_bytes() == size
+    for text in ("-1", "2.5", "many"):
+        monkeypatch.setenv("VLLM_MAX_MEDIA_REQUEST_DOWNLOAD_SIZE_MB", text)
+        with pytest.raises(ConfigError, match="VLLM_MAX_MEDIA_REQUEST_DOWNLOAD_SIZE_MB must be"):
+            env.max_download_bytes()
 
 
 def test_what_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -30,6 +30,7 @@ ABSENT_COMMANDS = {
     "preload": "weights are mapped from their files, which the system keeps in its cache",
     "snapshot": "a start takes a second; `quire quantize` makes it shorter",
     "download-kernels": "the kernels are in the package",
+    "bench forward": "`quire bench latency` measures steps of batches of a given size",
     "bench mm-processor": "the decoding of images is not measured apart",
 }
 """Commands of vLLM that Quire does not have, and what to do instead, or why."""

@@ -14,7 +14,7 @@ ABSENT: dict[str, tuple[str, ...]] = {
     "the K/V that is kept beyond the KV cache has its own metrics: `quire:kv_store_*`": (
         "vllm:external_prefix_cache_queries", "vllm:external_prefix_cache_hits",
         "vllm:num_requests_kv_fetch_by_stage", "vllm:kv_offload_*", "vllm:simple_kv_offload_*",
-        "vllm:nixl_*", "vllm:mooncake_store_*", "vllm:hf3fs_*", "vllm:hisparse_*",
+        "vllm:nixl_*", "vllm:mooncake_*", "vllm:umbp_*", "vllm:hf3fs_*", "vllm:hisparse_*",
     ),
     "the rows of images are kept, but not counted": ("vllm:mm_cache_queries", "vllm:mm_cache_hits"),
     "the number of adapters has no limit, so their names are not labels": (

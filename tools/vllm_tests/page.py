@@ -54,6 +54,7 @@ _REASONS: tuple[tuple[str, str], ...] = (
     (r"runner='pooling'", "pooling models"),
     (r"_validate_trace_replay", "a private part of vLLM"),
     (r"Check your internet connection", "a model of the hub"),
+    (r"partial_json_parser|pybase64", "a package that is not installed"),
     (r"trust-request-chat-template", "no template from a request is trusted (security.md)"),
     (r"(?i)watermark", "texts are not watermarked (scope.md)"),
     (r"fixture '\w+' not found", "a part of vLLM's tests that needs a GPU"),
@@ -86,13 +87,14 @@ _EARLIER_RESULTS = "earlier"
 _TEXTS_OF_REPLIES = "## Texts of replies"
 _TEXT = """# vLLM's own tests
 
-What comes of the tests and examples in the source distribution of vLLM 0.32.0, run against Quire as
+What comes of the tests and examples in the source distribution of vLLM 0.33.0, run against Quire as
 they are: with the model that is bundled, on a CPU, without a hub. Written by
 `python -m tools.vllm_tests`, whose docstring says how to make it again.
 [from_vllm.md](from_vllm.md) says what is the same, and what differs on purpose.
 
 A name of vLLM that Quire does not have is a placeholder, which fails the tests that use it; these
-are counted apart from those that fail. The K/V store is off, as vLLM has none by default.
+are counted apart from those that fail. The K/V store is off, as vLLM has none by default. Rows that
+are marked as earlier may be of the tests of vLLM 0.32.0.
 
 """
 
@@ -170,8 +172,8 @@ def page(source: Path, results: Path, before: str = "") -> str:
              "why some fail"],
             (row.cells(name) for name, row in shown.items()),
         ),
-        "## Files without a row\n\nThey are about something that Quire does not have, or every "
-        "test in them uses a private part of\nvLLM.\n",
+        "## Files without a row\n\nThey are about something that Quire or the bundled model does "
+        "not have, or every test in them uses\na private part of vLLM.\n",
         table(["files", "why"], ([str(n), why] for why, n in not_run.most_common())),
         "## Examples\n\nThose that fit a model of text; others need pooling models, images, LoRA, "
         "GPUs or services.\n",

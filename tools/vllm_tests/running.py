@@ -15,6 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from tools.vllm_parsers.record import write_tokenizer
+from tools.vllm_tests.adapter import write_adapter
 from tools.vllm_tests.sorting import test_files
 
 import quire
@@ -95,7 +96,7 @@ def result_file(results: Path, name: str) -> Path:
 
 def furnish(work: Path, source: Path, model: Path = DEMO_MODEL_PATH) -> None:
     """Fills a directory with vLLM's tests, but for the files that stand-ins replace, and with a
-    copy of a model's directory."""
+    copy of a model's directory and an adapter of it."""
     shutil.copytree(source / "tests", work / "tests")
     for path in _STAND_INS.rglob("*.py"):
         shutil.copy(path, work / "tests" / path.relative_to(_STAND_INS))
@@ -103,6 +104,9 @@ def furnish(work: Path, source: Path, model: Path = DEMO_MODEL_PATH) -> None:
     shutil.copytree(model, work / "model")
     shutil.copytree(DEMO_MODEL_PATH, work / "marks")
     write_tokenizer(work / "marks" / "tokenizer.json")
+    write_adapter(work / "adapter", work / "model")
+    for path in (work / "adapter").glob("*"):  # a hub id may be that of a model or of an adapter
+        shutil.copy(path, work / "model" / path.name)
 
 
 def link_models(work: Path, text: str, model: str = "model") -> None:
@@ -123,7 +127,8 @@ def give_room(work: Path, text: str) -> None:
     if not path.exists():
         return
     config = json.loads(path.read_text())
-    config["max_position_embeddings"] = _asked_room(text)
+    inner = config.get("text_config", config)  # of a model with images
+    inner["max_position_embeddings"] = _asked_room(text)
     path.write_text(json.dumps(config))
 
 

@@ -11,11 +11,11 @@ from quire.vllm.missing import explain, missing_names
 from quire.vllm.surface import SURFACE, surface_names
 
 FEATURES: dict[str, tuple[str, ...]] = {
-    "pooling models": (
+    "pooling models; the bundled model generates": (
         "pooling", "generation_ppl_test", "test_pooling", "generative_scoring",
         "test_multi_vector", "pooling_mteb_test",
     ),
-    "images, audio, video": (
+    "images, audio, video; the bundled model has text alone": (
         "multimodal", "speech_to_text", "_vlm", "test_chat_completion_with_prompt_embeds",
         "with_prompt_embeds", "test_short_mm", "audio", "terratorch",
     ),
@@ -30,8 +30,8 @@ FEATURES: dict[str, tuple[str, ...]] = {
     ),
     "other engines' K/V transfer": ("kv_connector", "kv_offload", "ec_connector", "kv_transfer"),
     "models and weights that are not here": (
-        "tests/models/", "tests/evals", "model_executor", "quantization", "plugins_tests",
-        "offload",
+        "tests/models/", "tests/evals", "model_executor", "quantization", "plugins_tests/test_",
+        "plugins_tests/gguf", "plugins_tests/bitsandbytes", "offload",
         "tool_use/mistral", "tool_use/test_chat_completions", "tool_use/test_parallel",
         "tool_use/test_tool_calls", "test_no_bad_words", "linear_attn", "replayssm", "correctness",
         "test_accuracy", "test_oracle",

@@ -12,7 +12,7 @@ import os
 from pathlib import Path
 
 from quire.errors import ConfigError, quoted
-from quire.units import GiB
+from quire.units import GiB, MiB
 
 MAX_THREADS = 1024
 """Upper limit of compute threads; above the core count of any machine."""
@@ -178,6 +178,14 @@ def max_bad_words() -> int:
     """`VLLM_MAX_NUM_BAD_WORDS`: maximum number of token sequences for a request's `bad_words`; 128
     by default."""
     return _whole("VLLM_MAX_NUM_BAD_WORDS", "a whole number of at least 1", "try 128") or 128
+
+
+def max_download_bytes() -> int:
+    """`VLLM_MAX_MEDIA_REQUEST_DOWNLOAD_SIZE_MB`: bytes of the files that one request names
+    by URLs, at most; 0: no limit. 256 MiB by default."""
+    name = "VLLM_MAX_MEDIA_REQUEST_DOWNLOAD_SIZE_MB"
+    given = _whole(name, "a whole number of MiB, or 0 for no limit", "try 256", least=0)
+    return (256 if given is None else given) * MiB
 
 
 def server_dev_mode() -> bool:

@@ -71,6 +71,10 @@ VARIABLES: dict[str, Variable] = {
             "VLLM_HTTP_TIMEOUT_KEEP_ALIVE", "works", "seconds that an idle connection is kept",
             "keep_alive_timeout",
         ),
+        Variable(
+            "VLLM_HTTP_MAX_REQUEST_BODY_SIZE", "works", "bytes of a request's body",
+            "max_body_bytes",
+        ),
         Variable("VLLM_MAX_N_SEQUENCES", "works", "largest n of a request", "max_n"),
         Variable("VLLM_MAX_NUM_BAD_WORDS", "works", "token sequences of a request's bad_words"),
         Variable("VLLM_MAX_COMPLETION_PROMPTS", "works", "prompts in a request", "max_prompts"),
@@ -78,6 +82,10 @@ VARIABLES: dict[str, Variable] = {
         Variable(
             "VLLM_CHAT_TEMPLATE_RENDER_TIMEOUT", "works", "seconds for a chat template",
             "template_timeout",
+        ),
+        Variable(
+            "VLLM_MAX_MEDIA_REQUEST_DOWNLOAD_SIZE_MB", "works",
+            "MiB of the files that one request names by URLs; 256 by default, 0: no limit",
         ),
         Variable(
             "VLLM_TORCH_PROFILER_DIR", "works",
@@ -92,6 +100,11 @@ VARIABLES: dict[str, Variable] = {
         Variable("VLLM_COMPUTE_NANS_IN_LOGITS", "always so", "logits are always checked"),
         Variable("VLLM_RAISE_ON_LOGIT_NANS", "always so", "such a request ends with an error"),
         Variable("VLLM_DISABLE_REQUEST_ID_RANDOMIZATION", "always so", "ids stay unchanged"),
+        Variable("VLLM_CHAT_TEMPLATE_FUEL", "always so", "no template of a request is rendered"),
+        Variable(
+            "VLLM_MAX_MEDIA_REQUEST_DECODE_BYTES", "always so",
+            "the pixels of a picture, and the time for all files of a request, are limited",
+        ),
         Variable("VLLM_DISABLE_LOG_LOGO", "always so", "no logo is printed"),
         Variable("VLLM_LOGGING_COLOR", "always so", "the log has no colours"),
         Variable("VLLM_ENABLE_V1_MULTIPROCESSING", "always so", "results are the same"),
@@ -145,4 +158,8 @@ def server_defaults() -> dict[str, float]:
             raise ConfigError(
                 f"{entry.name} must be a number ({entry.text}), got {quoted(text)}"
             ) from None
+        if not found[entry.option] > 0:
+            raise ConfigError(
+                f"{entry.name} must be more than 0 ({entry.text}), got {quoted(text)}; unset it"
+            )
     return found

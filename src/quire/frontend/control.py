@@ -18,7 +18,7 @@ import msgspec
 
 from quire.adapters import AnyAdapterRequest, LoRARequest, PromptAdapterRequest
 from quire.core.pausing import PauseMode, check_level, check_mode, check_tags
-from quire.errors import ConfigError
+from quire.errors import ConfigError, quoted
 
 Params = ParamSpec("Params")
 Result = TypeVar("Result")
@@ -144,10 +144,16 @@ def start_profile(
     *,
     delay_iterations: int | None = None,
     max_iterations: int | None = None,
+    profiler_kwargs: Mapping[str, Any] | None = None,
 ) -> Operation[None]:
     """Records the engine's steps from now on: after `delay_iterations` of them, at most
     `max_iterations` (0: all); None: as `profiler_config` says. `profile_prefix` begins the file's
-    name. Raises ConfigError without a directory, and in another session."""
+    name. Raises ConfigError without a directory, in another session, and for `profiler_kwargs`."""
+    if profiler_kwargs:
+        raise ConfigError(
+            f"profiler_kwargs must be None or empty, got {quoted(profiler_kwargs)}: they are "
+            "arguments of torch's profiler, which is not used here"
+        )
     yield Command("start_profile", (profile_prefix, delay_iterations, max_iterations))
 
 

@@ -159,6 +159,7 @@ class RequestRecord:
             sum(one.num_cached_tokens for one in completions),
             True,
             error=self.error,
+            late_chunking=None if self.error else self.input.late_chunks,
         )
 
     def _of(self, outputs: list[CompletionOutput]) -> RequestOutput:

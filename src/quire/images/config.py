@@ -21,6 +21,8 @@ class ImagesConfig:
     """The folder below which `file://` URLs may point; "": none may."""
     domains: tuple[str, ...] = ()
     """Domains from which files may be fetched."""
+    download_bytes: int = 0
+    """Bytes of the files that one request names by URLs, at most; 0: any number."""
     cache_bytes: int = 1 << 28
     """Bytes of the rows of encoded images or sounds that are kept, at most."""
     pixel_bytes: int = 1 << 26

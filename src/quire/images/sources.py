@@ -26,6 +26,24 @@ _MAX_TEXT = MAX_FILE_BYTES * 4 // 3 + 4
 """Most characters of base64."""
 
 
+class DownloadLimit:
+    """How many bytes the files of one request may have together, if they are fetched."""
+
+    def __init__(self, num_bytes: int) -> None:
+        """0: any number."""
+        self._most = self._left = num_bytes
+
+    def spend(self, num_bytes: int) -> None:
+        """Counts a file. Raises RequestError if no more is left."""
+        self._left -= num_bytes
+        if self._most and self._left < 0:
+            raise RequestError(
+                "the files that one request names by URLs must have at most "
+                f"{format_bytes(self._most)} together "
+                "(VLLM_MAX_MEDIA_REQUEST_DOWNLOAD_SIZE_MB): send fewer or smaller ones"
+            )
+
+
 @dataclass(frozen=True, slots=True)
 class ImageSources:
     """Reads the files that a configuration allows."""
@@ -33,11 +51,13 @@ class ImageSources:
     config: ImagesConfig
     fetcher: Fetcher
     limit: TimeLimit
+    downloads: DownloadLimit
 
     @classmethod
     def of(cls, config: ImagesConfig, seconds: float = inf) -> ImageSources:
         """With a fetcher for the configured domains. `seconds`: time for all files."""
-        return cls(config, Fetcher(config.domains), TimeLimit(seconds))
+        downloads = DownloadLimit(config.download_bytes)
+        return cls(config, Fetcher(config.domains), TimeLimit(seconds), downloads)
 
     def read(self, url: str) -> bytes:
         """The bytes of the file. Raises RequestError."""
@@ -50,6 +70,7 @@ class ImageSources:
             begin = time.monotonic()
             found = self.fetcher.fetch(url)
             self.limit.spend(time.monotonic() - begin)
+            self.downloads.spend(len(found))
             return found
         raise RequestError(
             f"The URL must be either a HTTP, data or file URL, got {quoted(url[:80])}."

@@ -29,6 +29,25 @@ class PoolingOutput:
         return isinstance(other, PoolingOutput) and np.array_equal(self.data, other.data)
 
 
+@dataclass(frozen=True)
+class LateChunk:
+    """A piece of a text: its tokens and its characters, from the first up to the last one."""
+
+    token_range: tuple[int, int]
+    char_range: tuple[int, int] | None
+    """None: it has special tokens alone."""
+
+
+@dataclass(frozen=True)
+class LateChunkingMetadata:
+    """The pieces of a text that have vectors."""
+
+    chunk_size: int
+    input_tokens: int
+    chunks: list[LateChunk]
+    strategy: str = "fixed_tokens"
+
+
 @dataclass
 class PoolingRequestOutput(Generic[_Output]):
     """The output of one request."""
@@ -40,6 +59,8 @@ class PoolingRequestOutput(Generic[_Output]):
     finished: bool
     error: str | None = field(default=None, kw_only=True)
     """The reason why there is no result."""
+    late_chunking: LateChunkingMetadata | None = field(default=None, kw_only=True)
+    """The pieces of the text, with `late_chunking_params`."""
 
     def with_outputs(self, outputs: object) -> tuple[str, object, list[int], int, bool]:
         """The fields of an output of another kind."""

@@ -58,6 +58,8 @@ TOOL_FORMATS: dict[str, type[ToolFormat]] = {
     "mistral": mistral.MistralCalls,
     "mistral_list": mistral.MistralListCalls,
     "muse_glimmer": muse_glimmer.MuseGlimmerCalls,
+    "muse": muse_glimmer.MuseCalls,
+    "musespark1x": muse_glimmer.MuseCalls,
     "olmo3": pythonic.Olmo3Calls,
     "openai": harmony.HarmonyCalls,
     "phi4_mini_json": lists.Phi4MiniCalls,
@@ -72,6 +74,7 @@ TOOL_FORMATS: dict[str, type[ToolFormat]] = {
     "solar_open": named.SolarOpenCalls,
     "step3": parameter_families.Step3Calls,
     "step3p5": parameter_families.Qwen3CoderCalls,
+    "step5": parameter_families.Qwen3CoderCalls,
     "xlam": bare.XlamCalls,
 }
 """Names for `--tool-call-parser`. If two read a template equally well, detection uses the first."""
@@ -84,6 +87,7 @@ REASONING_FORMATS: dict[str, ReasoningTags] = {
 
 _CHANNELS: tuple[tuple[type[ReplyFormat], str, str], ...] = (
     (harmony.HarmonyFormat, "openai_gptoss", "openai"),
+    (muse_glimmer.MuseFormat, "muse", "muse"),
     (muse_glimmer.MuseGlimmerFormat, "muse_glimmer", "muse_glimmer"),
 )
 """Formats that replace `ReplyFormat`, with their reasoning name and tool name."""

@@ -24,6 +24,18 @@ _REMOVED = {
 }
 
 
+class LateChunkingParams(msgspec.Struct):
+    """Means of the vectors of so many tokens each: pieces of a text that know the whole of it."""
+
+    chunk_size: int
+    """Tokens of a piece, special tokens included; the last piece may have fewer."""
+
+    def __post_init__(self) -> None:
+        self.chunk_size = as_int("chunk_size", self.chunk_size)
+        if self.chunk_size < 1:
+            raise _error("chunk_size", self.chunk_size, "must be greater than 0")
+
+
 class PoolingParams(msgspec.Struct, omit_defaults=True):
     """The parameters of one request. None: as the engine has it."""
 
@@ -40,6 +52,8 @@ class PoolingParams(msgspec.Struct, omit_defaults=True):
     """The segment of each token: 0, or 1 for those of the second text of a pair. Empty: all 0."""
     extra_kwargs: dict[str, Any] | None = None
     """Accepted and not used."""
+    late_chunking_params: LateChunkingParams | None = None
+    """For the task token_embed: the vectors of pieces of a text in place of those of its tokens."""
 
     def __post_init__(self) -> None:
         for name in ("use_activation", "skip_reading_prefix_cache"):
@@ -48,6 +62,10 @@ class PoolingParams(msgspec.Struct, omit_defaults=True):
         if self.dimensions is not None:
             self.dimensions = as_int("dimensions", self.dimensions)
             _check_positive(self.dimensions)
+        chunking = self.late_chunking_params
+        if not isinstance(chunking, LateChunkingParams | None):
+            wanted = "must be LateChunkingParams(chunk_size=256), or None"
+            raise _error("late_chunking_params", chunking, wanted)
         if self.task in _REMOVED:
             raise RequestError(_REMOVED[str(self.task)], parameter="task", value=self.task)
         if self.task is not None and self.task not in POOLING_TASKS:
@@ -70,6 +88,11 @@ class PoolingParams(msgspec.Struct, omit_defaults=True):
         if self.prompt_name and self.prompt_name not in pooling.prompts:
             known = ", ".join(sorted(pooling.prompts)) or "none"
             raise _error("prompt_name", self.prompt_name, f"must be one of the model's: {known}")
+        if self.late_chunking_params is not None and (
+            pooling.task != "token_embed" or pooling.step_tag_id is not None
+        ):
+            wanted = "needs a model with the task token_embed, and no step_tag_id"
+            raise _error("late_chunking_params", self.late_chunking_params, wanted)
         if self.dimensions is not None:
             self._verify_dimensions(self.dimensions, pooling, model)
         wrong = [one for one in self.token_type_ids if not 0 <= one < num_types]

@@ -307,7 +307,7 @@ _REASONS: dict[str, tuple[str, ...]] = {
     "audio comes whole: /v1/audio/transcriptions, and chats (docs/audio.md)": ("/v1/realtime",),
     "what works is /v1/chat/completions, /v1/responses, /v1/messages and /v1/completions": (
         "/v1/messages/render", "/cohere/v2/chat", "/cohere/v2/chat/render",
-        "/v1/systemone",
+        "/v1/systemone", "/v1/decisions",
     ),
     "/inference/v1/generate gives the text of a reply too, with output_mode `text`": (
         "/v1/completions/derender", "/v1/chat/completions/derender",

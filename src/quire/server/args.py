@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ipaddress
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from quire.config.field_types import check_fields
 from quire.errors import ConfigError, quoted
@@ -16,6 +16,8 @@ from quire.redaction import shown
 from quire.units import KiB, MiB
 
 EngineMode = Literal["auto", "thread", "process"]
+ReasoningEffort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
+"""What a request can ask for."""
 ServerLogLevel = Literal["critical", "error", "warning", "info", "debug", "trace"]
 
 _LOOPBACK = frozenset({"localhost"})
@@ -135,11 +137,14 @@ class ServerArgs:
     """What templates get as a message's content: a text, a list of parts, or what they read."""
     default_chat_template_kwargs: dict[str, Any] = field(default_factory=dict)
     """Variables of the chat template that requests do not set themselves."""
+    reasoning_effort_map: dict[str, str] = field(default_factory=dict)
+    """What the chat template gets in place of a request's effort of reasoning, for a template that
+    knows others: {"medium": "low", "xhigh": "max"}. An effort that is not named stays."""
     tool_call_parser: str | None = None
     """How the model writes calls of tools: a name of vLLM's, such as `hermes`, or `mistral_list`
-    for the Mistral models that write a list of calls; `hf`: as the checkpoint's response_template
-    says; `none`: calls stay text. By default it is found from the checkpoint (quire explain MODEL
-    prints it)."""
+    for the Mistral models that write a list of calls; `hf` or `beam`: as the checkpoint's
+    response_template says; `none`: calls stay text. By default it is found from the checkpoint
+    (quire explain MODEL prints it)."""
     tool_parser_plugin: str = ""
     """File of Python with parsers of calls, subclasses of vLLM's `ToolParser`, of which
     --tool-call-parser names one. Its code runs in the server."""
@@ -343,11 +348,22 @@ class ServerArgs:
             for text in (value,) if isinstance(value, str) else value or ():
                 if not text.isascii() or not text.isprintable():
                     raise ConfigError(f"{name} must be printable ASCII, got {quoted(text)}")
+        efforts = get_args(ReasoningEffort)
+        for effort, text in self.reasoning_effort_map.items():
+            if effort not in efforts or not isinstance(text, str):
+                raise ConfigError(
+                    f"reasoning_effort_map must give a text for any of {', '.join(efforts)}, got "
+                    f'{quoted(effort)}: {quoted(text)}; try {{"xhigh": "high"}}'
+                )
         if not self.response_role.isprintable() or not self.response_role:
             raise ConfigError(
                 f"response_role must be a printable text, got {quoted(self.response_role)}; try "
                 "assistant"
             )
+
+    def template_effort(self, effort: str) -> str:
+        """What the chat template gets for an effort that a request asks for."""
+        return self.reasoning_effort_map.get(effort, effort)
 
     @property
     def quiet_paths(self) -> tuple[str, ...]:

@@ -41,11 +41,14 @@ _COMPILED = (
     "it is a compiled library of vLLM, whose kernels take tensors of torch; Quire's own library is "
     "loaded with the first model"
 )
-_OLD = "vLLM 0.32 has no such package either; it belonged to the engine of earlier versions"
+_OLD = "vLLM 0.33 has no such package either; it belonged to the engine of earlier versions"
 
 MISSING_NAMES: dict[str, dict[str, str]] = {
     _LORA: {"vllm.config": "LoRAConfig"},
-    _POOLING: {"vllm.outputs": "RequestError"},
+    _POOLING: {
+        "vllm.outputs": "RequestError",
+        "vllm.pooling_params": "LateInteractionParams",
+    },
     _PARSERS: {"vllm.config": "ReasoningConfig"},
     _WATERMARK: {
         "vllm.config": "WatermarkConfig",
@@ -80,7 +83,8 @@ MISSING_NAMES: dict[str, dict[str, str]] = {
     "outputs do not report which tokens were allowed": {"vllm.outputs": "SamplingMask"},
     _RECORD: {
         "vllm.config": "AttentionConfig CacheConfig DeviceConfig LoadConfig "
-        "ObservabilityConfig SchedulerConfig SpeculativeConfig VllmConfig",
+        "ObservabilityConfig SchedulerConfig SpeculativeConfig VllmConfig "
+        "WatchdogConfig",
     },
     _SERVER: {
         "vllm.entrypoints.openai.api_server": "build_and_serve build_app "

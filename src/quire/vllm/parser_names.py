@@ -42,6 +42,7 @@ mistral mistral MistralToolParser
 olmo3 olmo3 Olmo3PythonicToolParser
 plamo3 plamo3_engine Plamo3EngineToolParser
 muse_glimmer muse_glimmer MuseGlimmerToolParser
+muse muse MuseToolParser
 openai gptoss GptOssToolParser
 phi4_mini_json phi4mini Phi4MiniJsonToolParser
 pythonic pythonic PythonicToolParser
@@ -49,6 +50,7 @@ qwen3_coder qwen3_engine Qwen3EngineToolParser
 seed_oss seed_oss_engine SeedOssEngineToolParser
 step3 step3 Step3ToolParser
 step3p5 step3p5 Step3p5ToolParser
+step5 step5 Step5ToolParser
 inkling inkling InklingEngineToolParser
 xlam xlam xLAMToolParser
 gigachat3 gigachat3 GigaChat3ToolParser
@@ -88,6 +90,7 @@ nemotron_v3 nemotron_v3_engine NemotronV3ParserReasoningAdapter
 olmo3 olmo3 Olmo3ReasoningParser
 plamo3 plamo3_engine Plamo3ParserReasoningAdapter
 muse_glimmer muse_glimmer MuseGlimmerReasoningParser
+muse muse MuseReasoningParser
 qwen3 qwen3_engine Qwen3ParserReasoningAdapter
 seed_oss seed_oss_engine SeedOssParserReasoningAdapter
 step3 step3 Step3ReasoningParser

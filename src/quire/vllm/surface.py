@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from quire.vllm.parser_names import PARSER_SURFACE
 
-VLLM_VERSION = "0.32.0"
+VLLM_VERSION = "0.33.0"
 """The version of vLLM that has these names."""
 
 SURFACE: dict[str, dict[str, str]] = {
@@ -109,9 +109,13 @@ SURFACE: dict[str, dict[str, str]] = {
     "vllm.outputs": {
         "quire": "ClassificationOutput ClassificationRequestOutput CompletionOutput "
         "EmbeddingOutput EmbeddingRequestOutput PoolingOutput PoolingRequestOutput RequestOutput "
-        "ScoringOutput ScoringRequestOutput"
+        "ScoringOutput ScoringRequestOutput",
+        "quire.outputs": "LateChunk LateChunkingMetadata",
     },
-    "vllm.pooling_params": {"quire": "PoolingParams"},
+    "vllm.pooling_params": {
+        "quire": "PoolingParams",
+        "quire.protocol.pooling_params": "LateChunkingParams",
+    },
     "vllm.platforms": {"quire.vllm.own.records": "current_platform"},
     "vllm.entrypoints.chat_utils": {
         "quire.server.plugins.records": "make_tool_call_id",

@@ -61,7 +61,10 @@ class PoolingRunner:
                 failed.append(index)
                 continue
             params = self.batch.pooling_params(int(step.rows[index]))
-            rows = self._steps(rows, int(step.rows[index]))
+            if (chunking := params.late_chunking_params) is None:
+                rows = self._steps(rows, int(step.rows[index]))
+            else:
+                rows = chunk_means(rows, chunking.chunk_size)
             found = [finish(row, params, self.pooling) for row in rows]
             data = b"".join(row.astype("<f4").tobytes() for row in found)
             width = len(found[0]) if found else rows.shape[1]
@@ -116,6 +119,13 @@ def _done(step: PreparedStep) -> NDArray[np.intp]:
     """Places of the requests whose last token the step computes."""
     count = len(step.rows)
     return np.arange(count) if step.samples is None else np.flatnonzero(step.samples)
+
+
+def chunk_means(rows: Floats, size: int) -> Floats:
+    """The mean of each `size` rows; the last one may be of fewer. The head of vectors of tokens is
+    linear, so that its order with the mean does not matter."""
+    pieces = [rows[begin : begin + size] for begin in range(0, len(rows), size)]
+    return np.stack([piece.astype(np.float64).mean(axis=0) for piece in pieces]).astype(np.float32)
 
 
 def finish(row: Floats, params: PoolingParams, pooling: PoolingConfig) -> Floats:

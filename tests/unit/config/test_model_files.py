@@ -132,6 +132,17 @@ def test_sampling_defaults_as_vllm_applies_them(tmp_path: Path) -> None:
     assert config.source == str(tmp_path / "generation_config.json")
 
 
+def test_a_model_may_say_that_special_tokens_are_shown(tmp_path: Path) -> None:
+    path = tmp_path / "generation_config.json"
+    path.write_text('{"skip_special_tokens": false}')
+    assert default_sampling_params(read_generation_config(tmp_path, {})) == {
+        "skip_special_tokens": False
+    }
+    path.write_text('{"skip_special_tokens": 0}')
+    with pytest.raises(CheckpointError, match=r"skip_special_tokens is .*not true or false"):
+        default_sampling_params(read_generation_config(tmp_path, {}))
+
+
 def test_old_checkpoints_keep_the_defaults_in_config_json(tmp_path: Path) -> None:
     config = {"temperature": 0.7, "eos_token_id": 2, "hidden_size": 8, "top_p": None}
     values = read_generation_config(tmp_path, config)

@@ -1,4 +1,4 @@
-"""All of vLLM 0.32's engine arguments are known: its defaults pass, by keyword and as options.
+"""All of vLLM 0.33's engine arguments are known: its defaults pass, by keyword and as options.
 
 `vllm_arguments.json` holds its names and defaults (of configuration objects: an empty one), and the
 options of its `add_cli_args`.
@@ -30,7 +30,7 @@ DEFAULTS: dict[str, Any] = VLLM["arguments"]
 
 
 def test_every_name_of_vllm_is_known_and_has_its_default() -> None:
-    assert len(DEFAULTS) == 257
+    assert len(DEFAULTS) == 260
     fields = {field.name for field in dataclasses.fields(Record)}
     assert set(DEFAULTS) <= fields | set(UNSUPPORTED)
     for name, default in DEFAULTS.items():
@@ -76,6 +76,8 @@ def test_each_argument_that_does_nothing_says_why() -> None:
         ("limit_mm_per_prompt", {"image": 0}), ("compilation_config", {"mode": 3}),
         ("compilation_config", 3), ("cudagraph_capture_sizes", [1, 2]),
         ("fully_sharded_loras", True),
+        ("monokernel", True), ("sleep_mode_backend", "criu"), ("mamba_cache_mode", "align"),
+        ("watchdog_config", {"timeout": 300}), ("watchdog_config", {"dump_dir": ""}),
         ("async_scheduling", True),
     ],
 )  # fmt: skip

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -82,7 +83,7 @@ def plain_search(
         beams = sorted(grown, key=lambda one: -one[1])[:width]
 
     def score(one: tuple[list[int], float]) -> float:
-        return one[1] / (len(one[0]) - (one[0][-1] == eos)) ** penalty
+        return one[1] / (len(one[0]) - len(PROMPT)) ** penalty
 
     return sorted([*completed, *beams], key=score, reverse=True)[:width]
 
@@ -112,6 +113,23 @@ def test_the_same_sequences_as_by_the_plain_rules(
         run(search, table)
         found = [(beam.token_ids, beam.cum_logprob) for beam in search.best()]
         assert found == plain_search(table, width, 9, eos, ignore_eos, penalty)
+
+
+def test_every_end_of_sequence_token_ends_a_sequence(
+    make_config: MakeConfig, tokenizer: Tokenizer
+) -> None:
+    config = make_config()
+    config = replace(config, model=replace(config.model, eos_token_ids=(7,)))
+    processor = InputProcessor(config, tokenizer)
+    search = begin_search(processor, "r", PROMPT, BeamSearchParams(4, 9))
+    run(search, Table(7, 6.0))
+    ended = [beam for beam in search.best() if beam.finish_reason == "stop"]
+    assert {beam.stop_reason for beam in ended} == {7, processor.eos_token_id}
+
+
+def test_a_priority_for_each_prompt(processor: InputProcessor) -> None:
+    search = begin_search(processor, "r", PROMPT, BeamSearchParams(2, 3), priority=-4)
+    assert search.base.core_requests[0].priority == -4
 
 
 @pytest.mark.parametrize("width", [1, 3, 6])

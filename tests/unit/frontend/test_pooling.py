@@ -15,6 +15,7 @@ from quire.config.checkpoint.model_files import read_config
 from quire.errors import ConfigError, EngineGenerateError, RequestError
 from quire.models import build_program
 from quire.models.pooling.head import PoolingHead, marked
+from quire.protocol.pooling_params import LateChunkingParams
 
 OPTIONS = {"load_format": "dummy", "backend": "reference", "dtype": "float32"}
 
@@ -119,3 +120,12 @@ def test_a_text_that_is_not_finite_fails_alone(tmp_path: Path) -> None:
                 llm.embed(["the sky", "red", "blue"], use_tqdm=False)
             good = llm.embed(["the sky", "blue"], use_tqdm=False)
             assert all(np.isfinite(one.outputs.embedding).all() for one in good)
+
+
+def test_sizes_of_late_chunks_are_checked() -> None:
+    assert PoolingParams(late_chunking_params=None) == PoolingParams()
+    for size in (0, -1, 2**63, True, 1.5, "4"):
+        with pytest.raises(RequestError, match="chunk_size"):
+            LateChunkingParams(size)  # type: ignore[arg-type]
+    with pytest.raises(RequestError, match="late_chunking_params must be LateChunkingParams"):
+        PoolingParams(late_chunking_params={"chunk_size": 4})  # type: ignore[arg-type]

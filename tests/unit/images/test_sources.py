@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import ClassVar
@@ -135,6 +136,17 @@ def test_files_are_read_below_the_folder_alone(tmp_path: Path) -> None:
         sources.read(f"file://elsewhere{folder}/a.png")
     with pytest.raises(RequestError, match="allowed-local-media-path"):
         ImageSources.of(ImagesConfig(1)).read(f"file://{folder}/a%20b.png")
+
+
+def test_the_files_of_one_request_have_a_limit_together(port: int) -> None:
+    url, fetcher = f"http://a.test:{port}/x", Fetcher(("a.test",), _local)
+    sources = replace(ImageSources.of(ImagesConfig(2, download_bytes=25)), fetcher=fetcher)
+    assert [sources.read(url) for _ in range(2)] == [b"x" * 10] * 2
+    with pytest.raises(RequestError, match="VLLM_MAX_MEDIA_REQUEST_DOWNLOAD_SIZE_MB"):
+        sources.read(url)
+    assert sources.read("data:image/png;base64,aGk=") == b"hi"
+    unlimited = replace(ImageSources.of(ImagesConfig(2)), fetcher=fetcher)
+    assert [unlimited.read(url) for _ in range(4)] == [b"x" * 10] * 4
 
 
 def test_data_urls_hold_base64() -> None:

@@ -87,7 +87,7 @@ def plain_search(
                 (completed if token == eos else grown).append(([*tokens, token], total + logprob))
         beams = sorted(grown, key=lambda one: -one[1])[:width]
     found = [*completed, *beams]
-    return sorted(found, key=lambda o: -o[1] / (len(o[0]) - (o[0][-1] == eos)))[::-1][-width:][::-1]
+    return sorted(found, key=lambda o: -o[1] / (len(o[0]) - len(prompt)))[::-1][-width:][::-1]
 
 
 @pytest.mark.parametrize("width", [1, 3])

@@ -167,6 +167,8 @@ def test_steps_are_recorded(model_dir: Path, tmp_path: Path) -> None:
         assert any("Scheduler.schedule" in event["name"] for event in events)
         with pytest.raises(ConfigError, match="max_iterations"):
             llm.llm_engine.start_profile(max_iterations=-1)
+        with pytest.raises(ConfigError, match="profiler_kwargs must be None or empty"):
+            llm.start_profile(profiler_kwargs={"with_stack": True})
 
 
 def test_nothing_is_recorded_without_a_directory(model_dir: Path) -> None:

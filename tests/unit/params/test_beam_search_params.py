@@ -22,6 +22,7 @@ GOOD: list[tuple[str, list[Any]]] = [
     ("skip_special_tokens", [False]),
     ("structured_outputs", [None, {"regex": "a"}, StructuredOutputsParams(choice=["a"])]),
     ("watermarking", [None, False]),
+    ("allowed_token_ids", [None, [0], [3, 1, 3], list(range(128))]),
 ]
 NUMBERS: list[Any] = [2**63, -(2**63) - 1, math.nan, math.inf, -math.inf, "4", None, [4], True]
 BAD: list[tuple[str, list[Any]]] = [
@@ -34,6 +35,7 @@ BAD: list[tuple[str, list[Any]]] = [
     )),
     ("structured_outputs", [0, "a", ["a"]]),
     ("watermarking", [0, "no", True]),
+    ("allowed_token_ids", [[], [True], 3, "ab", list(range(129))]),
 ]  # fmt: skip
 
 
@@ -46,7 +48,7 @@ def test_defaults_and_order_are_vllms() -> None:
     assert BeamSearchParams.__struct_fields__ == (
         "beam_width", "max_tokens", "ignore_eos", "temperature", "length_penalty",
         "include_stop_str_in_output", "structured_outputs", "skip_special_tokens", "watermarking",
-        "stop",
+        "allowed_token_ids", "stop",
     )  # fmt: skip
 
 

@@ -11,6 +11,8 @@ import numpy as np
 import pytest
 from adapter_writer import write_adapter
 from prompt_adapter_writer import write_prompt_adapter
+from starlette.requests import Request
+from starlette.responses import Response
 from tiny_checkpoint import write_tiny_checkpoint
 
 from quire.adapters import (
@@ -26,6 +28,7 @@ from quire.config.engine_args import EngineArgs
 from quire.errors import ConfigError, RequestError
 from quire.frontend.online.async_llm import AsyncLLM
 from quire.params import SamplingParams
+from quire.server.apis import adapters
 from quire.server.http.problems import HttpError
 from quire.server.served_adapters import ServedAdapters, check_modules
 
@@ -301,3 +304,25 @@ def test_a_slow_resolver_delays_no_other_name(base: Path, tmp_path: Path) -> Non
             engine.shutdown()
 
     asyncio.run(use())
+
+
+def test_sagemaker_has_its_own_names_of_the_routes(monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[object] = []
+
+    async def keep(http: object, request: object) -> Response:
+        del http
+        given.append(request)
+        return Response()
+
+    monkeypatch.setattr(adapters, "load", keep)
+    monkeypatch.setattr(adapters, "unload", keep)
+    asked = adapters.SageMakerAdapter(name="a", src="/b")
+    http = Request({"type": "http", "path_params": {"name": "a"}})
+    asyncio.run(adapters.load_of_sagemaker(http, asked))
+    asyncio.run(adapters.unload_of_sagemaker(http))
+    assert given == [
+        adapters.LoadLoRARequest(lora_name="a", lora_path="/b"),
+        adapters.UnloadLoRARequest(lora_name="a"),
+    ]
+    paths = {(one.method, one.path, one.switch) for one in adapters.ROUTES.endpoints}
+    assert {("POST", "/adapters", "adapters"), ("DELETE", "/adapters/{name}", "adapters")} <= paths

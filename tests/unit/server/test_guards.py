@@ -19,7 +19,10 @@ from quire.server.http.problems import OLLAMA_PREFIX
 from .conftest import Harness, MakeHarness
 
 KEY = "secret-key"
-OPEN = {("GET", path) for path in ("/live", "/ready", "/health", "/v1/health", "/ping", "/version")}
+OPEN = {
+    ("GET", path)
+    for path in ("/live", "/ready", "/readyz", "/health", "/v1/health", "/ping", "/version")
+}
 OPEN |= {("POST", "/ping")}
 
 

@@ -100,3 +100,13 @@ def test_an_effort_that_the_options_name(make_harness: MakeHarness) -> None:
     text = "s:first;u:question;medium"
     assert count(harness, TURNS[:1], thinking={"type": "disabled"}) == len(text)
     harness.model.chat.close()
+
+
+def test_efforts_are_tried_as_the_template_gets_them(make_harness: MakeHarness) -> None:
+    harness = make_harness(reasoning_effort_map={"none": "off", "low": "short"})
+    harness.model.chat = AsyncChatRenderer(
+        ChatTemplates({"default": TAKES + "{{ reasoning_effort }}"}, {})
+    )
+    text = "s:first;u:question;off"
+    assert count(harness, TURNS[:1], thinking={"type": "disabled"}) == len(text)
+    harness.model.chat.close()

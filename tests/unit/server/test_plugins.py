@@ -88,6 +88,9 @@ class ArrowParser(ToolParser):
 class StarParser(ReasoningParser):
     """Reasoning ends at the first star."""
 
+    def set_prompt_token_ids(self, prompt_token_ids):
+        self.num_prompt_tokens = len(prompt_token_ids)
+
     def is_reasoning_end(self, input_ids):
         return any("*" in self.model_tokenizer.decode([one]) for one in input_ids)
 
@@ -99,6 +102,8 @@ class StarParser(ReasoningParser):
         return []
 
     def extract_reasoning(self, model_output, request):
+        if not self.num_prompt_tokens:
+            raise ValueError("there is no prompt")
         reasoning, star, content = model_output.partition("*")
         return reasoning, content if star else None
 
@@ -106,6 +111,8 @@ class StarParser(ReasoningParser):
         self, previous_text, current_text, delta_text, previous_token_ids, current_token_ids,
         delta_token_ids,
     ):
+        if not self.num_prompt_tokens:
+            raise ValueError("there is no prompt")
         reasoning, star, content = delta_text.partition("*")
         return DeltaMessage(reasoning=reasoning or None, content=content or None)
 

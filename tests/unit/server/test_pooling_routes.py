@@ -124,6 +124,39 @@ def test_embeddings_in_all_forms(embedder: Client) -> None:
     assert np.allclose(np.frombuffer(base64.b64decode(half), ">f2"), first, atol=1e-3)
 
 
+def test_vectors_of_tokens(tmp_path: Path) -> None:
+    client = Client(write_encoder(tmp_path), pooler_config={"task": "token_embed"})
+    found = client.post("/v1/embeddings", input="the sky", late_chunking_params=None)
+    pooled = client.post("/pooling", input="the sky", task="token_embed")
+    assert found["data"][0]["embedding"] == pooled["data"][0]["data"]
+    assert np.shape(found["data"][0]["embedding"]) == (found["usage"]["prompt_tokens"], 32)
+    assert "late_chunking" not in found["data"][0]
+    text, options = "a red sky is blue", {"use_activation": False}
+    [tokens] = client.post("/v1/embeddings", input=text, **options)["data"]
+    rows = np.array(tokens["embedding"])
+    for size in (1, 3, 100, 2**62):
+        fields = {"late_chunking_params": {"chunk_size": size}}
+        [item] = client.post("/v1/embeddings", input=text, **options, **fields)["data"]
+        wanted = [rows[n : n + size].mean(axis=0) for n in range(0, len(rows), size)]
+        assert np.allclose(item["embedding"], wanted, atol=1e-6)
+        [unit] = client.post("/v1/embeddings", input=text, **fields)["data"]
+        assert np.allclose(np.linalg.norm(unit["embedding"], axis=1), 1, atol=1e-6)
+        pieces = item["late_chunking"]
+        assert (pieces["chunk_size"], pieces["input_tokens"]) == (size, len(rows))
+        assert [one["token_range"] for one in pieces["chunks"]] == [
+            [n, min(n + size, len(rows))] for n in range(0, len(rows), size)
+        ]
+        chars = [one["char_range"] for one in pieces["chunks"]]
+        if size == 1:  # the first and the last token are special ones
+            assert (chars[0], chars[-1]) == (None, None)
+            assert [text[slice(*one)] for one in chars[1:-1]] == text.split()
+    fields = {"late_chunking_params": {"chunk_size": 2}}
+    assert "needs texts" in client.refused("/v1/embeddings", input=[[2, 9, 3]], **fields)
+    cut = client.refused("/v1/embeddings", input=text, truncate_prompt_tokens=4, **fields)
+    assert "needs a whole text" in cut
+    client.close()
+
+
 def test_vectors_as_bytes(embedder: Client) -> None:
     """The header `metadata` says where each vector is; `bytes_only` leaves it out."""
     texts = ["the sky", "blue"]
@@ -375,6 +408,9 @@ def test_truncation(embedder: Client) -> None:
         ({"input": "a", "dimensions": 9}, "only supports Matryoshka dimensions [8, 32]"),
         ({"input": "a", "dimensions": 0}, "dimensions must be greater than 0"),
         ({"input": "a", "encoding_format": "bits"}, "encoding_format"),
+        ({"input": "a", "late_chunking_params": {"chunk_size": 4}}, "needs a model with the task"),
+        ({"input": "a", "late_chunking_params": {"chunk_size": 0}}, "chunk_size"),
+        ({"input": "a", "late_chunking_params": {}}, "chunk_size"),
         ({"input": "a", "prompt_name": "query"}, "prompt_name must be one of the model's: none"),
         ({"input": [[]]}, "cannot be empty"),
     ],

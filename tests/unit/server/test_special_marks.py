@@ -47,3 +47,20 @@ def test_other_replies_have_no_special_tokens(make_harness: MakeHarness) -> None
     assert reply["choices"][0]["message"]["content"] == "ab</think>c"
     reply = harness.post("/v1/completions", {"prompt": "x", "max_tokens": 40}).json()
     assert reply["choices"][0]["text"] == "ab</think>c"
+
+
+def test_a_model_whose_replies_show_them(
+    make_harness: MakeHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    harness = make_harness(core=Core)
+    monkeypatch.setitem(
+        harness.model.config.model.default_sampling_params,  # type: ignore[arg-type]
+        "skip_special_tokens", False,
+    )  # fmt: skip
+    whole = "<|im_start|>ab</think>c"
+    for asked, text in (({}, whole), ({"skip_special_tokens": True}, whole[12:])):
+        reply = harness.post("/v1/chat/completions", {**BODY, **asked}).json()
+        assert reply["choices"][0]["message"]["content"].startswith(text)
+        options = {"prompt": "x", "max_tokens": 40, **asked}
+        reply = harness.post("/v1/completions", options).json()
+        assert reply["choices"][0]["text"].startswith(text)

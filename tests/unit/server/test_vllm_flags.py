@@ -158,6 +158,23 @@ def test_variables_of_the_chat_template(make_harness: MakeHarness) -> None:
     assert made.chat_template_kwargs["enable_thinking"] is True
 
 
+def test_the_efforts_that_the_chat_template_knows(make_harness: MakeHarness) -> None:
+    from quire.server.apis.chat.prompts import _chat_input
+    from quire.server.apis.chat.schema import ChatRequest
+
+    harness = make_harness(reasoning_effort_map={"xhigh": "high", "low": "none"})
+    for asked, given in (("xhigh", "high"), ("low", "none"), ("medium", "medium")):
+        request = ChatRequest(messages=[], reasoning_effort=asked)  # type: ignore[arg-type]
+        made = _chat_input(harness.context, request, []).chat_template_kwargs
+        assert made == {"enable_thinking": given != "none", "reasoning_effort": given}
+    own = {"reasoning_effort": "xhigh"}  # a variable of the template is not an effort asked for
+    made = _chat_input(harness.context, ChatRequest(messages=[], chat_template_kwargs=own), [])
+    assert made.chat_template_kwargs == own
+    for wrong in ({"highest": "high"}, {"high": 3}, {"high": None}):
+        with pytest.raises(ConfigError, match="reasoning_effort_map must give a text"):
+            ServerArgs(reasoning_effort_map=wrong)  # type: ignore[arg-type]
+
+
 def sent(keep_alive_s: float, *, fails: bool = False) -> list[bytes]:
     """What a stream sends of two parts with a pause between them."""
     bodies: list[bytes] = []

@@ -25,6 +25,13 @@ def test_a_ping_is_a_health_check(make_harness: MakeHarness, method: str) -> Non
     assert make_harness(is_loaded=False).request(method, "/ping").status_code == 503
 
 
+def test_readiness_has_the_name_of_kubernetes_too(make_harness: MakeHarness) -> None:
+    keyed = make_harness(keys=("secret",))
+    assert keyed.request("GET", "/readyz").status_code == 200
+    reply = make_harness(is_loaded=False).request("GET", "/readyz")
+    assert (reply.status_code, reply.json()["status"]) == (503, "loading")
+
+
 def test_an_invocation_is_a_chat_or_a_completion(harness: Harness) -> None:
     options = {"max_tokens": 2}
     chat = harness.post("/invocations", {"messages": [USER], **options}).json()

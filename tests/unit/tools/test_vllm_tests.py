@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import shutil
 import subprocess
 import sys
+import types
 from pathlib import Path
 
 import pytest
 from tools.vllm_tests import page, sorting
+from tools.vllm_tests.adapter import write_adapter
 from tools.vllm_tests.running import check_state, give_room, link_models, result_file
 
 import quire
+from quire.config.checkpoint.model_files import DEMO_MODEL_PATH
+from quire.weights.adapters.read import read_adapter
 
 
 @pytest.fixture
@@ -38,7 +43,7 @@ def test_files_are_sorted_by_what_they_import(source: Path) -> None:
     found = sorting.test_files(source)
     assert found.pop("v1/test_private.py") == "a part of vLLM's engine, which Quire does not share"
     assert found == {
-        "pooling/test_any.py": "pooling models",
+        "pooling/test_any.py": "pooling models; the bundled model generates",
         "v1/test_missing.py": "",  # a placeholder can be imported
         "v1/test_partly.py": "",
         "v1/test_public.py": "",
@@ -198,3 +203,26 @@ def test_only_tests_that_use_a_missing_name_fail(tmp_path: Path) -> None:
         if name not in passed:
             assert outcome == "failed", name
             assert "Quire has no vllm.v1." in text or "vllm.config.VllmConfig: " in text, name
+
+
+def test_the_stand_in_for_a_server_makes_urls_as_vllms(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "tests.placeholders", types.SimpleNamespace(of_tests=None))
+    path = Path(sorting.__file__).parent / "stand_ins" / "utils.py"
+    spec = importlib.util.spec_from_file_location("stand_in_utils", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    server = object.__new__(module.RemoteOpenAIServer)
+    server.host, server.port = "127.0.0.1", 1
+    for parts in (("v2/embed",), ("/v2/embed",), ("v2", "embed/"), ("/v2/", "", "/embed")):
+        assert server.url_for(*parts) == "http://127.0.0.1:1/v2/embed"
+
+
+def test_the_adapter_of_the_tests_fits_the_model(tmp_path: Path) -> None:
+    write_adapter(tmp_path / "adapter", DEMO_MODEL_PATH)
+    files = read_adapter(tmp_path / "adapter", max_rank=8, max_bytes=1 << 30)
+    assert {module.name.rpartition(".")[2] for module in files.modules} == {"q_proj", "v_proj"}
+    (tmp_path / "config.json").write_text('{"text_config": {}}')
+    write_adapter(tmp_path / "none", tmp_path)
+    assert not (tmp_path / "none").exists()

@@ -454,6 +454,6 @@ def test_records_without_effect_are_accepted() -> None:
 def test_the_minor_version_before() -> None:
     from vllm import version
 
-    assert version._prev_minor_version() == "0.31"
-    assert version._prev_minor_version_was("0.31")
-    assert not version._prev_minor_version_was("0.32")
+    assert version._prev_minor_version() == "0.32"
+    assert version._prev_minor_version_was("0.32")
+    assert not version._prev_minor_version_was("0.33")

@@ -44,7 +44,7 @@ def test_a_text_with_a_call_whole_and_streamed() -> None:
     assert parser.prev_tool_call_arr == [{"name": "f", "arguments": '{"a": 1}'}]
     assert parser.get_remaining_unstreamed_args() == ""
     asked = request()
-    assert asked.skip_special_tokens is True
+    assert asked.skip_special_tokens is None
     assert parser.adjust_request(asked).skip_special_tokens is False
 
 
@@ -193,7 +193,7 @@ TAGGED = "<think>a</think>b"
 def test_where_a_reply_begins_is_the_familys_rule(
     family: str, variables: dict[str, Any], text: str, said: tuple[str | None, str | None]
 ) -> None:
-    """As vLLM 0.32's classes say of these texts."""
+    """As vLLM 0.33's classes say of these texts."""
     from vllm.reasoning import ReasoningParserManager
 
     made = ReasoningParserManager.get_reasoning_parser(family)
@@ -265,6 +265,13 @@ def test_reasoning_that_is_off_is_over() -> None:
     assert not made("qwen3").is_reasoning_end_streaming([2], [2])
 
 
+DEEPSEEK = (
+    "<\uff5ctool\u2581calls\u2581begin\uff5c><\uff5ctool\u2581call\u2581begin\uff5c>{}"
+    "<\uff5ctool\u2581sep\uff5c>{}<\uff5ctool\u2581call\u2581end\uff5c>"
+    "<\uff5ctool\u2581calls\u2581end\uff5c>"
+)
+
+
 @pytest.mark.parametrize(
     ("family", "text", "said"),
     [
@@ -274,10 +281,12 @@ def test_reasoning_that_is_off_is_over() -> None:
         ("xlam", '[{"name": "f", "arguments": {}}]', ""),
         ("minicpm5", 'a <function name="f"></function> b', ""),
         ("minicpm5", '<function name="g"></function>', None),
+        ("deepseek_v3", "a" + DEEPSEEK.format("function", "f\n```json\n{}\n```") + "b", "ab"),
+        ("deepseek_v31", "a" + DEEPSEEK.format("f", "{}") + "b", "a"),
     ],
 )
 def test_content_beside_calls_is_the_familys_rule(family: str, text: str, said: str | None) -> None:
-    """As vLLM 0.32's classes say; None: the whole text, and no call."""
+    """As vLLM 0.33's classes say; None: the whole text, and no call."""
     from vllm.tool_parsers import ToolParserManager
 
     text = text.replace("{}<", '{"name": "f", "arguments": {}}<')

@@ -214,6 +214,12 @@ def test_a_module_in_a_module_that_is_stored_whole(adapter: Path, base: Path) ->
     assert np.allclose(part.b @ part.a, 0.25, atol=1e-5)
 
 
+def test_modules_that_are_said_to_be_stored_whole_must_be_there(adapter: Path, base: Path) -> None:
+    rewrite(adapter, lambda _: None, modules_to_save=["lm_head", "embed_tokens"])
+    with pytest.raises(CheckpointError, match="modules_to_save names lm_head, embed_tokens, and "):
+        load(adapter, base, max_rank=64)
+
+
 def test_a_converted_adapter_may_say_how_it_began(adapter: Path, base: Path) -> None:
     """PEFT leaves the settings of the initialisation in the configuration."""
     wanted = load(adapter, base).digest()

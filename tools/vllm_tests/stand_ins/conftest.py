@@ -2,26 +2,33 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
+import shutil
 import sys
 import types
 from pathlib import Path
 from typing import Any
 
 import pytest
+from PIL import Image
 from tests.placeholders import of_tests as __getattr__  # noqa: F401 - all other names
+from tests.utils import ASSETS
 from vllm import LLM, SamplingParams
 
 _TESTS = Path(__file__).parent
 
 
 class _Hub:
-    """Stand-in of the hub: an empty folder for every name."""
+    """Stand-in of the hub: an adapter of the model for every name but those of other kinds."""
 
     def snapshot_download(self, repo_id: str, **options: Any) -> str:
         del options
         place = _TESTS.parent / "hub" / repo_id
-        place.mkdir(parents=True, exist_ok=True)
+        if "ptune" in repo_id:
+            place.mkdir(parents=True, exist_ok=True)
+        else:
+            shutil.copytree(_TESTS.parent / "adapter", place, dirs_exist_ok=True)
         return str(place)
 
 
@@ -32,10 +39,24 @@ sys.modules[_repo_utils.__name__] = _repo_utils
 
 
 class LocalAssetServer:
-    """Quire does not support images."""
+    """Pictures of one colour in the place of vLLM's: files below `ASSETS`, since Quire fetches
+    nothing from this machine by HTTP. Servers with images may read them (`utils.py`)."""
 
     def url_for(self, name: str) -> str:
-        return f"http://127.0.0.1:9/{name}"
+        return self._path(name).as_uri()
+
+    def get_image_asset(self, name: str) -> Image.Image:
+        with Image.open(self._path(name)) as image:
+            image.load()
+            return image
+
+    def _path(self, name: str) -> Path:
+        path = ASSETS / name
+        if not path.exists():
+            path.parent.mkdir(exist_ok=True)
+            colour = tuple(hashlib.sha256(name.encode()).digest()[:3])
+            Image.new("RGB", (64, 48), colour).save(path)
+        return path
 
 
 class Runner:
@@ -122,6 +143,16 @@ def vllm_runner() -> type[Runner]:
 @pytest.fixture(scope="session")
 def local_asset_server() -> LocalAssetServer:
     return LocalAssetServer()
+
+
+@pytest.fixture
+def image_url(request: pytest.FixtureRequest, local_asset_server: LocalAssetServer) -> str:
+    return local_asset_server.url_for(request.param)
+
+
+@pytest.fixture
+def image_urls(request: pytest.FixtureRequest, local_asset_server: LocalAssetServer) -> list[str]:
+    return [local_asset_server.url_for(name) for name in request.param]
 
 
 @pytest.fixture

@@ -23,6 +23,8 @@ from tests.placeholders import of_tests as __getattr__  # noqa: F401 - all other
 
 Test = TypeVar("Test", bound=Callable[..., Any])
 VLLM_PATH = Path(__file__).parents[1]
+ASSETS = VLLM_PATH / "assets"
+"""Pictures of the tests."""
 _START_S = 90
 _END_S = 20
 
@@ -51,6 +53,9 @@ class RemoteOpenAIServer:
         self.port = int(args[args.index("--port") + 1]) if "--port" in args else _free_port()
         if auto_port and self.uds is None and "--port" not in args:
             args += ["--port", str(self.port)]
+        if any("limit-mm-per-prompt" in arg for arg in args):
+            args += ["--allowed-local-media-path", str(ASSETS)]
+            ASSETS.mkdir(exist_ok=True)
         if seed is not None and "--seed" not in args:
             args += ["--seed", str(seed)]
         self._log = tempfile.TemporaryFile("w+")  # noqa: SIM115 - closed with the process
@@ -104,7 +109,7 @@ class RemoteOpenAIServer:
         return f"http://{self.host}:{self.port}"
 
     def url_for(self, *parts: str) -> str:
-        return "/".join((self.url_root, *parts))
+        return "/".join((self.url_root, *(part.strip("/") for part in parts if part)))
 
     def get_client(self, **options: Any) -> openai.OpenAI:
         return openai.OpenAI(**self._of_client(options))

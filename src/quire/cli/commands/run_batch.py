@@ -159,7 +159,7 @@ _DEFAULTS = {"max_num_queued_reqs": 1_000_000, "disable_log_stats": True}
 _QUIET = {"ui": False, "disable_fastapi_docs": True, "disable_access_log": True}
 _OF_THE_SERVER = (
     "response_role", "chat_template_content_format", "default_chat_template_kwargs",
-    "exclude_tools_when_tool_choice_none", "return_tokens_as_token_ids",
+    "reasoning_effort_map", "exclude_tools_when_tool_choice_none", "return_tokens_as_token_ids",
     "enable_per_request_metrics", "fingerprint_mode", "fingerprint_value", "enable_log_outputs",
     "max_log_len",
 )  # fmt: skip

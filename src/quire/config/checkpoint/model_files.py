@@ -180,7 +180,8 @@ def read_generation_config(directory: Path, hf_config: Mapping[str, Any]) -> Gen
     path = directory / "generation_config.json"
     if has_file(path):
         return GenerationConfig(read_json_object(path), str(path))
-    keys = (*MODEL_SAMPLING_KEYS, "max_new_tokens", "eos_token_id", *RULE_KEYS)
+    sampling = (*MODEL_SAMPLING_KEYS, "max_new_tokens", "skip_special_tokens")
+    keys = (*sampling, "eos_token_id", *RULE_KEYS)
     values = {key: hf_config[key] for key in keys if hf_config.get(key) is not None}
     return GenerationConfig(values, str(directory / "config.json"))
 
@@ -189,7 +190,7 @@ def default_sampling_params(config: GenerationConfig) -> dict[str, float | int]:
     """The sampling defaults that a checkpoint recommends, under `SamplingParams`' names.
 
     `max_new_tokens` becomes `max_tokens`, as vLLM reads it. Raises CheckpointError for a value
-    that is not a number: the ranges are checked by `SamplingParams`.
+    of another type: the ranges are checked by `SamplingParams`.
     """
     found: dict[str, float | int] = {}
     for key in (*MODEL_SAMPLING_KEYS, "max_new_tokens"):
@@ -199,6 +200,13 @@ def default_sampling_params(config: GenerationConfig) -> dict[str, float | int]:
         if isinstance(value, bool) or not isinstance(value, (int, float)):
             raise CheckpointError(f"{config.source}: {key} is {quoted(value)}, not a number")
         found["max_tokens" if key == "max_new_tokens" else key] = value
+    skips = config.values.get("skip_special_tokens")
+    if skips is not None:
+        if not isinstance(skips, bool):
+            raise CheckpointError(
+                f"{config.source}: skip_special_tokens is {quoted(skips)}, not true or false"
+            )
+        found["skip_special_tokens"] = skips
     return found
 
 

@@ -109,7 +109,6 @@ REFUSED: dict[str, _Names] = {
         "mamba_cache_dtype": ("auto", "float32"),
         "mamba_ssm_cache_dtype": ("auto", "float32"),
         "mamba_block_size": (None,),
-        "mamba_cache_mode": ("none",),
         "enable_mamba_shared_prefix_checkpoint": (False,),
         "use_replayssm": (False,),
         "gdn_prefill_backend": (None,),
@@ -134,6 +133,9 @@ REFUSED: dict[str, _Names] = {
         "kv_sharing_fast_prefill": (False,),
         "swa_bounded_replay": (True,),
         "kv_cache_dtype_skip_layers": ([],),
+    },
+    "no stacks are dumped; step_timeout of the server ends an engine that does not answer": {
+        "watchdog_config": ({"timeout": 300, "check_interval": 10, "dump_dir": ""},),
     },
     "a trace has a request's time in the queue, in prefill and in decode, and no more detail": {
         "collect_detailed_traces": (None, []),

@@ -19,6 +19,9 @@ WITHOUT_EFFECT: dict[str, dict[str, object]] = {
         "jit_monitor_mode": "warn",
         "jit_monitor_verbose": False,
     },
+    "a layer is computed by one implementation": {
+        "monokernel": False,
+    },
     "attention is computed by one implementation": {
         "attention_backend": None,
         "attention_config": {},
@@ -56,8 +59,12 @@ WITHOUT_EFFECT: dict[str, dict[str, object]] = {
     "states of recurrent layers are never computed again from a buffer": {
         "replayssm_buffer_len": 16,
     },
+    "snapshots of recurrent states follow enable_prefix_caching": {
+        "mamba_cache_mode": None,
+    },
     "sleep and wake_up always work": {
         "enable_sleep_mode": False,
+        "sleep_mode_backend": "cumem",
     },
     "weight files are mapped into memory, and read as they are packed": {
         "safetensors_load_strategy": None,

@@ -44,14 +44,15 @@ def begin_search(
     if not isinstance(params, BeamSearchParams):
         raise TypeError(f"params must be BeamSearchParams, but got {type(params).__name__}")
     params.verify()
-    model = processor.model_config
-    _check_width(params.beam_width, model, width_name)
+    model, allowed = processor.model_config, params.allowed_token_ids
     banned = [word[0] for word in model.never_generated if len(word) == 1]
-    allowed = model.vocab_size if model.max_logprobs == -1 else model.max_logprobs
-    num_offered = min(2 * params.beam_width + len(banned), model.vocab_size, allowed)
-    whole = num_logprobs == -1
+    num_asked = None
+    if allowed is None:
+        num_asked = _num_asked(params.beam_width, num_logprobs, model, width_name, len(banned))
     one_token = SamplingParams(
-        logprobs=-1 if whole else max(num_offered, num_logprobs or 0),
+        logprobs=num_asked,
+        logprob_token_ids=allowed,
+        allowed_token_ids=allowed,
         max_tokens=1,
         temperature=params.temperature,
         seed=0,  # the sampled token is not used
@@ -83,7 +84,7 @@ def begin_search(
         base,
         params,
         max_tokens=min(params.max_tokens, room),
-        eos_token_ids=_ends(processor, params),
+        eos_token_ids=_ends(processor),
         banned_token_ids=banned,
         keeps_logprobs=num_logprobs is not None,
         stop_strings=(
@@ -94,12 +95,22 @@ def begin_search(
     )
 
 
-def _ends(processor: InputProcessor, params: BeamSearchParams) -> set[int]:
-    """The tokenizer's end-of-sequence token; with a grammar, all such tokens of the model."""
+def _ends(processor: InputProcessor) -> set[int]:
+    """The end-of-sequence tokens of the tokenizer and of the model."""
     own = set() if processor.eos_token_id is None else {processor.eos_token_id}
-    if params.structured_outputs is None:
-        return own
     return own | {*processor.model_config.eos_token_ids}
+
+
+def _num_asked(
+    width: int, num_logprobs: int | None, model: ModelConfig, name: str, num_banned: int
+) -> int:
+    """The number of log-probabilities of each step, with room for tokens that are never generated.
+    Raises RequestError if that is too many."""
+    _check_width(width, model, name)
+    if num_logprobs == -1:
+        return -1
+    most = model.vocab_size if model.max_logprobs == -1 else model.max_logprobs
+    return max(min(2 * width + num_banned, model.vocab_size, most), num_logprobs or 0)
 
 
 def _check_width(width: int, model: ModelConfig, name: str) -> None:

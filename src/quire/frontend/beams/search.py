@@ -242,11 +242,8 @@ class BeamSearch:
         ends: list[Beam] = []
         steps: list[_Step] = []
         for beam, output in zip(self._beams, outputs, strict=True):
-            candidates = [
-                one
-                for one in _best(output, self.base.params.logprobs)
-                if one.token_id not in self._banned_token_ids
-            ]
+            found = _best(output, self.base.params.logprobs, self.params.allowed_token_ids)
+            candidates = [one for one in found if one.token_id not in self._banned_token_ids]
             ends_here = self._ends_among(candidates)
             for token_id, logprob, _ in candidates[: self._num_offered]:
                 text, stop = self._text(beam, token_id)
@@ -268,13 +265,11 @@ class BeamSearch:
 
     def score(self, beam: Beam) -> float:
         """The score by which sequences are compared at the end."""
-        length = len(beam.token_ids)
-        if beam.token_ids[-1] in self._eos_token_ids:
-            length -= 1
-        return self._score(beam.cum_logprob, length)
+        return self._score(beam.cum_logprob, len(beam.token_ids))
 
     def _score(self, cum_logprob: float, length: int) -> float:
-        power: float = max(length, 1) ** self.params.length_penalty
+        num_generated = max(length - self.num_prompt_tokens, 1)
+        power: float = num_generated**self.params.length_penalty
         return cum_logprob / power
 
     def _cannot_improve(self) -> bool:
@@ -311,15 +306,21 @@ class BeamSearch:
         return Beam(tokens, step.cum_logprob, history, finish_reason, stop_reason, step.text)
 
 
-def _best(output: RequestOutput, asked: int | None) -> list[Candidate]:
+def _best(
+    output: RequestOutput, asked: int | None, allowed: Collection[int] | None
+) -> list[Candidate]:
     """The best next tokens in order, up to the requested number, without impossible ones. The
-    engine's entry for the sampled token comes first and is removed unless it is one of the best."""
+    engine's entry for the sampled token comes first and is removed unless it is one of the best.
+    `allowed`: the tokens that were asked for by their ids."""
     found = output.outputs[0].logprobs
     if not isinstance(found, FlatLogprobs):
         raise EngineGenerateError("the output of a beam search step has no log-probabilities")
     ranks = [rank or 0 for rank in found.ranks]
     entries = list(map(Candidate, found.token_ids, found.logprobs, ranks))
-    if asked is not None and 0 <= asked < len(entries):
+    if allowed is not None:
+        by_id = {one.token_id: one for one in entries}
+        entries = [by_id[token_id] for token_id in allowed]
+    elif asked is not None and 0 <= asked < len(entries):
         del entries[0]
     possible = [entry for entry in entries if entry.logprob > -math.inf]
     return sorted(possible, key=lambda entry: -entry.logprob)

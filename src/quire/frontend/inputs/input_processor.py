@@ -21,6 +21,7 @@ from quire.adapters.prompt_request import PromptAdapterRequest, checked_prompt_a
 from quire.adapters.request import LoRARequest, checked_request
 from quire.config.records import EngineConfig
 from quire.errors import RequestError, quoted
+from quire.frontend.inputs.late_chunks import late_chunks
 from quire.frontend.inputs.model_checks import (
     cannot_generate,
     cannot_pool,
@@ -36,6 +37,7 @@ from quire.frontend.inputs.tokenization import Tokenization
 from quire.frontend.kv_hand_off import hand_off
 from quire.inputs import PromptType
 from quire.logits_processors.loading import load_processors
+from quire.outputs import LateChunkingMetadata
 from quire.params import RequestOutputKind, SamplingParams
 from quire.protocol import EngineCoreRequest
 from quire.protocol.pooling_params import PoolingParams, prompt_of
@@ -73,6 +75,8 @@ class EngineInput:
     """Headers of the caller's trace."""
     pooling_params: PoolingParams | None = None
     """None: the request generates."""
+    late_chunks: LateChunkingMetadata | None = None
+    """The pieces of the text that have vectors, if it is asked for them."""
     lora_request: LoRARequest | None = None
     """None: the base model alone."""
     num_virtual_tokens: int = 0
@@ -235,6 +239,15 @@ class InputProcessor:
                 f"tokens, got {len(resolved.token_type_ids)}",
                 parameter="token_type_ids",
             )
+        chunks = None
+        if resolved.late_chunking_params is not None:
+            chunks = late_chunks(
+                self.tokenizer,
+                parsed.text,
+                parsed.token_ids,
+                resolved.late_chunking_params.chunk_size,
+                add_special_tokens=given.tokenization.add_special_tokens,
+            )
         if given.prompt_adapter is not None:
             raise RequestError(
                 "a pooling request must have no prompt adapter",
@@ -261,6 +274,7 @@ class InputProcessor:
             arrival_time=given.arrival_time,
             trace_headers=given.trace_headers,
             pooling_params=resolved,
+            late_chunks=chunks,
         )
 
     def _unique(self, request_id: str) -> str:

@@ -130,6 +130,11 @@ class PoolingMethods:
         model = self.model_config
         tokenization = Tokenization.of(tokenization_kwargs, model.max_model_len, pools=True)
         limits = ScoreLimits(truncation=tokenization.truncation)
+        if pooling_params is not None and pooling_params.late_chunking_params is not None:
+            raise RequestError(
+                "late_chunking_params must be None in LLM.score: scores compare tokens",
+                parameter="late_chunking_params",
+            )
         prompt_name = None if pooling_params is None else pooling_params.prompt_name
         form = self._form(chat_template, prompt_name)
         scoring = Scoring(

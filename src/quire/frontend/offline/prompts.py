@@ -17,7 +17,12 @@ from quire.frontend.inputs.images.prompts import ImagePrompts, rendered_with_ima
 from quire.frontend.inputs.input_processor import EngineInput
 from quire.frontend.inputs.prompt_parser import PromptParser
 from quire.frontend.inputs.tokenization import Tokenization
-from quire.frontend.offline.llm_arguments import ChatOptions, GivenAdapters, as_conversations
+from quire.frontend.offline.llm_arguments import (
+    ChatOptions,
+    GivenAdapters,
+    as_conversations,
+    one_each,
+)
 from quire.frontend.offline.progress_bar import Progress, counted
 from quire.frontend.offline.shared_loop import SharedLoop, Ticket
 from quire.inputs import PromptType, TokensPrompt
@@ -102,6 +107,7 @@ def search_beams(
     params: BeamSearchParams,
     use_tqdm: Progress,
     concurrency_limit: int | None,
+    priority: int | Sequence[int] | None,
     adapters: GivenAdapters,
 ) -> list[BeamSearchOutput]:
     """Search the prompts, which are given with their request ids.
@@ -111,11 +117,20 @@ def search_beams(
     """
     at_once = _checked_limit(concurrency_limit) or max(1, len(prompts))
     searches, processor = [], engine.input_processor
-    each = zip(prompts, adapters.each(len(prompts)), strict=True)
-    for index, ((request_id, prompt), adapter) in enumerate(each):
+    priorities = one_each("priority", 0 if priority is None else priority, int, len(prompts))
+    each = zip(prompts, priorities, adapters.each(len(prompts)), strict=True)
+    for index, ((request_id, prompt), its_priority, adapter) in enumerate(each):
         with located("prompts", index, len(prompts)):
             searches.append(
-                begin_search(processor, request_id, prompt, params, num_logprobs=0, **adapter)
+                begin_search(
+                    processor,
+                    request_id,
+                    prompt,
+                    params,
+                    num_logprobs=0,
+                    priority=its_priority,
+                    **adapter,
+                )
             )
         deliver_signals()
     if use_tqdm and concurrency_limit is not None:

@@ -1,11 +1,14 @@
-"""Muse Glimmer: messages to a recipient, ` to=self<|message|>...<|eom|>`.
+"""Muse Glimmer and Muse Spark: messages to a recipient, ` to=self<|message|>...<|eom|>`.
 
 Messages to the model itself are reasoning, messages to the user are content, all others are calls.
+Of Muse Spark, messages without a recipient are reasoning, `commentary` is content, and messages
+to the `developer` are left out.
 """
 
 from __future__ import annotations
 
 import re
+from typing import ClassVar
 
 from quire.parsers.arguments.grammar import Layout
 from quire.parsers.arguments.values import ANY
@@ -40,8 +43,19 @@ class MuseGlimmerCalls(ParameterCalls):
         return group if name not in reply.tools and group == rest and group in reply.tools else name
 
 
+class MuseCalls(MuseGlimmerCalls):
+    """The same of Muse Spark."""
+
+
 class MuseGlimmerFormat(ReplyFormat):
     """Muse Glimmer. A prompt ends before the recipient, or within a message."""
+
+    content: ClassVar[tuple[str, ...]] = (_USER,)
+    """Recipients of messages that are content."""
+    unnamed: ClassVar[str] = _USER
+    """The recipient of messages that name none."""
+    dropped: ClassVar[tuple[str, ...]] = ()
+    """Recipients of messages that are left out."""
 
     def literal_texts(self, *, has_tools: bool) -> tuple[str, ...]:
         """Adds the marks of messages, which occur with and without tools."""
@@ -54,12 +68,13 @@ class MuseGlimmerFormat(ReplyFormat):
         if reply.is_reasoning:
             recipient: str | None = _SELF
         else:
-            recipient = yield from _recipient(reply, found)
+            recipient = yield from _recipient(reply, found, self.unnamed)
         while recipient is not None:
-            tools = self.tools if has_tools and recipient not in (_SELF, _USER) else None
+            is_call = recipient not in (_SELF, *self.content, *self.dropped)
+            tools = self.tools if has_tools and is_call else None
             reply.is_reasoning = recipient == _SELF and self.reasoning is not None
             emit = reply.reasoning if reply.is_reasoning else reply.content
-            if recipient and tools is not None:
+            if recipient in self.dropped or (recipient and tools is not None):
                 emit = ignore
             markers = () if tools is None else tools.markers
             found = yield from reader.until((*_BODY_ENDS, *markers), emit)
@@ -68,10 +83,20 @@ class MuseGlimmerFormat(ReplyFormat):
                 found = yield from reader.until((*_BODY_ENDS, *markers), emit)
             if reply.is_reasoning and found is not None:
                 reply.end_reasoning(keeps_space=True)
-            recipient = None if found is None else (yield from _recipient(reply, found))
+            if found is None:
+                return
+            recipient = yield from _recipient(reply, found, self.unnamed)
 
 
-def _recipient(reply: Reply, found: str | None) -> Parse[str | None]:
+class MuseFormat(MuseGlimmerFormat):
+    """Muse Spark."""
+
+    content = (_USER, "commentary")
+    unnamed = _SELF
+    dropped = ("developer",)
+
+
+def _recipient(reply: Reply, found: str | None, unnamed: str) -> Parse[str | None]:
     """Reads the header of the next message, after the end of the last one; returns its recipient.
     Returns an empty text if the reply begins without a header; None at the end of the reply."""
     reader = reply.reader
@@ -83,9 +108,9 @@ def _recipient(reply: Reply, found: str | None) -> Parse[str | None]:
             reply.content(reader.recorded())
             return ""
         if begin == _MESSAGE:
-            return _USER
+            return unnamed
     parts: list[str] = []
     if (yield from reader.until((_MESSAGE,), parts.append)) is None:
         return None
     recipient = _RECIPIENT.search(reader.recorded())
-    return _USER if recipient is None else recipient.group(1)
+    return unnamed if recipient is None else recipient.group(1)

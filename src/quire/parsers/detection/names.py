@@ -35,6 +35,8 @@ class FormatChoice:
 def _checked(option: str, name: str | None, known: Iterable[str]) -> str | None:
     if name in (None, "", AUTO):
         return None
+    if name == "beam":  # vLLM's name of the same for one family
+        return DECLARED
     names = (AUTO, NONE, DECLARED, *sorted(known))
     if name not in names:
         raise ConfigError(

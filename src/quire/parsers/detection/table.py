@@ -35,6 +35,7 @@ TOOLS_BY_TYPE: dict[str, tuple[str, ...]] = {
     "mistral": ("mistral",),
     "mistral3": ("mistral",),
     "mixtral": ("mistral",),
+    "muse_spark": ("muse",),
     "olmo3": ("olmo3",),
     "phi3": ("phi4_mini_json",),
     "qwen2": ("hermes",),
@@ -45,6 +46,7 @@ TOOLS_BY_TYPE: dict[str, tuple[str, ...]] = {
     "seed_oss": ("seed_oss",),
     "smollm3": ("hermes",),
     "step3p5": ("step3p5",),
+    "step5": ("step5",),
 }
 """Format names (vLLM's) by `model_type`, the likeliest first. Names that are not in `registry` are
 ignored."""
@@ -56,6 +58,7 @@ REASONING_BY_TYPE: dict[str, tuple[str, ...]] = {
     "hunyuan_v1_moe": ("hunyuan_a13b",),
     "kimi_k2": ("kimi_k2",),
     "minimax_m2": ("minimax_m2",),
+    "muse_spark": ("muse",),
     "olmo3": ("olmo3",),
     "qwen3": ("qwen3",),
     "qwen3_5": ("qwen3",),

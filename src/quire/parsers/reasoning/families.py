@@ -19,6 +19,17 @@ _COHERE = ReasoningTags(
     answer_marks=("<|START_RESPONSE|>", "<|END_RESPONSE|>", "<|START_TEXT|>", "<|END_TEXT|>"),
 )
 
+_MUSE_GLIMMER = ReasoningTags(
+    "to=self<|message|>",
+    "<|eom|>",
+    may_repeat=True,
+    answer_marks=("<|start|>assistant", "to=user<|message|>", "<|eom|>", "<|eot|>"),
+    trims_answer=True,
+)
+_MUSE = replace(
+    _MUSE_GLIMMER, answer_marks=(*_MUSE_GLIMMER.answer_marks, "to=commentary<|message|>")
+)
+
 FAMILIES: dict[str, ReasoningTags] = {
     "apriel": ReasoningTags(
         "Here are my reasoning steps:",
@@ -115,13 +126,9 @@ FAMILIES: dict[str, ReasoningTags] = {
         keeps_space=False,
         answer_marks=("[/THINK]",),
     ),
-    "muse_glimmer": ReasoningTags(
-        "to=self<|message|>",
-        "<|eom|>",
-        may_repeat=True,
-        answer_marks=("<|start|>assistant", "to=user<|message|>", "<|eom|>", "<|eot|>"),
-        trims_answer=True,
-    ),
+    "muse_glimmer": _MUSE_GLIMMER,
+    "muse": _MUSE,
+    "musespark1x": _MUSE,
     "nemotron_v3": _TRIMMED,
     "olmo3": _ALWAYS,
     "plamo3": ReasoningTags(
@@ -140,6 +147,7 @@ FAMILIES: dict[str, ReasoningTags] = {
     ),
     "step3": _ALWAYS,
     "step3p5": replace(_TRIMMED, is_implied=True),
+    "step5": _ALWAYS,
 }
 """If several families have the same tags, the first one is the most general: it is used for models
 of which only the tags are known."""

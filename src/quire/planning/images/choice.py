@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from quire import env
 from quire.config.engine_args import EngineArgs
 from quire.config.records import SchedulerConfig
 from quire.errors import ConfigError, ModelError, quoted
@@ -60,6 +61,7 @@ def images_choice(
             takes_embeds=args.enable_mm_embeds,
             local_path=_folder(args.allowed_local_media_path),
             domains=_domains(args.allowed_media_domains),
+            download_bytes=env.max_download_bytes(),
         )
     )
 

@@ -31,6 +31,14 @@ class UnloadLoRARequest(msgspec.Struct, kw_only=True):
     """Accepted for compatibility: the name says which adapter."""
 
 
+class SageMakerAdapter(msgspec.Struct, kw_only=True):
+    """An adapter to load, as Amazon SageMaker names it."""
+
+    name: str = ""
+    src: str = ""
+    """Folder on the server's machine."""
+
+
 ROUTES = Routes("models", "adapters")
 
 
@@ -44,6 +52,18 @@ async def load(http: Request, request: LoadLoRARequest) -> Response:
     await model.adapters.load(engine, module, taken, in_place=request.load_inplace)
     name = request.lora_name
     return PlainTextResponse(f"Success: LoRA adapter '{name}' added successfully.")
+
+
+@ROUTES.on("POST", "/adapters", media="text/plain")
+async def load_of_sagemaker(http: Request, request: SageMakerAdapter) -> Response:
+    """As /v1/load_lora_adapter. For Amazon SageMaker."""
+    return await load(http, LoadLoRARequest(lora_name=request.name, lora_path=request.src))
+
+
+@ROUTES.on("DELETE", "/adapters/{name}", media="text/plain")
+async def unload_of_sagemaker(http: Request) -> Response:
+    """As /v1/unload_lora_adapter. For Amazon SageMaker."""
+    return await unload(http, UnloadLoRARequest(lora_name=http.path_params["name"]))
 
 
 @ROUTES.on("POST", "/v1/unload_lora_adapter", media="text/plain")

@@ -15,7 +15,8 @@ from starlette.responses import Response
 
 from quire.config.pooling import PoolingTask
 from quire.errors import RequestError
-from quire.protocol.pooling_params import PoolingParams
+from quire.outputs import LateChunkingMetadata
+from quire.protocol.pooling_params import LateChunkingParams, PoolingParams
 from quire.server.apis.chat.prompts import chat_text
 from quire.server.apis.chat.schema import ChatMessage
 from quire.server.apis.endpoint import Routes
@@ -69,6 +70,7 @@ class EmbeddingRequest(VectorFields, kw_only=True):
 
     prompt_name: str | None = None
     """Which of the model's prompts is put before each text; by default the model's default."""
+    late_chunking_params: LateChunkingParams | None = None
 
 
 class PoolingRequest(VectorFields, kw_only=True):
@@ -86,8 +88,10 @@ class EmbeddingItem(msgspec.Struct, kw_only=True):
 
     index: Count
     object: Literal["embedding"] = "embedding"
-    embedding: list[float] | str
-    """A string is base64."""
+    embedding: list[float | list[float]] | str
+    """A list for each token where the model gives a vector for each; a string is base64."""
+    late_chunking: LateChunkingMetadata | msgspec.UnsetType = msgspec.UNSET
+    """The pieces of the text that have the vectors, with `late_chunking_params`."""
 
 
 class EmbeddingResponse(ListReply[EmbeddingItem], kw_only=True):
@@ -126,10 +130,11 @@ ROUTES = Routes("pooling")
 
 @ROUTES.on("POST", "/v1/embeddings", gives="embed", response=EmbeddingResponse)
 async def embeddings(http: Request, request: EmbeddingRequest) -> Response:
-    """A vector for each text."""
+    """A vector for each text, or for each of its tokens, as the model gives it."""
     job = PoolingJob.of(http, request, "embd")
-    job.require("embed")
-    params = request.params("embed")
+    job.require("embed", "token_embed")
+    params = request.params()
+    params.late_chunking_params = request.late_chunking_params
     params.dimensions, params.prompt_name = request.dimensions, request.prompt_name
     return await _answer(job, request, params, partial(_vectors, job, request, _embeddings))
 
@@ -227,7 +232,11 @@ def _embeddings(
     job: PoolingJob, request: EmbeddingRequest, results: Sequence[Result]
 ) -> EmbeddingResponse:
     items = (
-        EmbeddingItem(index=index, embedding=_written(request, one))
+        EmbeddingItem(
+            index=index,
+            embedding=_written(request, one),
+            late_chunking=one.late_chunking or msgspec.UNSET,
+        )
         for index, one in enumerate(results)
     )
     return job.reply(EmbeddingResponse, items, results)

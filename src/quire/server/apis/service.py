@@ -173,6 +173,7 @@ async def live(http: Request) -> Response:
 
 
 @ROUTES.on("GET", "/ready", **_HEALTH)
+@ROUTES.on("GET", "/readyz", **_HEALTH)
 async def ready(http: Request) -> Response:
     """Whether the server accepts requests: it is loaded, responsive, and neither draining nor
     paused."""

@@ -25,7 +25,8 @@ from quire.suggest import did_you_mean
 
 _OF_SERVER = frozenset({
     "chat_template_content_format", "default_chat_template_kwargs", "lora_modules",
-    "prompt_adapters", "response_role", "tool_call_parser", "tool_strict_level",
+    "prompt_adapters", "reasoning_effort_map", "response_role", "tool_call_parser",
+    "tool_strict_level",
 })  # fmt: skip
 """Options of the server that a model may have for itself."""
 _MAX_MODELS = 256

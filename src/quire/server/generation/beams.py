@@ -35,7 +35,6 @@ _REFUSED: dict[str, tuple[object, ...]] = {
     "presence_penalty": (None, 0.0),
     "repetition_penalty": (None, 1.0),
     "logit_bias": (None, {}),
-    "allowed_token_ids": (None,),
     "bad_words": (None, []),
     "logprob_token_ids": (None, []),
     "prompt_logprobs": (None,),
@@ -56,7 +55,7 @@ _WITHOUT_EFFECT: dict[str, tuple[object, ...]] = {
 _REFUSED |= {
     field.name: (None,)
     for field in msgspec.structs.fields(SamplerFields)
-    if field.name not in {*_REFUSED, *_WITHOUT_EFFECT, "temperature"}
+    if field.name not in {*_REFUSED, *_WITHOUT_EFFECT, "temperature", "allowed_token_ids"}
 }
 
 
@@ -121,6 +120,7 @@ def beam_search_params(
         skip_special_tokens=params.skip_special_tokens,
         stop=params.stop,
         watermarking=params.watermarking,
+        allowed_token_ids=params.allowed_token_ids,
     )
 
 

@@ -193,6 +193,7 @@ NEUTRAL: dict[str, tuple[object, ...]] = {
     "early_stopping": (None, False),
     "ec_transfer_params": (None, {}),
     "return_token_offsets": (None, False),
+    "return_weight_versions": (None, False),
     "logits_processors": (None, []),
     # chat
     "chat_template": (None,),

@@ -117,7 +117,8 @@ class GenerationFields(ConstraintFields, kw_only=True, forbid_unknown_fields=Tru
     stop_token_ids: list[TokenId] | None = None
     include_stop_str_in_output: bool | None = False
     ignore_eos: bool | None = False
-    skip_special_tokens: bool | None = True
+    skip_special_tokens: bool | None = None
+    """By default true, unless the model's generation_config.json says otherwise."""
     spaces_between_special_tokens: bool | None = True
     stream_interval: Int64 | None = None
     user: str | None = None
@@ -156,6 +157,7 @@ class GenerationFields(ConstraintFields, kw_only=True, forbid_unknown_fields=Tru
     """Accepted; it has no effect."""
     routed_experts_prompt_start: Int64 | None = 0
     return_token_offsets: bool | None = None
+    return_weight_versions: bool | None = False
     mm_payload: Literal["tensors", "none"] | None = None
     """Accepted: a text model has no such payload."""
     return_mm_kwargs: bool | None = None

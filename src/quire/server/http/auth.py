@@ -25,7 +25,7 @@ from quire.server.args import ServerArgs
 from quire.server.http.event_stream import send_problem
 from quire.server.http.problems import HttpError, Problem, route_path
 
-PROBE_PATHS = frozenset({b"/health", b"/v1/health", b"/live", b"/ready", b"/ping"})
+PROBE_PATHS = frozenset({b"/health", b"/v1/health", b"/live", b"/ready", b"/readyz", b"/ping"})
 """Paths that only say whether the server works."""
 
 TENANT_SALT = "quire_tenant_salt"

@@ -86,7 +86,17 @@ logger = get_logger("quire.server.access")
 
 _WELL_FORMED = re.compile(rb"[A-Za-z0-9._~:/+=@,-]+")
 _QUIET_PATHS = frozenset(
-    {"/health", "/v1/health", "/live", "/ready", "/ping", "/metrics", "/load", "/quire/live"}
+    {
+        "/health",
+        "/v1/health",
+        "/live",
+        "/ready",
+        "/readyz",
+        "/ping",
+        "/metrics",
+        "/load",
+        "/quire/live",
+    }
 )
 
 

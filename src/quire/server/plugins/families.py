@@ -249,7 +249,6 @@ _BEFORE = WholeRules("before", is_strict=True)
 _RULES: dict[str, WholeRules] = {
     **dict.fromkeys(
         (
-            "deepseek_v3",
             "deepseek_v31",
             "granite-20b-fc",
             "hermes",
@@ -261,6 +260,7 @@ _RULES: dict[str, WholeRules] = {
         ),
         _BEFORE,
     ),
+    "deepseek_v3": WholeRules(is_strict=True),
     "functiongemma": WholeRules(is_strict=True),
     "gigachat3": WholeRules("before"),
     "kimi_k2": WholeRules("before"),

@@ -80,6 +80,7 @@ class _ReasoningStage:
         self._guard = _Guarded(parser)
         self._seen = _Text()
         ids = list(prompt_token_ids)
+        self._guard.call(parser.set_prompt_token_ids, ids)
         self._has_ended = bool(self._guard.call(parser.is_reasoning_end, ids))
         if not self._has_ended:
             self._guard.call(parser.adjust_initial_state_from_prompt, ids)

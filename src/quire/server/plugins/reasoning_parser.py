@@ -83,6 +83,9 @@ class ReasoningParser:
         """The same as `ToolParser.adjust_request`."""
         return request
 
+    def set_prompt_token_ids(self, prompt_token_ids: Sequence[int]) -> None:
+        """Called once before a reply is read."""
+
     def adjust_initial_state_from_prompt(self, prompt_token_ids: Sequence[int]) -> None:
         """Called once before a streamed reply."""
 

@@ -10,6 +10,7 @@ import os
 from typing import Any
 
 from quire.errors import ConfigError, quoted
+from quire.units import MiB
 from quire.vllm.missing import explain
 
 _LAST_PORT = 65535
@@ -25,12 +26,14 @@ _DEFAULTS: dict[str, bool | int | float | str] = {
     "VLLM_DO_NOT_TRACK": True,
     "VLLM_ENABLE_V1_MULTIPROCESSING": False,
     "VLLM_HOST_IP": "",
+    "VLLM_HTTP_MAX_REQUEST_BODY_SIZE": 16 * MiB,
     "VLLM_HTTP_TIMEOUT_KEEP_ALIVE": 5,
     "VLLM_KV_EVENTS_USE_INT_BLOCK_HASHES": True,
     "VLLM_LOGGING_CONFIG_PATH": "",
     "VLLM_LOGGING_LEVEL": "INFO",
     "VLLM_LOG_STATS_INTERVAL": 10.0,
     "VLLM_MAX_COMPLETION_PROMPTS": 1024,
+    "VLLM_MAX_MEDIA_REQUEST_DOWNLOAD_SIZE_MB": 256,
     "VLLM_MAX_N_SEQUENCES": 16384,
     "VLLM_MAX_NUM_BAD_WORDS": 128,
     "VLLM_MAX_STOP_STRINGS": 16,

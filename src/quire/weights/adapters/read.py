@@ -139,6 +139,11 @@ def _modules(store: WeightStore, config: PeftConfig) -> list[LoraModule]:
         module.tensors[kind] = name
     if not found:
         raise CheckpointError(f"{store.source}: the file has no tensors of an adapter")
+    if config.saved and not any(module.is_saved for module in found.values()):
+        raise CheckpointError(
+            f"{config.path}: modules_to_save names {', '.join(config.saved)}, and {store.source} "
+            "has the weights of none of them"
+        )
     return [*found.values()]
 
 

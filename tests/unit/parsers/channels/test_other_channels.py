@@ -120,6 +120,28 @@ def test_muse_glimmer(text: str, message: Message) -> None:
     assert read("muse_glimmer", text) == message
 
 
+@pytest.mark.parametrize("name", ["muse", "musespark1x"])
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (" to=user<|message|>yes<|eot|>", Message("yes")),
+        ("<|message|>hm<|eom|><|start|>assistant to=user<|message|>yes<|eot|>",
+         Message("yes", "hm")),
+        (f" to=commentary<|message|>I look.<|eom|><|start|>assistant to=f<|message|>{ATEM}<|eot|>",
+         Message("I look.", tool_calls=[F])),
+        (" to=developer<|message|>{hidden}<|eom|><|start|>assistant to=user<|message|>yes",
+         Message("yes")),
+        (f" to=developer<|message|>{ATEM}<|eom|>", Message("")),
+        (f" to=commentary<|message|>{ATEM}<|eot|>", Message(ATEM)),
+        (f" to=self<|message|>{ATEM}<|eom|><|start|>assistant to=f<|message|>{ATEM}<|eom|>",
+         Message("", ATEM, [F])),
+        (f"no header {ATEM}", Message("no header", tool_calls=[F])),
+    ],
+)  # fmt: skip
+def test_muse(name: str, text: str, message: Message) -> None:
+    assert read(name, text) == message
+
+
 def test_muse_glimmer_within_reasoning() -> None:
     text = "hm<|eom|><|start|>assistant to=user<|message|>yes"
     assert read("muse_glimmer", text, is_reasoning=True) == Message("yes", "hm")

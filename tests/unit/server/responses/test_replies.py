@@ -162,6 +162,7 @@ def test_the_reply_repeats_what_was_asked(make_scripted: Any) -> None:
         "instructions": "Be short.", "temperature": 0.5, "top_p": 0.25, "metadata": {"a": "b"},
         "user": "u", "max_output_tokens": 77, "truncation": "auto", "parallel_tool_calls": False,
         "max_tool_calls": 3, "prompt_cache_key": "k", "safety_identifier": "s", "store": False,
+        "prompt_cache_retention": "24h",
         "tool_choice": "auto", "tools": [function("f", strict=True) | {"description": None}],
     }  # fmt: skip
     response = whole(make_scripted("x"), **asked)
@@ -169,6 +170,26 @@ def test_the_reply_repeats_what_was_asked(make_scripted: Any) -> None:
     assert response["text"]["format"] == {"type": "text"}
     assert response["object"] == "response"
     assert response["id"].startswith("resp_")
+
+
+def test_the_options_of_a_prompts_cache_are_repeated(make_scripted: Any) -> None:
+    harness = make_scripted("x")
+    for given, shown in (
+        ({}, {}), ({"mode": "explicit", "prewarm": True}, {"mode": "explicit"}),
+        ({"ttl": "30m", "comparison_response_id": "r"}, {"comparison_response_id": "r"}),
+    ):  # fmt: skip
+        body = body_of(prompt_cache_options=given, prompt_cache_retention="in-memory")
+        reply = harness.post(RESPONSES, body)
+        plain = {"mode": "implicit", "ttl": "30m", "comparison_response_id": None}
+        assert reply.json()["prompt_cache_options"] == plain | shown
+        assert reply.json()["prompt_cache_retention"] == "in_memory"
+        ignored = reply.headers.get("x-quire-ignored-fields", "")
+        assert ("prompt_cache_options" in ignored) == bool(given.keys() - {"ttl"})
+    assert whole(harness)["prompt_cache_options"] is None
+    for wrong in ({"mode": "off"}, {"ttl": "1h"}, "implicit"):
+        error = refused(harness, 400, prompt_cache_options=wrong)
+        assert error["param"].startswith("prompt_cache_options")
+    assert refused(harness, 400, prompt_cache_retention="1h")["param"] == "prompt_cache_retention"
 
 
 def test_an_error_after_the_first_event_is_the_last_one(make_scripted: Any) -> None:

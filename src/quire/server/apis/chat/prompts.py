@@ -285,7 +285,8 @@ def _chat_input(
     model: ServedModel, request: ChatRequest | TokenizeRequest, messages: list[ChatMessage]
 ) -> ChatInput:
     own, variables = request.chat_template_kwargs or {}, model.args.default_chat_template_kwargs
-    if (effort := request.reasoning_effort) is not None:
+    if request.reasoning_effort is not None:
+        effort = model.args.template_effort(request.reasoning_effort)
         own = {**thinking_variables(effort), **own, "reasoning_effort": effort}
     args = model.args
     hides_tools = args.exclude_tools_when_tool_choice_none and _forbids_calls(request)

@@ -92,7 +92,7 @@ class ReplyPlan:
             may_reason=tags is not None and not prompt.rstrip().endswith(tags.ends),
             kept_token_ids=model.kept_tokens(found, has_tools=tools.is_searched),
             num_calls_before=sum(len(message.tool_calls or ()) for message in request.messages),
-            skips_special_tokens=not keeps_special and request.skip_special_tokens is not False,
+            skips_special_tokens=not keeps_special and _skips_special_tokens(model, request),
             keeps_stop_strings=request.include_stop_str_in_output is True,
             reasoning_field=(
                 "reasoning_content" if request.reasoning_format == "deepseek" else "reasoning"
@@ -188,6 +188,13 @@ class ReplyPlan:
 
 PLAIN = ReplyPlan()
 """The reply is plain text: it has neither reasoning nor tool calls."""
+
+
+def _skips_special_tokens(model: ServedModel, request: ChatRequest) -> bool:
+    asked = request.skip_special_tokens
+    if asked is None:
+        asked = model.config.model.default_sampling_params.get("skip_special_tokens", True)
+    return asked is True
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ import msgspec
 from msgspec import Meta
 
 from quire.server.apis.chat.tools import ToolFields
+from quire.server.args import ReasoningEffort
 from quire.server.generation.request_fields import (
     ChatLogprobs,
     ChunkFields,
@@ -18,8 +19,6 @@ from quire.server.generation.request_fields import (
     TokenId,
     WholeReplyFields,
 )
-
-ReasoningEffort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 
 
 class ContentPart(msgspec.Struct, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):

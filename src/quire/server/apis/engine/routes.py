@@ -149,6 +149,7 @@ async def start_profile(http: Request) -> None:
             wanted.profile_prefix,
             delay_iterations=wanted.delay_iterations,
             max_iterations=wanted.max_iterations,
+            profiler_kwargs=wanted.profiler_kwargs,
         )
 
 

@@ -125,6 +125,8 @@ class StartProfile(msgspec.Struct, kw_only=True):
     """Steps to skip before recording."""
     max_iterations: Annotated[int, Meta(ge=0)] | None = None
     """Most steps that are recorded; 0: all."""
+    profiler_kwargs: dict[str, Any] | None = None
+    """Must be empty: they are for the profiler of torch."""
 
 
 class WorldSizeQuery(msgspec.Struct, kw_only=True):

@@ -15,7 +15,7 @@ from quire.chat.job import ChatInput
 from quire.errors import RequestError
 from quire.server.apis.chat.prompts import chat_prompt, planned_prompt
 from quire.server.apis.chat.reply_plan import ChatPrompt
-from quire.server.apis.chat.schema import ChatRequest
+from quire.server.apis.chat.schema import ChatRequest, thinking_variables
 from quire.server.apis.chat.tools import tool_use
 from quire.server.apis.endpoint import Routes
 from quire.server.apis.messages.chat_request import (
@@ -100,7 +100,8 @@ async def _found(model: ServedModel) -> str:
 
 async def _rendered(model: ServedModel, effort: str) -> str | None:
     """The prompt of a short conversation; None if the template refuses it."""
-    variables = {"enable_thinking": effort != "none", "reasoning_effort": effort}
+    effort = model.args.template_effort(effort)
+    variables = {**thinking_variables(effort), "reasoning_effort": effort}
     probe = ChatInput(
         [{"role": "user", "content": "Hi"}],
         chat_template_kwargs={**model.args.default_chat_template_kwargs, **variables},

@@ -7,8 +7,9 @@ from typing import Annotated, Any, ClassVar
 import msgspec
 from msgspec import Meta
 
-from quire.server.apis.chat.schema import ChatMessage, ReasoningEffort
+from quire.server.apis.chat.schema import ChatMessage
 from quire.server.apis.chat.tools import Tool
+from quire.server.args import ReasoningEffort
 from quire.server.generation.request_fields import Count, TokenId
 
 

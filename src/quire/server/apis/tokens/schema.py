@@ -85,6 +85,8 @@ class TokensRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     reasoning_parser_kwargs: dict[str, Any] | None = None
     token_offsets: Any = None
     """Accepted; it has no effect without the text."""
+    parse_context: Any = None
+    """Accepted: replies are not read here."""
     features: Any = None
     content_parts: list[dict[str, Any]] | None = None
     kv_transfer_params: dict[str, Any] | None = None

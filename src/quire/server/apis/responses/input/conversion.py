@@ -13,7 +13,11 @@ from quire.errors import RequestError, quoted
 from quire.server.apis.chat.schema import ChatRequest
 from quire.server.apis.responses.input.messages import chat_messages, is_unfinished
 from quire.server.apis.responses.schema.items import Item
-from quire.server.apis.responses.schema.request import ResponsesRequest, TextFormat
+from quire.server.apis.responses.schema.request import (
+    PromptCacheOptions,
+    ResponsesRequest,
+    TextFormat,
+)
 from quire.server.apis.responses.tools import Offered, chat_tool_fields
 from quire.server.generation.request_fields import JsonSchemaFormat, ResponseFormat, SamplerFields
 
@@ -40,6 +44,7 @@ REFUSED: dict[str, tuple[tuple[object, ...], str]] = {
 WITHOUT_EFFECT: dict[str, tuple[object, ...]] = {
     "service_tier": (None, "auto", "default"),
     "session_id": (None,),
+    "prompt_cache_options": (None, PromptCacheOptions()),
 }
 _MOST_METADATA, _MOST_KEY, _MOST_VALUE = 16, 64, 512
 """Entries of `metadata`, and characters of each; OpenAI's."""
@@ -107,9 +112,9 @@ def _check_metadata(metadata: dict[str, str]) -> None:
 _SAME_NAME = (
     *(field.name for field in msgspec.structs.fields(SamplerFields)),
     "model", "include_reasoning", "stop", "stop_token_ids", "ignore_eos",
-    "skip_special_tokens", "include_stop_str_in_output", "watermarking", "structured_outputs",
-    "chat_template_kwargs", "mm_processor_kwargs", "request_id", "priority", "cache_salt",
-    "vllm_xargs",
+    "skip_special_tokens", "spaces_between_special_tokens", "include_stop_str_in_output",
+    "watermarking", "structured_outputs", "chat_template_kwargs", "mm_processor_kwargs",
+    "request_id", "priority", "cache_salt", "vllm_xargs",
 )  # fmt: skip
 """Fields with the same meaning in a chat."""
 _NAMES = {

@@ -22,7 +22,11 @@ from quire.server.apis.responses.schema.reply import (
     ResponseStatus,
     ResponseUsage,
 )
-from quire.server.apis.responses.schema.request import ResponsesRequest, TextFormat
+from quire.server.apis.responses.schema.request import (
+    ResponsesRequest,
+    ShownCacheOptions,
+    TextFormat,
+)
 from quire.server.apis.responses.tools import ToolParam
 from quire.server.generation.request_fields import Usage
 
@@ -75,6 +79,8 @@ class ResponseShape:
             top_p=self._sampling("top_p", 1.0),
             presence_penalty=self._sampling("presence_penalty", 0.0),
             frequency_penalty=self._sampling("frequency_penalty", 0.0),
+            prompt_cache_options=_cache_options(request),
+            prompt_cache_retention=(request.prompt_cache_retention or "").replace("-", "_") or None,
             **{name: getattr(request, name) for name in _SAME_NAME},
         )
 
@@ -107,6 +113,15 @@ def usage_of_response(usage: Usage) -> ResponseUsage:
         output_tokens=usage.completion_tokens,
         output_tokens_details=OutputTokensDetails(reasoning_tokens=reasoning_tokens),
         total_tokens=usage.total_tokens,
+    )
+
+
+def _cache_options(request: ResponsesRequest) -> ShownCacheOptions | None:
+    asked = request.prompt_cache_options
+    if asked is None:
+        return None
+    return ShownCacheOptions(
+        mode=asked.mode, ttl=asked.ttl, comparison_response_id=asked.comparison_response_id
     )
 
 

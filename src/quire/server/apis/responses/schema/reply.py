@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Meta
 
 from quire.server.apis.responses.schema.items import Item, OutputItem, OutputText, ReasoningText
-from quire.server.apis.responses.schema.request import TextFormat
+from quire.server.apis.responses.schema.request import ShownCacheOptions, TextFormat
 from quire.server.generation.request_fields import Count, PositionLogprobs, RequestMetrics
 
 ResponseStatus = Literal["queued", "in_progress", "completed", "incomplete", "failed", "cancelled"]
@@ -117,6 +117,8 @@ class Response(msgspec.Struct, kw_only=True):
     parallel_tool_calls: bool
     previous_response_id: str | None = None
     prompt_cache_key: str | None = None
+    prompt_cache_options: ShownCacheOptions | None = None
+    prompt_cache_retention: str | None = None
     reasoning: ReplyReasoning
     safety_identifier: str | None = None
     service_tier: str = "default"

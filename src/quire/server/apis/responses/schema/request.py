@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
 
-from quire.server.apis.chat.schema import ReasoningEffort
 from quire.server.apis.responses.schema.items import Item
 from quire.server.apis.responses.tools import ToolFields
+from quire.server.args import ReasoningEffort
 from quire.server.generation.request_fields import CacheSalt, Int64, TokenId
 
 Identifier = Annotated[str, Meta(max_length=512)]
@@ -55,6 +55,20 @@ class ResponsesStreamOptions(msgspec.Struct, kw_only=True, forbid_unknown_fields
     """Accepted: no event is padded here."""
 
 
+class ShownCacheOptions(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """What a reply repeats of the options of a prompt's cache."""
+
+    mode: Literal["implicit", "explicit"] = "implicit"
+    ttl: Literal["30m"] = "30m"
+    comparison_response_id: Identifier | None = None
+
+
+class PromptCacheOptions(ShownCacheOptions, kw_only=True, forbid_unknown_fields=True):
+    """Options of a prompt's cache; no option has an effect."""
+
+    prewarm: bool | None = None
+
+
 class ResponsesRequest(ToolFields, kw_only=True):
     """A request for a response."""
 
@@ -89,7 +103,9 @@ class ResponsesRequest(ToolFields, kw_only=True):
     safety_identifier: Identifier | None = None
     prompt_cache_key: Identifier | None = None
     """Accepted: prompts with the same beginning share the cache without a key."""
-    prompt_cache_retention: str | None = None
+    prompt_cache_options: PromptCacheOptions | None = None
+    """Accepted: the cache keeps prompts, and as much as fits, without options."""
+    prompt_cache_retention: Literal["in_memory", "in-memory", "24h"] | None = None
     """Accepted: the cache keeps as much as fits."""
     service_tier: str | None = None
     """Accepted; there is one tier."""
@@ -100,7 +116,8 @@ class ResponsesRequest(ToolFields, kw_only=True):
     stop: str | list[str] | None = None
     stop_token_ids: list[TokenId] | None = None
     ignore_eos: bool | None = False
-    skip_special_tokens: bool | None = True
+    skip_special_tokens: bool | None = None
+    spaces_between_special_tokens: bool | None = True
     include_stop_str_in_output: bool | None = False
     watermarking: bool | None = None
     structured_outputs: dict[str, Any] | None = None
