@@ -5,10 +5,12 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
+import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 from quire import env
@@ -276,19 +278,24 @@ class Pulled:
 
 
 class PullLines:
-    """Writes the progress of a pull to standard output, a JSON object a line, as Ollama does."""
+    """Writes the progress of a pull to standard output, a JSON object a line, as Ollama does. May be
+    used by several threads."""
 
     def __init__(self, name: str) -> None:
         self._digest = f"sha256:{hashlib.sha256(name.encode()).hexdigest()}"
         self._status = f"pulling {name}"
         self._next_at = 0.0
+        self._lock = Lock()
+        """Held while a line is written."""
 
     def write(self, **fields: Any) -> None:
         """Writes one line."""
-        print(json.dumps(fields), flush=True)
+        with self._lock:
+            sys.stdout.write(f"{json.dumps(fields)}\n")
+            sys.stdout.flush()
 
     def fetched(self, num_bytes: int, total: int) -> None:
-        """Writes the sums, a few times a second. Called by several threads."""
+        """Writes the sums, a few times a second."""
         now = time.monotonic()
         if now < self._next_at and num_bytes < total:
             return
