@@ -4,6 +4,7 @@ with `name` and `path`."""
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -30,9 +31,8 @@ def parse_modules(items: Iterable[Any]) -> list[AdapterModule]:
     found: list[AdapterModule] = []
     for item in items:
         found += [item] if isinstance(item, AdapterModule) else _parse(item)
-    names = [one.name for one in found]
-    for name in names:
-        if names.count(name) > 1:
+    for name, count in Counter(one.name for one in found).items():
+        if count > 1:
             raise ConfigError(f"--lora-modules: the name {quoted(name)} must be given once only")
     return found
 
