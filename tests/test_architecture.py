@@ -264,6 +264,22 @@ def test_an_expression_is_written_where_it_is_used_or_listed() -> None:
     ]
 
 
+def test_commands_print_without_control_characters() -> None:
+    """`say` removes them; names of clients and files would control the terminal otherwise."""
+    printing = {
+        path.relative_to(SRC).as_posix()
+        for path in MODULES.values()
+        if any(
+            isinstance(node, ast.Call)
+            and isinstance(node.func, ast.Name)
+            and node.func.id == "print"
+            for node in ast.walk(ast.parse(path.read_text()))
+        )
+    }
+    assert printing == {"log/printing.py", "cli/terminal.py", "vllm/own/commands.py",
+                        "vllm/own/vectors.py"}  # fmt: skip
+
+
 def test_a_number_that_a_request_asks_for_is_in_five_files() -> None:
     """`min_p` stands for each: what gives it from elsewhere (a checkpoint, the command line, the
     page) and what refuses it by name are beside that."""

@@ -25,6 +25,15 @@ class AdapterModule:
     """Whether it is a prompt adapter."""
 
 
+MAX_NAME_CHARS = 256
+NAMES = f"1 to {MAX_NAME_CHARS} printable characters"
+
+
+def is_name(name: str) -> bool:
+    """Whether an adapter of a server may have this name."""
+    return 0 < len(name) <= MAX_NAME_CHARS and name.isprintable()
+
+
 def parse_modules(items: Iterable[Any]) -> list[AdapterModule]:
     """The adapters of `--lora-modules`. An item may also be a JSON list of objects. Raises
     ConfigError for a wrong item and for a name that is given twice."""
@@ -45,6 +54,8 @@ def parse_prompt_adapters(items: Iterable[str]) -> list[AdapterModule]:
         name, equals, path = item.partition("=")
         if not equals or not name or not path:
             raise ConfigError(f"--prompt-adapters must be NAME=FOLDER, got {quoted(item)}")
+        if not is_name(name):
+            raise ConfigError(f"--prompt-adapters: a name must have {NAMES}, got {quoted(name)}")
         if any(one.name == name for one in found):
             raise ConfigError(f"--prompt-adapters: the name {quoted(name)} must be given once only")
         found.append(AdapterModule(name, path, is_prompt=True))
@@ -79,6 +90,8 @@ def _module(fields: Any) -> AdapterModule:
                 f"Invalid fields for --lora-modules: {key} must be a string that is not empty, got "
                 f"{quoted(value)}"
             )
+    if not is_name(str(name)):
+        raise ConfigError(f"--lora-modules: a name must have {NAMES}, got {quoted(name)}")
     if base is not None and not isinstance(base, str):
         raise ConfigError(
             f"Invalid fields for --lora-modules: base_model_name must be a string, got "

@@ -19,6 +19,7 @@ from typing import Any, Protocol
 
 from quire.cli.rows.files import Row, RowFile, write_rows
 from quire.errors import ConfigError, QuireError, reason
+from quire.log.printing import printable, say
 
 Answer = dict[str, Any]
 """Results of a row, as JSON values; a row that failed has only the key `error`."""
@@ -157,7 +158,7 @@ class Progress:
 
     def say(self, text: str) -> None:
         """Print a line above the bar."""
-        self._bar.write(text, file=sys.stderr)
+        self._bar.write(printable(text), file=sys.stderr)
 
     def fail(self, message: str) -> None:
         """Note the error of a row."""
@@ -250,10 +251,10 @@ class RowRun:
                     raise
             self._write(journal)
             journal.delete()
-        print(self.progress.summary(self.target), file=sys.stderr)
+        say(self.progress.summary(self.target), file=sys.stderr)
         if self.progress.num_failed:
             where = f"their errors are in the column {self.job.error_column}"
-            print(f"{self.progress.num_failed} rows failed; {where}", file=sys.stderr)
+            say(f"{self.progress.num_failed} rows failed; {where}", file=sys.stderr)
 
     def check_columns(self) -> None:
         """Raises ConfigError if a new column has the name of an old one."""
