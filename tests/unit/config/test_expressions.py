@@ -32,6 +32,7 @@ REFUSED = {
     "many groups in each other": ("(" * 1000 + ")" * 1000, "has too many groups in each other"),
     "a large count": ("a{1,99999999999}", "is not valid: the repetition number is too large"),
     "many characters": ("a" * 5000, "must have at most 4096 characters"),
+    "a count of nothing": ("(?:(){4000000000})b", "takes too long to match"),
     "counts of counts": ("(((a?){100}){100}){100}", "takes too long to match"),
 }
 

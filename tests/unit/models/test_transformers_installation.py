@@ -19,6 +19,7 @@ print(with_model_impl(config, "transformers")["architectures"])
 
 
 def test_a_torchvision_that_cannot_be_imported_is_left_out(tmp_path: Path) -> None:
+    pytest.importorskip("transformers")
     package = tmp_path / "torchvision"
     package.mkdir()
     (package / "__init__.py").write_text(
@@ -38,6 +39,7 @@ def test_a_torchvision_that_cannot_be_imported_is_left_out(tmp_path: Path) -> No
 def test_the_first_cause_of_a_class_that_cannot_be_imported_is_named(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    pytest.importorskip("transformers")
     from quire.models.transformers import modules
 
     class Broken:

@@ -125,6 +125,12 @@ class _Name:
         self._chars: dict[str, int] = {}
         self._classes: dict[_Class, int] = {}
 
+    def spend(self) -> None:
+        """Counts a step. Raises _TooLongError if none is left."""
+        self.steps_left -= 1
+        if self.steps_left < 0:
+            raise _TooLongError
+
     def places(self, text: str) -> int:
         """The positions before each occurrence of a text."""
         found, at = 0, self.text.find(text)
@@ -160,9 +166,7 @@ def _sequence(parsed: Any) -> _Step:
 
     def step(name: _Name, at: int) -> int:
         for one in steps:
-            name.steps_left -= 1
-            if name.steps_left < 0:
-                raise _TooLongError
+            name.spend()
             at = one(name, at)
             if not at:
                 break
@@ -246,9 +250,10 @@ def _repeat(value: Any) -> _Step:
 
     def step(name: _Name, at: int) -> int:
         for _ in range(least):
+            name.spend()
+            at = body(name, at)
             if not at:
                 return 0
-            at = body(name, at)
         new, left = at, most - least
         while new and left:
             new = body(name, new) & ~at
