@@ -20,6 +20,7 @@ from hypothesis import HealthCheck, settings
 
 from quire.backends.cpu.library import TIERS, runnable_tiers
 from quire.errors import BackendError
+from quire.models.transformers.installation import leave_out_torchvision
 
 _UNCHANGEABLE = "Skipped: this processor"
 
@@ -43,6 +44,7 @@ def pytest_configure() -> None:
     settings.load_profile("quire")
     os.environ["QUIRE_KV_STORE"] = "off"
     os.environ.setdefault("OMP_NUM_THREADS", "1")
+    leave_out_torchvision()  # many tests import transformers
     sweeps.seed()  # workers of this run inherit it
     signal.signal(signal.SIGINT, signal.default_int_handler)
 

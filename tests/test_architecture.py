@@ -213,6 +213,73 @@ def test_no_pickle_and_no_eval() -> None:
         assert not re.search(r"(?<![\w.])(eval|exec)\(", path.read_text()), path
 
 
+MADE_EXPRESSIONS = {
+    "config/command_line/values.py": "constants of the module",
+    "config/model_lookup/gguf.py": "a shell pattern, for which Python writes atomic groups",
+    "frontend/inputs/images/placing.py": "escaped texts",
+    "frontend/scoring.py": "constants of the module",
+    "models/base.py": "constants of the families, and escaped texts",
+    "parsers/format.py": "constants of the formats, and escaped texts",
+    "parsers/reader.py": "escaped texts",
+    "program/printer.py": "escaped texts",
+    "redaction.py": "constants of the module",
+    "server/apis/messages/chat_request.py": "escaped texts",
+    "structured/tags/texts.py": "escaped texts",
+    "tokenizer/borders.py": "escaped texts",
+    "tokenizer/formats/byte_pieces.py": "a pattern of tekken.json, for an engine that gives up",
+    "tokenizer/formats/sentencepiece.py": "constants of the module",
+    "tokenizer/formats/sentencepiece_parts.py": "escaped texts",
+    "tokenizer/rust_tokenizer.py": "constants of the module",
+    "worker/draft/loading.py": "constants of the module",
+}
+"""Modules whose expressions are not written where they are used, with what these consist of."""
+_USES = {"compile", "match", "fullmatch", "search", "sub", "subn", "split", "findall", "finditer"}
+
+
+def test_an_expression_is_written_where_it_is_used_or_listed() -> None:
+    """`re` takes exponential time for some expressions, and no other thread runs meanwhile. Those
+    of files are matched by `config/checkpoint/expressions.py`."""
+
+    def is_made(node: ast.AST) -> bool:
+        if not isinstance(node, ast.Call) or (node.args and isinstance(node.args[0], ast.Constant)):
+            return False
+        match node.func:
+            case ast.Attribute(ast.Name("re" | "regex"), name):
+                return name in _USES
+            case ast.Name(name) | ast.Attribute(_, name):
+                return name in {"Regex", "fnmatch", "fnmatchcase"}
+        return False
+
+    found = {
+        path.relative_to(SRC).as_posix()
+        for path in MODULES.values()
+        if any(map(is_made, ast.walk(ast.parse(path.read_text()))))
+    }
+    assert found == MADE_EXPRESSIONS.keys()
+    assert not [
+        path
+        for path in MODULES.values()
+        for name in _USES
+        if f"re:{name}" in _imports_of(path).at_start | _imports_of(path).later
+    ]
+
+
+def test_commands_print_without_control_characters() -> None:
+    """`say` removes them; names of clients and files would control the terminal otherwise."""
+    printing = {
+        path.relative_to(SRC).as_posix()
+        for path in MODULES.values()
+        if any(
+            isinstance(node, ast.Call)
+            and isinstance(node.func, ast.Name)
+            and node.func.id == "print"
+            for node in ast.walk(ast.parse(path.read_text()))
+        )
+    }
+    assert printing == {"log/printing.py", "cli/terminal.py", "vllm/own/commands.py",
+                        "vllm/own/vectors.py"}  # fmt: skip
+
+
 def test_a_number_that_a_request_asks_for_is_in_five_files() -> None:
     """`min_p` stands for each: what gives it from elsewhere (a checkpoint, the command line, the
     page) and what refuses it by name are beside that."""

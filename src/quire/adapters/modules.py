@@ -4,6 +4,7 @@ with `name` and `path`."""
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -24,15 +25,23 @@ class AdapterModule:
     """Whether it is a prompt adapter."""
 
 
+MAX_NAME_CHARS = 256
+NAMES = f"1 to {MAX_NAME_CHARS} printable characters"
+
+
+def is_name(name: str) -> bool:
+    """Whether an adapter of a server may have this name."""
+    return 0 < len(name) <= MAX_NAME_CHARS and name.isprintable()
+
+
 def parse_modules(items: Iterable[Any]) -> list[AdapterModule]:
     """The adapters of `--lora-modules`. An item may also be a JSON list of objects. Raises
     ConfigError for a wrong item and for a name that is given twice."""
     found: list[AdapterModule] = []
     for item in items:
         found += [item] if isinstance(item, AdapterModule) else _parse(item)
-    names = [one.name for one in found]
-    for name in names:
-        if names.count(name) > 1:
+    for name, count in Counter(one.name for one in found).items():
+        if count > 1:
             raise ConfigError(f"--lora-modules: the name {quoted(name)} must be given once only")
     return found
 
@@ -45,6 +54,8 @@ def parse_prompt_adapters(items: Iterable[str]) -> list[AdapterModule]:
         name, equals, path = item.partition("=")
         if not equals or not name or not path:
             raise ConfigError(f"--prompt-adapters must be NAME=FOLDER, got {quoted(item)}")
+        if not is_name(name):
+            raise ConfigError(f"--prompt-adapters: a name must have {NAMES}, got {quoted(name)}")
         if any(one.name == name for one in found):
             raise ConfigError(f"--prompt-adapters: the name {quoted(name)} must be given once only")
         found.append(AdapterModule(name, path, is_prompt=True))
@@ -79,6 +90,8 @@ def _module(fields: Any) -> AdapterModule:
                 f"Invalid fields for --lora-modules: {key} must be a string that is not empty, got "
                 f"{quoted(value)}"
             )
+    if not is_name(str(name)):
+        raise ConfigError(f"--lora-modules: a name must have {NAMES}, got {quoted(name)}")
     if base is not None and not isinstance(base, str):
         raise ConfigError(
             f"Invalid fields for --lora-modules: base_model_name must be a string, got "

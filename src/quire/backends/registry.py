@@ -85,6 +85,9 @@ def make_backend(device: DeviceConfig) -> Backend:
         _survive_missing_pages()
         return ReferenceBackend()
     if name == "transformers":
+        from quire.models.transformers.installation import leave_out_torchvision
+
+        leave_out_torchvision()
         from quire.backends.transformers import TransformersBackend
 
         _survive_missing_pages()

@@ -28,6 +28,7 @@ from quire.errors import ConfigError
 from quire.kvstore.chunk_file import decode, encode, num_file_bytes
 from quire.kvstore.chunks import ChunkKey, ChunkShape
 from quire.kvstore.tiers.base import Tier, TierError
+from quire.log.printing import say
 from quire.units import MiB, format_bytes
 
 _ROUNDS = 8
@@ -87,15 +88,15 @@ def bench(args: argparse.Namespace) -> int:
         record = [
             {**asdict(one), "break_even": least} for one, least in zip(found, wins, strict=True)
         ]
-        print(json.dumps({"seconds_per_token": token_s, "tiers": record}, indent=2))
+        say(json.dumps({"seconds_per_token": token_s, "tiers": record}, indent=2))
         return 0
     size = num_file_bytes(shape)
-    print(f"computing: {1 / token_s:,.0f} tokens/s; a chunk: {tokens} tokens, {format_bytes(size)}")
-    print(f"{'tier':<8}{'write':>12}{'read':>12}{'ask':>10}   loading wins")
+    say(f"computing: {1 / token_s:,.0f} tokens/s; a chunk: {tokens} tokens, {format_bytes(size)}")
+    say(f"{'tier':<8}{'write':>12}{'read':>12}{'ask':>10}   loading wins")
     for one, least in zip(found, wins, strict=True):
         wins_from = "never" if least is None else f"from {least:,} tokens on"
         write, read = (f"{format_bytes(size / s)}/s" for s in (one.write_s, one.read_s))
-        print(f"{one.tier:<8}{write:>12}{read:>12}{1000 * one.ask_s:>7.2f} ms   {wins_from}")
+        say(f"{one.tier:<8}{write:>12}{read:>12}{1000 * one.ask_s:>7.2f} ms   {wins_from}")
     return 0
 
 

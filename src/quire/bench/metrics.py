@@ -19,6 +19,7 @@ import numpy as np
 from quire.bench.load import RequestResult
 from quire.errors import ConfigError
 from quire.files import replacing
+from quire.log.printing import say
 
 METRIC_TITLES = {
     "ttft": ("TTFT", "Time to First Token"),
@@ -200,23 +201,23 @@ def print_served(
         ("Peak concurrent requests:", summary["max_concurrent_requests"]),
         ("Total token throughput (tok/s):", summary["total_token_throughput"]),
     ]
-    print(" Serving Benchmark Result ".center(50, "="))
+    say(" Serving Benchmark Result ".center(50, "="))
     for name, value in rows:
         if value is not None:
-            print(_row(name, value))
+            say(_row(name, value))
     for metric in metrics:
         short, title = METRIC_TITLES[metric]
-        print(title.center(50, "-"))
+        say(title.center(50, "-"))
         for key, value in summary.items():
             if key.endswith(f"_{metric}_ms"):
                 statistic = key.removesuffix(f"_{metric}_ms").capitalize()
-                print(_row(f"{statistic} {short} (ms):", float(value)))
-    print("=" * 50)
+                say(_row(f"{statistic} {short} (ms):", float(value)))
+    say("=" * 50)
     errors = [error for error in summary["errors"] if error]
     for error in errors[:_MAX_SHOWN_ERRORS]:
-        print(f"failed: {error[:300]}")
+        say(f"failed: {error[:300]}")
     if len(errors) > _MAX_SHOWN_ERRORS:
-        print(f"... and {len(errors) - _MAX_SHOWN_ERRORS} more")
+        say(f"... and {len(errors) - _MAX_SHOWN_ERRORS} more")
 
 
 def _row(name: str, value: float) -> str:
@@ -245,7 +246,7 @@ def save_json(path: Path, result: Mapping[str, Any], *, append: bool = False) ->
         raise ConfigError(f"{path.parent} cannot be made: {error.strerror}") from None
     with replacing(path) as file:
         file.write(before + b"\n" * bool(before) + text.encode())
-    print(f"results: {path}")
+    say(f"results: {path}")
 
 
 def _held(path: Path) -> bytes:

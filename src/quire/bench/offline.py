@@ -26,6 +26,7 @@ from quire.bench.datasets import DatasetArgs, SampleRequest, load_requests
 from quire.bench.metrics import save_json
 from quire.config.engine_args import EngineArgs
 from quire.errors import BackendError, ConfigError
+from quire.log.printing import say
 
 if TYPE_CHECKING:
     from quire.inputs import PromptType
@@ -109,9 +110,9 @@ def run_latency(args: LatencyArgs, engine_args: EngineArgs) -> dict[str, Any]:
         "latencies": latencies,
         "percentiles": percentiles_of(latencies),
     }
-    print(f"Avg latency: {result['avg_latency']} seconds")
+    say(f"Avg latency: {result['avg_latency']} seconds")
     for share, value in percentiles_of(latencies).items():
-        print(f"{share}% percentile latency: {value} seconds")
+        say(f"{share}% percentile latency: {value} seconds")
     if args.output_json is not None:
         save_json(Path(args.output_json), result)
     return result
@@ -146,12 +147,12 @@ def run_throughput(
         "tokens_per_second": total / elapsed,
         "output_tokens_per_second": output_tokens / elapsed,
     }
-    print(
+    say(
         f"Throughput: {len(requests) / elapsed:.2f} requests/s, {total / elapsed:.2f} total "
         f"tokens/s, {output_tokens / elapsed:.2f} output tokens/s"
     )
-    print(f"Total num prompt tokens:  {prompt_tokens}")
-    print(f"Total num output tokens:  {output_tokens}")
+    say(f"Total num prompt tokens:  {prompt_tokens}")
+    say(f"Total num output tokens:  {output_tokens}")
     if args.output_json is not None:
         save_json(Path(args.output_json), result)
     return result
@@ -273,11 +274,11 @@ def start_once(engine_args: EngineArgs, environment: dict[str, str]) -> dict[str
 
 def _phase(phase: str, starts: list[dict[str, float]]) -> dict[str, Any]:
     result: dict[str, Any] = {}
-    print(f"\n{phase.upper()} STARTUP")
+    say(f"\n{phase.upper()} STARTUP")
     for name, title in (("startup", "startup time"), ("first_token", "time to first token")):
         values = [start[name] for start in starts]
         result[f"avg_{phase}_{name}_time"] = float(np.mean(values))
         result[f"{phase}_{name}_times"] = values
         result[f"{phase}_{name}_percentiles"] = percentiles_of(values)
-        print(f"Avg {title}: {np.mean(values):.2f} seconds")
+        say(f"Avg {title}: {np.mean(values):.2f} seconds")
     return result

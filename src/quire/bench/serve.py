@@ -35,6 +35,7 @@ from quire.bench.metrics import (
 )
 from quire.errors import ConfigError
 from quire.files import write_text
+from quire.log.printing import say
 from quire.redaction import redact
 
 _READY_POLL_S = 1.0
@@ -151,7 +152,7 @@ def run(args: ServeBenchArgs, dataset: DatasetArgs, traffic: TrafficArgs) -> dic
         _save(args, own, summary, is_first=number == 0)
     if args.plot is not None:
         write_text(Path(args.plot), draw(summary))
-        print(f"chart: {args.plot}")
+        say(f"chart: {args.plot}")
     if args.html is not None:
         count = summary["num_prompts"]
         rate = traffic.request_rate
@@ -165,7 +166,7 @@ def run(args: ServeBenchArgs, dataset: DatasetArgs, traffic: TrafficArgs) -> dic
             "tokens of a reply": f"{mean(summary['output_lens']):.0f} on average",
         }
         write_text(Path(args.html), report(facts, points))
-        print(f"report: {args.html}")
+        say(f"report: {args.html}")
     return summary
 
 

@@ -10,6 +10,7 @@ from contextlib import suppress
 from types import TracebackType
 
 from quire.cli.command import Command, Group
+from quire.log.printing import say
 from quire.redaction import redact
 from quire.system.garbage import expect_imports
 from quire.version import __version__
@@ -54,7 +55,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if words[:1] == ["__complete"]:
         from quire.cli.completion import completions
 
-        print("\n".join(completions(words[1:], COMMANDS)))
+        say("\n".join(completions(words[1:], COMMANDS)))
         return 0
     try:
         code = dispatch("quire", _ABOUT, COMMANDS, words)
@@ -67,7 +68,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if error.errno not in _NO_ROOM:
             raise
         _give_up_stdout()
-        print(
+        say(
             f"quire: cannot write {error.filename or 'the output'}: {error.strerror}",
             file=sys.stderr,
         )
@@ -82,7 +83,7 @@ def _print_exception(
     """Print an uncaught exception, with secrets removed."""
     from traceback import format_exception
 
-    print(redact("".join(format_exception(kind, error, traceback))), end="", file=sys.stderr)
+    say(redact("".join(format_exception(kind, error, traceback))), end="", file=sys.stderr)
 
 
 def _open_standard_streams() -> None:
@@ -109,10 +110,10 @@ def dispatch(prog: str, about: str, commands: Sequence[Command], words: Sequence
     if not words or words[0] in ("-h", "--help", "--help-all", "help"):
         if len(words) > 1 and words[0] == "help":
             return dispatch(prog, about, commands, [words[1], "--help"])
-        print(_overview(prog, about, commands))
+        say(_overview(prog, about, commands))
         return 0
     if words[0] in ("-V", "--version"):
-        print(f"quire {__version__}")
+        say(f"quire {__version__}")
         return 0
     for command in commands:
         if command.name == words[0]:
@@ -135,7 +136,7 @@ def _run(prog: str, command: Command, words: Sequence[str]) -> int:
         return found.execute(args)
     except QuireError as error:
         flush()
-        print(f"{prog} {command.name}: {error}", file=sys.stderr)
+        say(f"{prog} {command.name}: {error}", file=sys.stderr)
         return 1
 
 
@@ -144,7 +145,7 @@ def _unknown(prog: str, commands: Sequence[Command], word: str) -> int:
 
     names = [command.name for command in commands]
     kind = "option" if word.startswith("-") else "command"
-    print(
+    say(
         f"{prog}: unknown {kind} {word!r}{did_you_mean(word, names)}\n"
         f"Commands: {', '.join(names)}. See `{prog} --help`.",
         file=sys.stderr,

@@ -15,10 +15,10 @@ from types import FrameType
 from typing import Any
 
 from quire.log import get_logger
+from quire.log.printing import printable
 
 _HISTORY_LINES = 2000
 _QUOTES = '"""'
-_CONTROLS = dict.fromkeys([*range(32), *range(127, 160)]) | {9: "\t", 10: "\n"}
 
 
 class StopOnInterrupt:
@@ -65,9 +65,9 @@ def dim(text: str) -> str:
     return f"\x1b[2m{text}\x1b[0m"
 
 
-def printable(text: str) -> str:
-    """The text without control characters, so that a model's output cannot control the terminal."""
-    return text.translate(_CONTROLS)
+def say_dim(text: str, *, end: str = "\n") -> None:
+    """Print a text in grey."""
+    print(dim(printable(text)), end=end)
 
 
 def read_line(prompt: str) -> str | None:

@@ -20,26 +20,26 @@ from pathlib import Path
 
 from quire import env
 from quire.errors import ConfigError, quoted, reason
+from quire.log.printing import one_line, printable
 from quire.log.writer import FLUSH_S, Writer
 from quire.redaction import redact
 
 _FORMAT = "%(levelname)s %(asctime)s [%(name)s] %(message)s"
 _MAX_CONFIG_BYTES = 1 << 20
 """Maximum size of a logging configuration file."""
-_ESCAPES = {code: f"\\x{code:02x}" for code in (*range(32), 127)} | {10: "\\n", 13: "\\r", 9: "\t"}
 
 
 class _EscapingFormatter(logging.Formatter):
-    """Escapes control characters of the message, so that no input can forge a log line, and redacts
-    secrets, also in tracebacks."""
+    """Escapes control characters of the message, so that no input can forge a log line, removes
+    those of tracebacks, and redacts secrets."""
 
     def __init__(self) -> None:
         super().__init__(_FORMAT, datefmt="%m-%d %H:%M:%S")
 
     def format(self, record: logging.LogRecord) -> str:
         record = logging.makeLogRecord(record.__dict__)
-        record.msg, record.args = record.getMessage().translate(_ESCAPES), None
-        return redact(super().format(record))
+        record.msg, record.args = one_line(record.getMessage()), None
+        return printable(redact(super().format(record)))
 
 
 class _WriterHandler(logging.Handler):

@@ -13,6 +13,7 @@ from quire.images.job import MAX_REQUEST_SECONDS
 from quire.server.args import ServerArgs
 from quire.server.generation.limits import WorkLimits
 from quire.server.http.listening import BACKLOG
+from quire.server.served_adapters import MAX_ADDED
 from quire.structured.compile import MAX_CACHE_BYTES, NUM_THREADS
 from quire.structured.limits import MAX_BYTES, MAX_LEXER_STATES, MAX_WORK_S
 from quire.units import format_bytes
@@ -63,6 +64,7 @@ def describe_bounds(args: ServerArgs, config: EngineConfig | None = None) -> lis
         option("max_stop_token_ids", str, "stop token ids", "400"),
         option("max_request_id_chars", str, "X-Request-Id", "400"),
         option("max_engine_restarts", str, "starts of an engine that has died", "the server ends"),
+        Bound(_FIXED, str(MAX_ADDED), "adapters that callers add", "400"),
         option("max_waiting_loads", str, "requests whose model is not loaded", "503 + Retry-After"),
         option("model_load_timeout", _s, "time for a model of several to load", "503"),
         option("model_memory_bytes", format_bytes, "all models of several", "idle ones unload"),

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 from weakref import WeakValueDictionary
@@ -17,6 +17,7 @@ from quire.adapters import (
     parse_modules,
     parse_prompt_adapters,
 )
+from quire.adapters.modules import NAMES, is_name
 from quire.adapters.resolvers import LoRAResolver
 from quire.config.checkpoint.adapter_tasks import has_adapter
 from quire.config.checkpoint.model_files import has_file
@@ -31,7 +32,8 @@ if TYPE_CHECKING:
 
 logger = get_logger(__name__)
 
-_MOST_NAME = 256
+MAX_ADDED = 1000
+"""Most adapters that callers add to those of the options."""
 _MOST_RESOLVING = 4
 """Names that resolvers are asked for at a time: each may read a disk or ask a network."""
 
@@ -45,6 +47,10 @@ class ServedAdapters:
         self._by_name: dict[str, AnyAdapterRequest] = {}
         self.resolvers: list[LoRAResolver] = []
         """Asked for names that are not known."""
+        self._added: dict[str, bool] = {}
+        """Adapters that callers added, oldest first; whether a resolver found them."""
+        self._num_loading = 0
+        """Names that are being added."""
         self._num_ids = 0
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         """By name. Held while an adapter is loaded or removed, so that a name means one thing at a
@@ -98,8 +104,8 @@ class ServedAdapters:
         """Loads an adapter for a caller. `taken`: names of models. Raises HttpError."""
         if not module.name or not module.path:
             raise _invalid("Both 'lora_name' and 'lora_path' must be provided.")
-        if len(module.name) > _MOST_NAME:
-            raise _invalid(f"lora_name must have at most {_MOST_NAME} characters", "lora_name")
+        if not is_name(module.name):
+            raise _invalid(f"lora_name must have {NAMES}, got {quoted(module.name)}", "lora_name")
         if module.name in taken:
             raise _invalid(
                 f"The lora adapter '{module.name}' conflicts with a served base model.", "lora_name"
@@ -123,15 +129,18 @@ class ServedAdapters:
                     raise HttpError(
                         Problem(404, f"No adapter found for {quoted(module.path)}", "lora_path")
                     )
-                await engine.add_lora(request)
+                async with self._room_for(engine, module.name):
+                    await engine.add_lora(request)
             except (CheckpointError, ConfigError) as error:
                 raise _invalid(str(error), "lora_path") from None
+            if before is None or module.name in self._added:
+                self._added[module.name] = False
             self._by_name[module.name] = request
 
     async def resolve(self, engine: AsyncLLM, name: str) -> None:
         """Asks the resolvers for an adapter that is not known, and loads it. Raises HttpError 404
         if none knows it, and 400 if it cannot be loaded."""
-        if len(name) > _MOST_NAME:
+        if not is_name(name):
             raise _unknown(name)
         async with self._resolving, self._lock_of(name):
             if name in self._by_name:
@@ -145,10 +154,12 @@ class ServedAdapters:
                 module = AdapterModule(name, found.lora_path, found.base_model_name)
                 request = self._request(module, load_inplace=False)
                 try:
-                    await engine.add_lora(request)
+                    async with self._room_for(engine, name):
+                        await engine.add_lora(request)
                 except ConfigError as error:
                     logger.warning("%s", error)
                     continue
+                self._added[name] = True
                 self._by_name[name] = request
                 return
         if not is_found:
@@ -167,7 +178,27 @@ class ServedAdapters:
                     Problem(404, f"The lora adapter '{name[:200]}' cannot be found.", "lora_name")
                 )
             del self._by_name[name]
+            self._added.pop(name, None)
             await engine.remove_lora(request.lora_int_id)
+
+    @asynccontextmanager
+    async def _room_for(self, engine: AsyncLLM, name: str) -> AsyncIterator[None]:
+        """Counts a name while it is added. An older one that a resolver found makes room, because
+        the resolver finds it again. Raises HttpError if there is none."""
+        if name not in self._by_name and len(self._added) + self._num_loading >= MAX_ADDED:
+            oldest = next((one for one, is_found in self._added.items() if is_found), None)
+            if oldest is None:
+                raise _invalid(
+                    f"{MAX_ADDED} adapters were added, which is the limit: unload one with "
+                    "/v1/unload_lora_adapter",
+                    "lora_name",
+                )
+            await self.unload(engine, oldest)
+        self._num_loading += 1
+        try:
+            yield
+        finally:
+            self._num_loading -= 1
 
     def _lock_of(self, name: str) -> asyncio.Lock:
         lock = self._locks.get(name)

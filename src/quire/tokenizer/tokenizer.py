@@ -126,20 +126,22 @@ class Tokenizer:
         """The ids of two texts with the special tokens around them. Raises RequestError as `encode`
         does."""
         with library_errors(_no_ids):
-            found = self.backend.encode(first, second)
+            [found] = self.backend.encode_batch([(first, second)])
         types = found.type_ids if self._gives_types else [0] * len(found.ids)
         return EncodedPair(found.ids, types)
 
     def beginning(self, text: str, num_tokens: int) -> str:
         """The text of its first `num_tokens` tokens, without special ones."""
         with library_errors(_no_ids):
-            offsets = self.backend.encode(text, add_special_tokens=False).offsets
+            [found] = self.backend.encode_batch([text], add_special_tokens=False)
+        offsets = found.offsets
         return text if len(offsets) <= num_tokens else text[: offsets[num_tokens - 1][1]]
 
     def ending(self, text: str, num_tokens: int) -> str:
         """The text of its last `num_tokens` tokens, without special ones."""
         with library_errors(_no_ids):
-            offsets = self.backend.encode(text, add_special_tokens=False).offsets
+            [found] = self.backend.encode_batch([text], add_special_tokens=False)
+        offsets = found.offsets
         return text if len(offsets) <= num_tokens else text[offsets[-num_tokens][0] :]
 
     @property

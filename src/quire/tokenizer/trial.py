@@ -25,7 +25,7 @@ from quire.log import get_logger
 from quire.system.child_process import ChildProcess, StoppedError, encoded_job
 from quire.system.child_python import dying_command
 from quire.tokenizer.rust_tokenizer import MAX_TOKENIZER_BYTES, MODEL, TEKKEN
-from quire.tokenizer.trial_process import DECODE, DONE, ENCODE, IMPORT, LOAD
+from quire.tokenizer.trial_process import DECODE, DONE, ENCODE, IMPORT, LOAD, TOO_MANY_STEPS
 from quire.units import GiB, MiB, format_bytes
 
 logger = get_logger(__name__)
@@ -35,7 +35,7 @@ _FILES = (
     "special_tokens_map.json", "added_tokens.json", TEKKEN, MODEL,
 )  # fmt: skip
 """All files that a tokenizer may consist of."""
-_VERSION = 1
+_VERSION = 2
 """The version of the trial; raise it when the trial checks more."""
 _MAX_REMEMBERED = 1000
 _CPU_S = 30
@@ -57,10 +57,18 @@ _TEXTS = (
     "a" * 2000,
     " " * 2000,
     "".join(map(chr, range(0x250))),
+    *(
+        run * (4000 // len(run)) + "!1a\n"
+        for run in ("ab", "A", "12", " ", " \t", "\n", ".,", "\u4f60\u597d", "'s")
+    ),
 )
+"""The last ones need many steps of an expression that looks for the end of a run in many ways. The
+library gives up after ten million steps from one place, so longer runs need fewer."""
 _STEPS = {
     "loads it": LOAD,
-    **{f"encodes {text[:20]!r}": ENCODE + text.encode() for text in _TEXTS},
+    **{
+        f"encodes {text[:20]!r} ({len(text)} characters)": ENCODE + text.encode() for text in _TEXTS
+    },
     "decodes its tokens": DECODE,
 }
 """The jobs of a trial, by their names in messages."""
@@ -170,6 +178,8 @@ def _death(code: int, cpu_s: int, memory: int, words: str) -> str:
         return f"takes more than {cpu_s} s of processor time"
     if -code != SIGABRT:
         return f"dies of signal {-code}"
+    if TOO_MANY_STEPS in words:
+        return "gives up on one of its regular expressions"
     if any(mark in words for mark in _NO_MEMORY):
         return f"needs more than {format_bytes(memory)} of memory"
     return f"aborts the process ({words})" if words else "aborts the process without a message"

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import sys
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,6 +21,8 @@ DONE = b"D"
 IMPORT, LOAD, ENCODE, DECODE = b"I", b"L", b"E", b"D"
 """First byte of a job. The text of `ENCODE` follows."""
 _NUM_DECODED = 1000
+TOO_MANY_STEPS = "retry-limit-in-match over"
+"""What the library says of an expression that it gives up on."""
 
 
 def main(directory: str, cpu_s: str, memory: str) -> int:
@@ -47,8 +48,12 @@ class _Steps:
         """Does one step. Without a tokenizer, the steps after `LOAD` do nothing."""
         from quire.errors import QuireError
 
-        with suppress(QuireError):
+        try:
             self._run(job[:1], job[1:])
+        except QuireError as error:
+            if TOO_MANY_STEPS in str(error):
+                os.write(2, TOO_MANY_STEPS.encode())
+                os.abort()
         return DONE, b""
 
     def _run(self, step: bytes, data: bytes) -> None:

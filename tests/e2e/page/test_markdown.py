@@ -51,6 +51,14 @@ MALICE = {
     "environments": "\\begin{align}\n" * 2_000, "braces": "$" + "{" * 1_900 + "}" * 1_900 + "$",
     "macros": r"$$\def\a{\a\a\a}\a$$", "size": r"$$\rule{99999em}{99999em}\kern99999em x$$",
     "many": "$x_1$ " * 1_000, "half": "$$\n" + "x\n" * 9_000,
+    "heading": "# a" + " " * 300_000 + "x", "hashes": "# " + "# " * 150_000 + "x",
+    "tildes": "~" * 300_000 + "`", "info": "~~~" + " " * 300_000 + "`",
+    "item": "- " + " " * 300_000 + "\u2028", "rule of a table": "|\n" + " " * 300_000 + "x",
+    "blanks in a line": "a" + " " * 300_000 + "b", "breaks": "a \n" * 50_000,
+    "comments": "```js\n" + "/*" * 29_000, "strings": "```js\n" + '"' + '\\"' * 29_000,
+    "texts": "```python\n" + '"""\'' * 14_000, "templates": "```js\n`" + "\\`" * 29_000,
+    "dots": "http://a" + "." * 300_000, "long formula": "\\[\n" + "x\n" * 100_000,
+    "environments of many lines": "\\begin{align}\n\n" * 50_000,
     "urls": "(((http://" * 2_000, "rules": "- - - x\n" * 3_000, "blanks": " " * 20_000 + "x",
 }  # fmt: skip
 

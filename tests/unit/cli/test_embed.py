@@ -62,7 +62,7 @@ def test_what_quire_embed_refuses(
     for words, message in (
         ([str(tmp_path / "none.csv"), "--out", "x.npy"], "the file does not exist"),
         ([str(source), "--out", "x.txt"], "--out must end in .npy, .jsonl, .parquet"),
-        ([str(source), "--out", str(tmp_path / "x.npy"), "--column", "body"], "must name the"),
+        ([str(source), "--out", str(tmp_path / "x.npy"), "--column", "body"], "no column 'body'"),
         ([str(source), "--out", str(tmp_path / "x.npy")], "in.csv, row 3: This model's maximum"),
         ([str(source), "--out", str(tmp_path / "x.npy")], "--truncate cuts such texts"),
     ):

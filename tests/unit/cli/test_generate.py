@@ -21,6 +21,7 @@ SCHEMA = {
     "required": ["n", "ok"],
     "additionalProperties": False,
 }
+MANY = ",".join(f"c{number}" for number in range(20_000)) + "\n" + "," * 19_999 + "\n"
 CALM = ["--temperature", "0", "--max-tokens", "4", "--disable-tqdm", "--max-num-seqs", "2"]
 
 
@@ -69,6 +70,29 @@ def test_rows_of_all_formats_get_the_same_replies(run: Run) -> None:
         again = list(csv.DictReader(file))
     assert [row["reply"] for row in again] == [row["reply"] for row in found]
     assert list(again[0]) == ["id", "text", "reply", "reply_finish_reason", "reply_error"]
+
+
+@pytest.mark.parametrize("ending", ["csv", "tsv"])
+def test_formulas_are_escaped_for_spreadsheets(run: Run, ending: str) -> None:
+    texts = ["=1+1", "+x", "-x", "@x", "\tx", "\rx", "\uff1dx", "-5", "+1.5e3", "a=b", "'=x"]
+    source, target = run.folder / "in.csv", run.folder / f"out.{ending}"
+    with source.open("w", newline="") as file:
+        csv.writer(file).writerows([["=head", "text"], *([text, "hi"] for text in texts)])
+    for options, expected in (
+        ([], ["=head", *texts]),
+        (["--escape-formulas"], ["'=head", *(f"'{one}" for one in texts[:7]), *texts[7:]]),
+    ):
+        run.file(source, target, "--prompt", "{text}", *options)
+        with target.open(newline="") as file:
+            found = list(csv.reader(file, delimiter="," if ending == "csv" else "\t"))
+        assert [row[0] for row in found] == expected
+
+
+def test_an_unnamed_column_is_a_column(run: Run) -> None:
+    source = run.folder / "in.csv"
+    source.write_text(",b\nhello,2\n")
+    [row] = run.file(source, run.target, "--prompt", "{}")
+    assert row[""] == "hello"
 
 
 def test_parquet_keeps_its_types(run: Run) -> None:
@@ -149,7 +173,7 @@ def test_a_stopped_run_goes_on(
 
 
 def test_what_belongs_to_another_run_is_refused(
-    run: Run, capsys: pytest.CaptureFixture[str]
+    run: Run, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     journal = run.target.with_name(run.target.name + ENDING)
     line = json.dumps({"input file": "other", "prompt": "{text}"})
@@ -162,6 +186,15 @@ def test_what_belongs_to_another_run_is_refused(
     run([{"text": "a"}], "--prompt", "{text}", code=1)
     assert "is damaged; delete it" in capsys.readouterr().err
     journal.unlink()
+    for record in ("[" * 100_000, '[{}, {"cells": []}]', "[0, 1]", '["0", {"cells": []}]'):
+        with monkeypatch.context() as patch:
+            patch.setattr(Journal, "delete", lambda _: None)
+            run([{"text": "a"}], "--prompt", "{text}")
+        journal.write_text(f"{journal.read_text().splitlines()[0]}\n{record}\n")
+        capsys.readouterr()
+        run([{"text": "a"}], "--prompt", "{text}", code=1)
+        assert "is damaged; delete it" in capsys.readouterr().err
+        journal.unlink()
     with Journal(run.target, {}):
         run([{"text": "a"}], "--prompt", "{text}", code=1)
     assert "is in use by another process" in capsys.readouterr().err
@@ -172,6 +205,11 @@ def test_what_belongs_to_another_run_is_refused(
     [
         ("in.csv", "text\na\n", ["--prompt", "{txet}"], "no column 'txet'; did you mean text?"),
         ("in.csv", "text\na\n", ["--prompt", "{text"], "position 1 has no partner"),
+        ("in.csv", "text\na\n", ["--prompt", "{text} {}"], "write the braces {} as {{}}"),
+        ("in.csv", MANY, ["--prompt", "{x}"], "'c19' and 19,980 more"),
+        ("in.csv", "a\x1b[2J,a\x1b[2J\n", ["--prompt", "{a}"], r"two are 'a\x1b[2J'"),
+        ("in.csv", "a\x1b[2J\n1\n", ["--prompt", "{b}"], r"it has 'a\x1b[2J'"),
+        ("in.txt", "a\n", ["--prompt", "{text}", "--escape-formulas"], "ends in .csv or .tsv"),
         ("in.csv", "text\na\n", [], "give one of --prompt"),
         ("in.csv", "text\na,b\n", ["--prompt", "{text}"], "line 2: must have as many fields"),
         ("in.csv", "a,a\n1,2\n", ["--prompt", "{a}"], "two are 'a'"),

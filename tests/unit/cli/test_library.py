@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import subprocess
 import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -13,6 +16,7 @@ from hub_cache import write_repo
 from hub_server import HubServer
 
 from quire.cli.app import main
+from quire.cli.commands.library import PullLines
 from quire.config.model_lookup import aliases
 from quire.config.model_lookup.hub import resolve_model
 from quire.config.model_lookup.library import find_model, models_of, quant_of
@@ -176,3 +180,24 @@ def test_facts_of_the_bundled_model(capsys: pytest.CaptureFixture) -> None:
     text = capsys.readouterr().out
     assert "Qwen3ForCausalLM" in text
     assert "4.0M" in text
+
+
+def test_progress_of_several_threads_is_one_object_a_line(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The stream gives up its turn after each write, as a pipe may."""
+
+    class Pipe(io.StringIO):
+        def write(self, text: str) -> int:
+            count = super().write(text)
+            time.sleep(0.0005)
+            return count
+
+    pipe = Pipe()
+    monkeypatch.setattr(sys, "stdout", pipe)
+    lines = PullLines("org/name")
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda number: lines.fetched(number, number), range(200)))
+    written = pipe.getvalue().splitlines()
+    assert len(written) == 200
+    assert {json.loads(line)["completed"] for line in written} == set(range(200))

@@ -94,3 +94,52 @@ def test_stacks_that_cannot_be_split_are_refused() -> None:
     shipped = Shipped("awq", "awq", GroupedFormat("s4", 32), 32, ignored=("two",))
     with pytest.raises(UnsupportedModelError, match="in different formats"):
         with_shipped_formats(Program("p", (linear,)), shipped)
+
+
+COMPRESSED: dict[str, Any] = {
+    "quant_method": "compressed-tensors", "format": "pack-quantized",
+    "config_groups": {"group_0": {
+        "targets": ["Linear"],
+        "weights": {"num_bits": 4, "type": "int", "strategy": "group", "group_size": 32},
+    }},
+}  # fmt: skip
+QUARK: dict[str, Any] = {
+    "quant_method": "quark",
+    "global_quant_config": {"weight": {"dtype": "int8", "qscheme": "per_channel", "symmetric": 1}},
+}
+
+
+def _dense(method: dict[str, Any], **more: Any) -> set[str]:
+    """The linears that are not quantised."""
+    found = linears(build_program(CONFIG | {"quantization_config": method | more}))
+    return {name for name, (format, _) in found.items() if format == "dense"}
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("ignored", [r"([a-z0-9._]+)+\$X", ".?" * 90 + "X"])
+def test_no_expression_of_a_checkpoint_stops_the_process(ignored: str) -> None:
+    assert _dense(COMPRESSED, ignore=[f"re:{ignored}"]) == set()
+    gptq = {"quant_method": "gptq", "bits": 4, "group_size": 32, "dynamic": {f"-:{ignored}": {}}}
+    assert _dense(gptq) == set()
+
+
+def test_an_expression_that_is_not_supported_is_named() -> None:
+    with pytest.raises(CheckpointError, match=r"quantization_config: .* must not have groupref"):
+        _dense(COMPRESSED, ignore=[r"re:(.)\1"])
+
+
+@pytest.mark.parametrize(
+    "one",
+    [
+        "*down_proj", "model.layers.?.mlp.do*", r"re:.*\.down_proj$",
+        r"re:^(?!.*\.(self_attn|mlp\.(gate|up)_proj)(?:\.|$)).*$",
+    ],
+)  # fmt: skip
+def test_excluded_modules_of_quark_are_globs_or_expressions(one: str) -> None:
+    assert _dense(QUARK, exclude=[one]) == {"layers.0.down.weight"}
+    assert "layers.0.down.weight" not in _dense(QUARK, exclude=["*down"])
+
+
+def test_a_glob_with_a_class_is_refused() -> None:
+    with pytest.raises(UnsupportedModelError, match="exclude"):
+        _dense(QUARK, exclude=["*[0-9].mlp"])

@@ -116,7 +116,7 @@ def test_wrong_adapters_are_refused_and_the_engine_goes_on(base: Path, tmp_path:
         (module("x", inside / "link"), "must be inside"),
         (module("x", inside / "nowhere"), "No adapter found for"),
         (module("x", large), "LoRA rank 32 is greater than max_lora_rank 16"),
-        (module("n" * 300, good), "at most 256 characters"),
+        (module("n" * 300, good), "must have 1 to 256 printable characters"),
     ]
 
     async def use() -> None:
@@ -148,6 +148,68 @@ async def _missing_folder(base: Path, folder: Path) -> None:
         assert await text_of(engine, None, "2") != await text_of(engine, good, "3")
     finally:
         engine.shutdown()
+
+
+def test_the_number_of_added_adapters_is_bounded(
+    base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An adapter that a resolver found makes room for another; one that a caller loaded does
+    not."""
+    monkeypatch.setattr("quire.server.served_adapters.MAX_ADDED", 2)
+    path = write_adapter(tmp_path / "a", base, 1)
+
+    class Everywhere(LoRAResolver):
+        async def resolve_lora(self, base_model_name: str, lora_name: str) -> LoRARequest | None:
+            assert base_model_name == str(base)
+            return LoRARequest(lora_name, 1, str(path))
+
+    async def use() -> None:
+        engine, served = engine_of(base), ServedAdapters()
+        served.resolvers = [Everywhere()]
+        served.add(module("option", path))
+        try:
+            for name in ("one", "two", "three"):
+                await served.resolve(engine, name)
+            assert list(served) == ["option", "two", "three"]
+            await served.load(engine, module("mine", path), ["base"], in_place=False)
+            await served.load(engine, module("mine", path), ["base"], in_place=True)
+            await served.resolve(engine, "four")
+            assert list(served) == ["option", "mine", "four"]
+            await served.load(engine, module("yours", path), ["base"], in_place=False)
+            for add in (
+                lambda: served.load(engine, module("more", path), ["base"], in_place=False),
+                lambda: served.resolve(engine, "five"),
+            ):
+                with pytest.raises(HttpError, match="2 adapters were added, which is the limit"):
+                    await add()
+            await served.unload(engine, "mine")
+            await served.resolve(engine, "five")
+            assert list(served) == ["option", "yours", "five"]
+        finally:
+            engine.shutdown()
+
+    asyncio.run(use())
+
+
+@pytest.mark.parametrize("name", ["x" * 257, "a\x1b[2J", "a\nb", "\u202e"])
+def test_names_of_adapters_are_bounded_and_printable(name: str, base: Path) -> None:
+    for parse, items in (
+        (parse_modules, [f"{name}=path"]),
+        (parse_modules, [json.dumps({"name": name, "path": "path"})]),
+        (parse_prompt_adapters, [f"{name}=path"]),
+    ):
+        with pytest.raises(ConfigError, match="a name must have 1 to 256 printable characters"):
+            parse(items)
+
+    async def use() -> None:
+        engine: Any = None
+        served = ServedAdapters()
+        with pytest.raises(HttpError, match="lora_name must have 1 to 256 printable characters"):
+            await served.load(engine, module(name, base), [], in_place=False)
+        with pytest.raises(HttpError, match="does not exist"):
+            await served.resolve(engine, name)
+
+    asyncio.run(use())
 
 
 def test_an_offered_adapter_that_is_missing_keeps_no_other_from_loading(

@@ -23,6 +23,13 @@ SCALARS: list[Any] = [
 ]  # fmt: skip
 
 
+@pytest.mark.timeout(60)
+def test_long_texts_are_tried_in_linear_time() -> None:
+    """A body may have many of them."""
+    text = "1" * 4200 + "x"
+    assert [as_float(text) for _ in range(2000)] == [text] * 2000
+
+
 @pytest.mark.parametrize(("kind", "convert"), [(int, as_int), (float, as_float), (bool, as_bool)])
 def test_scalars_convert_as_in_pydantic(kind: type, convert: Any) -> None:
     pydantic = pytest.importorskip("pydantic")

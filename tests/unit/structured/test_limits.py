@@ -11,6 +11,8 @@ from texts import checked_grammar, follows, trial
 
 from quire.errors import RequestError
 from quire.structured.params import StructuredOutputsParams
+from quire.structured.tags.grammar import tags_grammar
+from quire.structured.tags.texts import AddedTokens
 from quire.structured.trials import process as module
 
 Schema = dict[str, Any]
@@ -240,3 +242,25 @@ def test_large_schema_is_refused_before_it_takes_memory() -> None:
         checked_grammar(json=text)
     assert tracemalloc.get_traced_memory()[1] < 30_000_000
     tracemalloc.stop()
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("begin", ['"', "/"])
+def test_a_grammar_whose_text_has_no_end_is_read_in_linear_time(begin: str) -> None:
+    """It took a minute, in which no other thread ran."""
+    tokens = AddedTokens({"<one>": 7}, [])
+    open_text = begin + f"\\{begin}" * 300_000
+    assert tokens.by_id(f"{open_text}\n<one>") == f"{open_text}\n<[7]>"
+    whole = 'start: "<one>" /<one>/ <one> <two> // <one>\n'
+    assert tokens.by_id(whole) == 'start: "<one>" /<one>/ <[7]> <two> // <one>\n'
+
+
+@pytest.mark.timeout(20)
+def test_no_expression_of_a_structural_tag_is_run_by_python() -> None:
+    mark = "a" * 32 + "!"
+    tag = {
+        "type": "triggered_tags", "triggers": [mark], "excluded_patterns": ["(a+)+$"],
+        "tags": [{"begin": mark, "content": {"type": "any_text"}, "end": "x"}],
+    }  # fmt: skip
+    given = {"type": "structural_tag", "format": tag}
+    assert tags_grammar(given, lambda _: "{}", str, str, AddedTokens({}, []))

@@ -243,6 +243,22 @@ def test_one_that_never_returns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         try_out(tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("pattern", "death"),
+    [
+        ("[a-z]*[a-z]*[0-9]", "takes more than 2 s of processor time"),
+        ("([a-z]+)+$", "gives up on one of its regular expressions"),
+    ],
+)
+def test_an_expression_that_needs_many_steps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pattern: str, death: str
+) -> None:
+    monkeypatch.setattr(trial, "_CPU_S", 2)
+    write(tmp_path, pre_tokenizer=split(pattern))
+    with pytest.raises(CheckpointError, match=f"tokenizer.json: the tokenizers library {death}"):
+        try_out(tmp_path)
+
+
 def test_without_an_interpreter_nothing_is_tried(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

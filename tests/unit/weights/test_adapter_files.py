@@ -99,7 +99,8 @@ BAD_CONFIGS: dict[str, tuple[dict[str, Any], str]] = {
     "aLoRA": ({"alora_invocation_tokens": [1]}, "alora_invocation_tokens must be empty"),
     "saved modules": ({"modules_to_save": "lm_head"}, "modules_to_save must be a list of names"),
     "dora without magnitudes": ({"use_dora": True}, "magnitude vector"),
-    "slow pattern": ({"rank_pattern": {"(a+)+": 4}}, "without repeated groups"),
+    "backreference": ({"rank_pattern": {r"(.)\1": 4}}, r"rank_pattern: .* must not have groupref"),
+    "flag": ({"alpha_pattern": {"(?s).": 4}}, "alpha_pattern: .* must not have flags"),
     "pattern": ({"rank_pattern": {"q_proj": 8}}, "not of rank 8"),
 }
 
@@ -110,6 +111,13 @@ def test_a_wrong_configuration_is_refused(name: str, adapter: Path, base: Path) 
     rewrite(adapter, lambda _: None, **fields)
     with pytest.raises(CheckpointError, match=message):
         load(adapter, base)
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("key", [".?" * 90 + "X", r"([a-z0-9._]+)+\$X"])
+def test_no_pattern_stops_the_process(key: str, adapter: Path, base: Path) -> None:
+    rewrite(adapter, lambda _: None, rank_pattern={key: 8}, alpha_pattern={key: 8})
+    load(adapter, base)
 
 
 def _renamed(old: str, new: str) -> Callable[[Tensors], Tensors]:

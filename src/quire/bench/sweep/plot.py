@@ -19,6 +19,7 @@ from typing import Any
 from quire.bench import plot
 from quire.errors import ConfigError, quoted, reason
 from quire.files import write_text
+from quire.log.printing import say
 
 Point = dict[str, Any]
 """Values shared by all runs of a combination, and means of numbers."""
@@ -65,7 +66,7 @@ def draw_sweep(directory: str, args: SweepPlotArgs) -> list[Path]:
         ending = "".join(f"-{part}" for part in group)
         path = Path(directory) / args.fig_dir / f"{_file_name(args.fig_name + ending)}.svg"
         curves = [_curve(", ".join(name), each, args) for name, each in _curves(own, args)]
-        print(f"{path}: {sum(len(curve.points) for curve in curves)} points")
+        say(f"{path}: {sum(len(curve.points) for curve in curves)} points")
         if not args.dry_run:
             path.parent.mkdir(parents=True, exist_ok=True)
             write_text(path, _figure(curves, args, ", ".join(group)))
@@ -205,7 +206,7 @@ def draw_pareto(directory: str, args: SweepParetoArgs) -> Path:
     points = list(read_points(Path(directory)))
     places = [place for point in points if (place := _place(point, args)) is not None]
     if len(places) < len(points):
-        print(f"{len(points) - len(places)} combinations tell no number of users")
+        say(f"{len(points) - len(places)} combinations tell no number of users")
     if not places:
         raise ConfigError(
             f"no result in {directory} has {_THROUGHPUT} and {quoted(args.user_count_var)}; name "
@@ -213,7 +214,7 @@ def draw_pareto(directory: str, args: SweepParetoArgs) -> Path:
         )
     frontier = _frontier(places)
     path = Path(directory) / "pareto" / "PARETO.svg"
-    print(f"{path}: {len(places)} points, {len(frontier)} of them on the frontier")
+    say(f"{path}: {len(places)} points, {len(frontier)} of them on the frontier")
     if not args.dry_run:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_text(path, _pareto_figure(places, frontier))

@@ -32,6 +32,7 @@ from quire.bench.sweep.settings import (
 )
 from quire.errors import ConfigError, QuireError
 from quire.files import write_text
+from quire.log.printing import say
 
 _SHOWN = (
     "request_throughput", "output_throughput", "total_token_throughput", "mean_ttft_ms",
@@ -113,8 +114,8 @@ class Sweep:
             write_text(self._directory / "summary.csv", csv_of(found))
             settings = [*self._serve_settings, *self.bench_settings]
             varied = list(dict.fromkeys(name for one in settings for name in one.options))
-            print("\n".join(table_of(found, varied, _SHOWN)))
-        print(f"results: {self._directory}")
+            say("\n".join(table_of(found, varied, _SHOWN)))
+        say(f"results: {self._directory}")
         return found
 
     def _server(
@@ -122,7 +123,7 @@ class Sweep:
     ) -> AbstractContextManager[ServerProcess | None]:
         """Return the running server; None if all results exist or this is a dry run."""
         command = serve.applied_to(self._serve_cmd)
-        print(f"server: {shlex.join(command)}")
+        say(f"server: {shlex.join(command)}")
         places = [self._place(serve, bench) for bench in wanted]
         if self._args.dry_run or all((place / "summary.json").exists() for place in places):
             return nullcontext()
@@ -163,7 +164,7 @@ class Sweep:
             "--save-result", "--result-dir", str(path.parent), "--result-filename", path.name,
         ]  # fmt: skip
         if not path.exists():
-            print(f"benchmark: {shlex.join(command)}")
+            say(f"benchmark: {shlex.join(command)}")
             if self._args.dry_run:
                 return None
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -182,7 +183,7 @@ class Sweep:
         note = {"error_type": type(error).__name__, "error": str(error)}
         place.parent.mkdir(parents=True, exist_ok=True)
         write_text(place.with_name(place.name + ".failure.json"), json.dumps(note, indent=2) + "\n")
-        print(f"failed: {error}")
+        say(f"failed: {error}")
 
     def _place(self, serve: Setting, bench: Setting) -> Path:
         parts = [f"SERVE-{serve.name}"] * bool(serve.options or serve.given_name)

@@ -16,6 +16,7 @@ from typing import Any
 
 from quire.errors import BackendError, ConfigError
 from quire.files import write_text
+from quire.log.printing import say
 
 
 def new_experiment(output_dir: str, name: str | None, resume: bool) -> Path:
@@ -234,8 +235,8 @@ def run_startup_sweep(args: SweepStartupArgs) -> list[dict[str, Any]]:
     if not args.dry_run:
         write_text(directory / "summary.csv", csv_of(found))
         varied = dict.fromkeys(name for one in (*engines, *startups) for name in one.options)
-        print("\n".join(table_of(found, list(varied), _SHOWN)))
-    print(f"results: {directory}")
+        say("\n".join(table_of(found, list(varied), _SHOWN)))
+    say(f"results: {directory}")
     return found
 
 
@@ -248,7 +249,7 @@ def _measure(
         path = place / f"run={number}.json"
         if not path.exists():
             command = Setting({"output_json": str(path)}).applied_to(base)
-            print(f"benchmark: {shlex.join(command)}")
+            say(f"benchmark: {shlex.join(command)}")
             if args.dry_run:
                 continue
             path.parent.mkdir(parents=True, exist_ok=True)

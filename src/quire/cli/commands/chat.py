@@ -20,7 +20,7 @@ from quire.cli.conversation.repl import (
     image_part,
     speed_line,
 )
-from quire.cli.terminal import StopOnInterrupt, dim, is_interactive, printable, quiet_log, read_line
+from quire.cli.terminal import StopOnInterrupt, is_interactive, quiet_log, read_line, say_dim
 from quire.config.checkpoint.model_files import DEMO_MODEL
 from quire.config.command_line.engine_options import add_engine_options, engine_args
 from quire.config.command_line.parser import Parser
@@ -28,6 +28,7 @@ from quire.config.command_line.values import parse_count
 from quire.config.model_lookup.aliases import target_of
 from quire.config.model_lookup.known import is_cached, suggestion
 from quire.errors import ConfigError, RequestError
+from quire.log.printing import say
 from quire.parsers.events import Content, Event, Reasoning
 
 if TYPE_CHECKING:
@@ -76,7 +77,7 @@ def complete(args: argparse.Namespace) -> int:
         return 0
     prompt = "> " if is_interactive() else ""
     if prompt:
-        print(f"{model} at {server.url}. Ctrl+D quits.")
+        say(f"{model} at {server.url}. Ctrl+D quits.")
     while (line := read_line(prompt)) is not None:
         _complete(conversation, line, args.stats)
     return 0
@@ -88,12 +89,12 @@ def _complete(conversation: RemoteConversation, prompt: str, show_stats: bool) -
         for text in conversation.complete(prompt):
             if text and first is None:
                 first = time.perf_counter()
-            print(printable(text), end="", flush=True)
+            say(text, end="", flush=True)
             if stop.requested:
                 break
-    print()
+    say()
     if show_stats and first is not None:
-        print(dim(speed_line(conversation.counts, begin, first, time.perf_counter())))
+        say_dim(speed_line(conversation.counts, begin, first, time.perf_counter()))
 
 
 def add_server_options(parser: Parser, quick_metavar: str) -> None:
@@ -231,7 +232,7 @@ def _talk(conversation: LocalConversation, args: argparse.Namespace, prompt: str
     name = conversation.engine.model_config.model
     if prompt is not None:
         if note := _no_template(conversation):
-            print(f"{name}: {note}", file=sys.stderr)
+            say(f"{name}: {note}", file=sys.stderr)
         repl.say(prompt)
         return 0
     if not is_interactive():

@@ -18,6 +18,7 @@ from quire.cli.terminal import quiet_log
 from quire.config.checkpoint.model_files import DEMO_MODEL_PATH
 from quire.config.command_line.parser import Parser
 from quire.errors import ConfigError, QuireError
+from quire.log.printing import say
 from quire.redaction import environment
 from quire.units import format_bytes
 from quire.version import __version__
@@ -124,11 +125,11 @@ def execute(args: argparse.Namespace) -> int:
     quiet_log()
     facts = collect()
     if args.json:
-        print(json.dumps(facts, indent=2))
+        say(json.dumps(facts, indent=2))
         return 0
     for topic, rows in facts.items():
-        print(topic)
+        say(topic)
         for name, value in rows.items():
-            print(f"  {name:<24} {value}")
-        print()
+            say(f"  {name:<24} {value}")
+        say()
     return 0

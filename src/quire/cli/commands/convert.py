@@ -10,6 +10,7 @@ from quire.config.command_line.options import add_options, read
 from quire.config.command_line.parser import Parser
 from quire.config.engine_args import EngineArgs
 from quire.errors import ConfigError
+from quire.log.printing import say
 from quire.units import format_bytes
 
 _OPTIONS = (
@@ -42,7 +43,7 @@ def quantize(args: argparse.Namespace) -> int:
     packed = quantize_model(read(EngineArgs, args), Path(places[1]).expanduser())
     arithmetic = packed.arithmetic
     form = f"{arithmetic.quantization}, " * bool(arithmetic.quantization) + arithmetic.dtype
-    print(
+    say(
         f"{packed.path}: {format_bytes(packed.num_bytes)} of weights, {form}, for tier "
         f"{packed.isa}. Start it with `quire run {packed.path}`."
     )
@@ -66,7 +67,7 @@ def merge(args: argparse.Namespace) -> int:
 
     base, adapter, out = places[0], *(Path(place).expanduser() for place in places[1:])
     num_bytes = merge_adapter(EngineArgs(base), adapter, out)
-    print(f"{out}: {format_bytes(num_bytes)} of weights. Start it with `quire run {out}`.")
+    say(f"{out}: {format_bytes(num_bytes)} of weights. Start it with `quire run {out}`.")
     return 0
 
 

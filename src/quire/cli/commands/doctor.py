@@ -24,6 +24,7 @@ from quire import env
 from quire.config.checkpoint.model_files import DEMO_MODEL_PATH
 from quire.config.command_line.parser import Parser
 from quire.errors import BackendError, ConfigError, QuireError
+from quire.log.printing import say
 from quire.units import GiB, format_bytes
 from quire.version import __version__
 
@@ -265,10 +266,10 @@ def execute(args: argparse.Namespace) -> int:
     is_healthy = all(finding.level != "bad" for finding in findings)
     if args.json:
         rows = [dataclasses.asdict(finding) for finding in findings]
-        print(json.dumps({"healthy": is_healthy, "findings": rows}, indent=2))
+        say(json.dumps({"healthy": is_healthy, "findings": rows}, indent=2))
     else:
-        print("\n".join(_lines(findings)))
-        print("\nhealthy" if is_healthy else "\nnot healthy: see the lines marked BAD")
+        say("\n".join(_lines(findings)))
+        say("\nhealthy" if is_healthy else "\nnot healthy: see the lines marked BAD")
     return 0 if is_healthy else 1
 
 

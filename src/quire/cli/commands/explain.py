@@ -23,6 +23,7 @@ from quire.config.kv_cache import KV_MEANINGS
 from quire.config.memory import max_concurrency, tokens_held
 from quire.config.quantization import MEANINGS
 from quire.config.resolve import FLOAT16_NOTE, spelled_dtype
+from quire.log.printing import say
 from quire.redaction import redacted
 from quire.units import format_bytes
 
@@ -64,22 +65,22 @@ def execute(args: argparse.Namespace) -> int:
     speeds = None if args.no_timing or is_split else expected_speeds(given, plan, args.usage)
     if args.json:
         found = redacted(_plain(plan.config)) | {"expected_speed": _plain(speeds)}
-        print(json.dumps(found, indent=2))
+        say(json.dumps(found, indent=2))
         return 0
     for rank in plan.config.parallel.ranks:
         if rank.world_size > 1:
-            print(f"{rank}:")
-        print(format_program(plan.compiled.of_rank(rank).program, fold=not args.full))
+            say(f"{rank}:")
+        say(format_program(plan.compiled.of_rank(rank).program, fold=not args.full))
     for title, rows in _sections(plan, given.dtype):
-        print(f"\n{title}")
+        say(f"\n{title}")
         for name, value in rows:
-            print(f"  {name:<26} {value}")
+            say(f"  {name:<26} {value}")
     for line in speed_lines(speeds):
-        print(line)
+        say(line)
     served = plan if args.usage == "server" else settle(given, "server", plan.facts)
-    print("\nbounds of a server (limit, value, and what happens beyond it)")
+    say("\nbounds of a server (limit, value, and what happens beyond it)")
     for row in _server_rows(served):
-        print(row)
+        say(row)
     return 0
 
 

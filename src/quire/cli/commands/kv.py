@@ -22,6 +22,7 @@ from quire.config.command_line.values import parse_duration, parse_size
 from quire.errors import ConfigError, quoted
 from quire.kvstore.directory import check, chosen, folders, remove
 from quire.kvstore.tiers import disk_files
+from quire.log.printing import say
 from quire.units import GiB, format_bytes
 
 KV = Group(
@@ -203,7 +204,7 @@ def warm(args: argparse.Namespace) -> int:
         found += llm.chat(chats, params) if chats else []
     num_tokens = sum(len(one.prompt_token_ids or ()) for one in found)
     num_cached = sum(one.num_cached_tokens or 0 for one in found)
-    print(f"{len(found):,} prompts, {num_tokens:,} tokens, {num_cached:,} of them already stored")
+    say(f"{len(found):,} prompts, {num_tokens:,} tokens, {num_cached:,} of them already stored")
     return 0
 
 
@@ -256,7 +257,7 @@ def place_of(args: argparse.Namespace) -> Path:
 
 def show(args: argparse.Namespace, record: Any, text: str) -> None:
     """Print the record as JSON, or the text."""
-    print(json.dumps(record, indent=2) if args.json else text)
+    say(json.dumps(record, indent=2) if args.json else text)
 
 
 def age(used_ns: int) -> str:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
+import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 from quire import env
@@ -27,6 +29,7 @@ from quire.config.model_lookup.library import (
 )
 from quire.errors import ConfigError, ModelNotFoundError, QuireError
 from quire.gguf.projectors.names import NO_IMAGES
+from quire.log.printing import one_line, say
 from quire.models import ModelFamily, ModelRegistry
 from quire.units import format_bytes
 from quire.weights import projector_file
@@ -58,7 +61,7 @@ def pull(args: argparse.Namespace) -> int:
             continue
         pulled = pull_model(name, revision=args.revision, verifies_all=args.verify)
         model = pulled.model
-        print(
+        say(
             f"{model.name}: {format_bytes(model.num_bytes)} in {place_of(model)} "
             f"(commit {model.commit[:7]}, {pulled.num_verified} checksums compared)"
         )
@@ -96,7 +99,7 @@ def local(args: argparse.Namespace) -> int:
             }
             for one in found
         ]  # fmt: skip
-        print(json.dumps(rows, indent=2))
+        say(json.dumps(rows, indent=2))
         return 0
     lines: list[Sequence[str]] = [
         (
@@ -107,11 +110,11 @@ def local(args: argparse.Namespace) -> int:
         for one in found
     ]  # fmt: skip
     lines.append((DEMO_MODEL, "bundled", "", "", ", ".join(names.get(DEMO_MODEL, []))))
-    print(table(("NAME", "KIND", "SIZE", "FETCHED", "ALIASES"), lines))
+    say(table(("NAME", "KIND", "SIZE", "FETCHED", "ALIASES"), lines))
     listed = {DEMO_MODEL, *(one.name for one in found)}
     others = {model: aliases for model, aliases in names.items() if model not in listed}
     for model, aliases in others.items():
-        print(f"{', '.join(aliases)} -> {model}")
+        say(f"{', '.join(aliases)} -> {model}")
     return 0
 
 
@@ -135,12 +138,12 @@ def show(args: argparse.Namespace) -> int:
     """Show what is known of a model on this machine: its files and its configuration."""
     facts = facts_of(args.model)
     if args.json:
-        print(json.dumps(facts, indent=2))
+        say(json.dumps(facts, indent=2))
         return 0
     width = max(map(len, facts))
     for name, value in facts.items():
         text = ", ".join(map(str, value)) if isinstance(value, list) else str(value)
-        print(f"{name:<{width}}  {text}")
+        say(f"{name:<{width}}  {text}")
     return 0
 
 
@@ -195,7 +198,7 @@ def ps(args: argparse.Namespace) -> int:
     """Show the models of a running server, and which of them are loaded."""
     cards = Server(args.url, args.api_key).models()
     if args.json:
-        print(json.dumps(cards, indent=2))
+        say(json.dumps(cards, indent=2))
         return 0
     rows = []
     for card in cards:
@@ -206,7 +209,7 @@ def ps(args: argparse.Namespace) -> int:
             format_bytes(status["num_bytes"]) if status.get("num_bytes") else "",
             str(status.get("num_requests", "")), "" if left is None else f"in {left:.0f} s",
         ))  # fmt: skip
-    print(table(("NAME", "STATE", "MEMORY", "REQUESTS", "UNLOADED"), rows))
+    say(table(("NAME", "STATE", "MEMORY", "REQUESTS", "UNLOADED"), rows))
     return 0
 
 
@@ -220,7 +223,7 @@ def rm(args: argparse.Namespace) -> int:
     models = [cached_model(name) for name in named(args.models)]  # all exist, or none is deleted
     for model in models:
         freed = remove_model(model, env.hub_cache_dir())
-        print(f"{model.name}: deleted, {format_bytes(freed)} are free")
+        say(f"{model.name}: deleted, {format_bytes(freed)} are free")
     return 0
 
 
@@ -243,7 +246,7 @@ def alias(args: argparse.Namespace) -> int:
         raise ConfigError(f"{args.name!r} needs a model: quire alias {args.name} MODEL")
     else:
         for name, model in sorted(read_aliases().items()):
-            print(f"{name} -> {model}")
+            say(f"{name} -> {model}")
     return 0
 
 
@@ -258,7 +261,7 @@ def completion(args: argparse.Namespace) -> int:
     """
     if args.shell not in SHELLS:
         raise ConfigError(f"name a shell, one of {', '.join(SHELLS)}: quire completion bash")
-    print(script(args.shell), end="")
+    say(script(args.shell), end="")
     return 0
 
 
@@ -276,19 +279,24 @@ class Pulled:
 
 
 class PullLines:
-    """Writes the progress of a pull to standard output, a JSON object a line, as Ollama does."""
+    """Writes the progress of a pull to standard output, a JSON object a line, as Ollama does.
+    Several threads may use it."""
 
     def __init__(self, name: str) -> None:
         self._digest = f"sha256:{hashlib.sha256(name.encode()).hexdigest()}"
         self._status = f"pulling {name}"
         self._next_at = 0.0
+        self._lock = Lock()
+        """Held while a line is written."""
 
     def write(self, **fields: Any) -> None:
         """Writes one line."""
-        print(json.dumps(fields), flush=True)
+        with self._lock:
+            sys.stdout.write(f"{json.dumps(fields)}\n")
+            sys.stdout.flush()
 
     def fetched(self, num_bytes: int, total: int) -> None:
-        """Writes the sums, a few times a second. Called by several threads."""
+        """Writes the sums, a few times a second."""
         now = time.monotonic()
         if now < self._next_at and num_bytes < total:
             return
@@ -327,6 +335,7 @@ def named(models: list[str]) -> list[str]:
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Columns of texts below their names."""
+    rows = [[one_line(text) for text in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
     lines = [
         "  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip()
@@ -360,12 +369,12 @@ def models(args: argparse.Namespace) -> int:
     rows = families()
     if args.json:
         found = {family.name: [family.models, list(names)] for family, names in rows}
-        print(json.dumps(found, indent=2))
+        say(json.dumps(found, indent=2))
     elif args.markdown:
-        print(markdown())
+        say(markdown())
     else:
         for family, names in rows:
-            print(f"{', '.join(names):<58} {family.models}")
+            say(f"{', '.join(names):<58} {family.models}")
     return 0
 
 

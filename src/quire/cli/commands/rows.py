@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from quire.cli.rows.files import TABLES, Row, RowFile, check_target
-from quire.cli.rows.prompts import Prompts, read_text
+from quire.cli.rows.files import DELIMITERS, TABLES, Row, RowFile, check_target
+from quire.cli.rows.prompts import Prompts, check_column, read_text
 from quire.cli.rows.work import RowError, RowRun
 from quire.cli.terminal import quiet_log
 from quire.config.command_line.engine_options import (
@@ -137,7 +137,7 @@ class ReplyJob:
             return {"cells": [text, finish_reason]}
         try:
             value = json.loads(text)
-        except ValueError:
+        except (ValueError, RecursionError):
             raise RowError(
                 f"the reply ended ({finish_reason}) before its JSON was complete: {quoted(text)}"
             ) from None
@@ -189,6 +189,11 @@ def generate_options(parser: Parser) -> None:
     add("--plain", action="store_true", help="Continue the prompt, without the chat template.")
     add = parser.add_argument_group("reply").add_argument
     add("--out", metavar="OUTPUT", help=f"File for all rows: {', '.join(TABLES)}.")
+    add(
+        "--escape-formulas",
+        action="store_true",
+        help="In .csv and .tsv, put ' before texts that spreadsheets take for formulas.",
+    )
     add("--reply-column", metavar="NAME", default="reply", help="Column of replies; `reply`.")
     add(
         "--schema",
@@ -218,12 +223,18 @@ def generate(args: argparse.Namespace) -> int:
     if not args.file or not args.out:
         raise ConfigError("give both files: quire generate IN.csv --prompt '{text}' --out OUT.csv")
     target = check_target(args.out, TABLES)
+    if args.escape_formulas and target.suffix not in DELIMITERS:
+        raise ConfigError(
+            f"--escape-formulas needs an --out that ends in {' or '.join(DELIMITERS)}, got "
+            f"{quoted(args.out)}"
+        )
     job = ReplyJob(
         Prompts.of(args), request_body(args), read_schema(args.schema), args.reply_column
     )
     source = RowFile.open(args.file)
     job.prompts.check(source.columns)
-    run = RowRun(source, target, job, {**job.facts(), **facts_of(args)})
+    facts = {**job.facts(), **facts_of(args)}
+    run = RowRun(source, target, job, facts, escapes_formulas=args.escape_formulas)
     run.check_columns()
     with open_server(args) as server:
         job.server = server
@@ -261,11 +272,7 @@ def embed(args: argparse.Namespace) -> int:
         raise ConfigError("give both files: quire embed FILE.csv --out VECTORS.npy --model MODEL")
     target = check_target(args.out, _OUTPUTS)
     source = RowFile.open(args.file, args.column)
-    if args.column not in source.columns:
-        raise ConfigError(
-            f"--column {quoted(args.column)} must name the texts; the file has the columns "
-            f"{', '.join(source.columns)}"
-        )
+    check_column("--column", args.column, source.columns)
     job = _VectorJob(args, "embedding_error" if target.suffix != ".npy" else None)
     run = RowRun(source, target, job, {**job.facts(), **facts_of(args)})
     if target.suffix != ".npy":

@@ -38,6 +38,7 @@ from quire.env.vllm import server_defaults
 from quire.errors import ConfigError, quoted
 from quire.files import replacing
 from quire.log import get_logger
+from quire.log.printing import say
 from quire.server.args import ServerArgs
 from quire.server.unsupported_flags import UNSUPPORTED_FLAGS, check_flags
 from quire.units import MiB
@@ -210,11 +211,11 @@ def execute(args: argparse.Namespace) -> int:
         finally:
             server.close()
     answered = counts.total - counts.failed
-    print(f"{answered} of {counts.total} requests answered; replies: {args.output_file}")
+    say(f"{answered} of {counts.total} requests answered; replies: {args.output_file}")
     if counts.failed:
-        print(f"{counts.failed} failed; their replies contain the errors", file=sys.stderr)
+        say(f"{counts.failed} failed; their replies contain the errors", file=sys.stderr)
     if counts.nameless:
-        print(
+        say(
             f"{counts.nameless} of these have no custom_id: their errors have custom_id null",
             file=sys.stderr,
         )
@@ -231,7 +232,7 @@ async def _answer_file(
     at_once = 2 * server.engine.config.scheduler.max_num_seqs
     if args.enable_metrics:
         metrics = await serve_metrics(server.metrics, args.metrics_host, args.metrics_port)
-        print(f"metrics: http://{args.metrics_host}:{args.metrics_port}/metrics", file=sys.stderr)
+        say(f"metrics: http://{args.metrics_host}:{args.metrics_port}/metrics", file=sys.stderr)
     with source.open("rb") as lines, replacing(output, keeps_unfinished=True) as out:
         total = None if args.disable_tqdm else sum(1 for _ in _records(lines))
         lines.seek(0)

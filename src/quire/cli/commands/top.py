@@ -15,8 +15,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from quire.cli.conversation.client import Server, ServerError
-from quire.cli.terminal import printable
 from quire.config.command_line.parser import Parser
+from quire.log.printing import one_line, say
 
 _LEVELS = " ▁▂▃▄▅▆▇█"
 _CELLS = {"s": "█", "u": "▓", "c": "░", "f": "·"}
@@ -37,7 +37,7 @@ def screen(
     """
     width = max(width, _MIN_WIDTH)
     lines = [*_head(live), *_engine(live, rates, width), "", *_models(models)]
-    return [printable(line)[:width].rstrip() for line in lines]
+    return [one_line(line)[:width].rstrip() for line in lines]
 
 
 def _head(live: Snapshot) -> Iterator[str]:
@@ -151,7 +151,7 @@ def execute(args: argparse.Namespace) -> int:
     server = Server(args.url, args.api_key)
     rates: deque[float] = deque(maxlen=_MAX_RATES)
     if args.once or not sys.stdout.isatty():
-        print("\n".join(_lines(server, rates)))
+        say("\n".join(_lines(server, rates)))
         return 0
     _lines(server, rates)  # an address that is wrong shows on the usual screen
     sys.stdout.write(_ENTER)
@@ -160,7 +160,7 @@ def execute(args: argparse.Namespace) -> int:
             try:
                 lines = _lines(server, rates)
             except ServerError as error:
-                lines = [str(error)]
+                lines = [one_line(str(error))]
             height = shutil.get_terminal_size().lines
             sys.stdout.write(
                 _HOME + "\n".join(line + _CLEAR_LINE for line in lines[: height - 1]) + _CLEAR_REST

@@ -16,10 +16,11 @@ from pathlib import Path
 from typing import Any
 
 from quire.cli.conversation.client import SamplingDefaults, ServerError
-from quire.cli.terminal import LineEditor, StopOnInterrupt, dim, printable, read_line
+from quire.cli.terminal import LineEditor, StopOnInterrupt, dim, read_line, say_dim
 from quire.errors import RequestError
 from quire.images.job import MAX_FILE_BYTES
 from quire.images.sources import checked_size
+from quire.log.printing import printable, say
 from quire.params import SamplingParams
 from quire.parsers.events import Content, Event, Message, Reasoning
 from quire.suggest import did_you_mean
@@ -172,23 +173,23 @@ class Repl:
 
     def loop(self, greeting: str) -> int:
         """Run until /quit or the end of input. Returns the exit code."""
-        print(greeting)
+        say(greeting)
         with LineEditor(self.name, completions):
             while True:
                 try:
                     line = read_line("> ")
                 except KeyboardInterrupt:
-                    print()
+                    say()
                     continue  # at the prompt, Ctrl+C discards the line, as in a shell
                 if line is None or line.strip() in ("/quit", "/exit", "/q", "/bye"):
                     return 0
                 try:
                     if line.startswith("/"):
-                        print(self.command(line.strip()))
+                        say(self.command(line.strip()))
                     elif line.strip():
                         self.say(line)
                 except RETRIABLE as error:
-                    print(error)
+                    say(error)
 
     def say(self, text: str) -> str:
         """Send one message, print the answer as it arrives, and return it."""
@@ -204,7 +205,7 @@ class Repl:
                 events.append(event)
                 printer.show(event)
                 if stop.requested:
-                    print(dim(" [stopped]"), end="")
+                    say_dim(" [stopped]", end="")
                     break
             close = getattr(stream, "close", None)
             if close is not None:
@@ -213,7 +214,7 @@ class Repl:
         reply = Message.of(events)
         self.conversation.remember(text, reply)
         if self.show_stats and first is not None:
-            print(dim(speed_line(self.conversation.counts, begin, first, time.perf_counter())))
+            say_dim(speed_line(self.conversation.counts, begin, first, time.perf_counter()))
         return reply.content
 
     def command(self, line: str) -> str:

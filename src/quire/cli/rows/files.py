@@ -9,8 +9,10 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -113,9 +115,11 @@ def _parquet_rows(path: Path) -> Iterator[Row]:
 
 
 def _check_names(path: Path, names: Sequence[str]) -> None:
-    repeated = next((name for name in names if names.count(name) > 1), None)
+    repeated = next((name for name, count in Counter(names).items() if count > 1), None)
     if repeated is not None:
-        raise ConfigError(f"{path}: every column needs a name of its own; two are {repeated!r}")
+        raise ConfigError(
+            f"{path}: every column needs a name of its own; two are {quoted(repeated)}"
+        )
 
 
 def _csv_rows(path: Path, file: IO[str]) -> Iterator[Row]:
@@ -174,17 +178,37 @@ def check_target(place: str, endings: Sequence[str]) -> Path:
     return path
 
 
+def listed(columns: Sequence[str]) -> str:
+    """The names of columns for a message; of many, the first."""
+    left = len(columns) - _SHOWN_COLUMNS
+    shown = ", ".join(map(quoted, columns[:_SHOWN_COLUMNS]))
+    return f"{shown} and {left:,} more" if left > 0 else shown
+
+
+_SHOWN_COLUMNS = 20
+_FORMULA = re.compile(r"[=+\-@\t\r\n\uff1d\uff0b\uff0d\uff20]")
+"""Beginnings of texts that spreadsheets take for formulas, also in full width."""
+_NUMBER = re.compile(r"[+-]?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?", re.ASCII)
+
+
 def write_rows(
-    path: Path, rows: Iterable[Row], columns: Sequence[str], arrow_types: dict[str, Any]
+    path: Path,
+    rows: Iterable[Row],
+    columns: Sequence[str],
+    arrow_types: dict[str, Any],
+    *,
+    escapes_formulas: bool = False,
 ) -> None:
     """Write all rows; the file appears when it is complete.
 
     `columns`: every column of the file, in order. `arrow_types`: the types of some columns, for
-    Parquet. Raises ConfigError if the rows do not fit the format.
+    Parquet. `escapes_formulas`: for CSV, put an apostrophe before texts that are formulas in
+    spreadsheets. Raises ConfigError if the rows do not fit the format.
     """
     with replacing(path) as file:
         if path.suffix in DELIMITERS:
-            _write_csv(file, rows, columns, DELIMITERS[path.suffix])
+            shown = _as_text if escapes_formulas else _cell
+            _write_csv(file, rows, columns, DELIMITERS[path.suffix], shown)
         elif path.suffix == ".parquet":
             _write_parquet(path, file, rows, columns, arrow_types)
         elif path.suffix == ".npy":
@@ -194,14 +218,31 @@ def write_rows(
 
 
 def _write_csv(
-    file: IO[bytes], rows: Iterable[Row], columns: Sequence[str], delimiter: str
+    file: IO[bytes],
+    rows: Iterable[Row],
+    columns: Sequence[str],
+    delimiter: str,
+    shown: Callable[[Any], Any],
 ) -> None:
+    """`shown`: gives the field of a value."""
     text = io.TextIOWrapper(file, encoding="utf-8", errors="backslashreplace", newline="")
-    lines = csv.writer(text, delimiter=delimiter, lineterminator="\n")
-    lines.writerow(columns)
-    lines.writerows([_cell(row.get(name)) for name in columns] for row in rows)
+    lines = csv.writer(_LineEnds(text), delimiter=delimiter, lineterminator="\r\n")
+    lines.writerow(map(shown, columns))
+    lines.writerows([shown(row.get(name)) for name in columns] for row in rows)
     text.flush()
     text.detach()
+
+
+class _LineEnds:
+    """Ends rows with a line feed. The writer ends them with both characters, because it quotes
+    fields with the characters of its own line ends only."""
+
+    def __init__(self, text: IO[str]) -> None:
+        self._text = text
+
+    def write(self, row: str) -> None:
+        """Writes a whole row."""
+        self._text.write(row.removesuffix("\r\n") + "\n")
 
 
 def _cell(value: Any) -> Any:
@@ -209,6 +250,14 @@ def _cell(value: Any) -> Any:
     if value is None or isinstance(value, (str, float)) or type(value) is int:
         return value
     return _json(value).decode()
+
+
+def _as_text(value: Any) -> Any:
+    """`_cell`, with an apostrophe before a text that a spreadsheet takes for a formula."""
+    cell = _cell(value)
+    if isinstance(cell, str) and _FORMULA.match(cell) and not _NUMBER.fullmatch(cell):
+        return f"'{cell}"
+    return cell
 
 
 def _json_line(row: Row) -> bytes:

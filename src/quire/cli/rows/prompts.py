@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from quire.cli.rows.files import Row
+from quire.cli.rows.files import Row, listed
 from quire.cli.rows.work import RowError
 from quire.errors import ConfigError, quoted, reason
 from quire.suggest import did_you_mean
@@ -27,7 +27,7 @@ class Template:
         its partner."""
         self.text, self._option = text, option
         marks = list(_PART.finditer(text))
-        lone = next((mark for mark in marks if mark[0] in "{}"), None)
+        lone = next((mark for mark in marks if mark[0] in ("{", "}")), None)
         if lone is not None:
             raise ConfigError(
                 f"{option}: the brace at position {lone.start() + 1} has no partner. Write a "
@@ -38,11 +38,8 @@ class Template:
 
     def check(self, columns: Sequence[str]) -> None:
         """Raises ConfigError if a column that the text needs is not one of these."""
-        if wrong := next((one for one in self.names if one not in columns), None):
-            raise ConfigError(
-                f"{self._option}: the file has no column {quoted(wrong)}"
-                f"{did_you_mean(wrong, columns)}; it has {', '.join(columns)}"
-            )
+        for name in self.names:
+            check_column(self._option, name, columns)
 
     def fill(self, row: Row) -> str:
         """The text for a row. Raises RowError if the row has no value for a column."""
@@ -105,11 +102,8 @@ class Prompts:
         """Raises ConfigError unless these columns suffice."""
         for template in filter(None, (self.system, self.prompt)):
             template.check(columns)
-        if self.messages is not None and self.messages not in columns:
-            raise ConfigError(
-                f"--messages: the file has no column {quoted(self.messages)}"
-                f"{did_you_mean(self.messages, columns)}; it has {', '.join(columns)}"
-            )
+        if self.messages is not None:
+            check_column("--messages", self.messages, columns)
 
     def fields(self, row: Row) -> dict[str, Any]:
         """The fields of the request that hold the prompt. Raises RowError."""
@@ -128,6 +122,15 @@ class Prompts:
             "column of messages": self.messages,
             "use of the chat template": not self.is_plain,
         }
+
+
+def check_column(option: str, name: str, columns: Sequence[str]) -> None:
+    """Raises ConfigError if no column has this name."""
+    if name not in columns:
+        braces = "; write the braces {} as {{}}" if not name else did_you_mean(name, columns)
+        raise ConfigError(
+            f"{option}: the file has no column {quoted(name)}{braces}; it has {listed(columns)}"
+        )
 
 
 def read_text(option: str, place: str) -> str:

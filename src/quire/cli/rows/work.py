@@ -19,6 +19,7 @@ from typing import Any, Protocol
 
 from quire.cli.rows.files import Row, RowFile, write_rows
 from quire.errors import ConfigError, QuireError, reason
+from quire.log.printing import printable, say
 
 Answer = dict[str, Any]
 """Results of a row, as JSON values; a row that failed has only the key `error`."""
@@ -112,10 +113,10 @@ class Journal:
             self._compare(found, facts)
 
     def _parse(self, line: bytes, *, is_first: bool) -> Any:
-        with suppress(ValueError):
+        with suppress(ValueError, RecursionError):
             found: Any = json.loads(line)
-            is_answer = isinstance(found, list) and len(found) == 2
-            if isinstance(found, dict) if is_first else is_answer:
+            is_facts = isinstance(found, dict)
+            if is_facts if is_first else _is_record(found):
                 return found
         raise ConfigError(f"{self.path} is damaged; delete it to begin again")
 
@@ -129,6 +130,12 @@ class Journal:
                 f"{' and another '.join(dict.fromkeys(other))}. Give the same to go on with it, or "
                 "delete the file to begin again"
             )
+
+
+def _is_record(found: Any) -> bool:
+    """Whether a line may be the number of a row and its answer."""
+    is_pair = isinstance(found, list) and len(found) == 2
+    return is_pair and type(found[0]) is int and isinstance(found[1], dict)
 
 
 class Progress:
@@ -151,7 +158,7 @@ class Progress:
 
     def say(self, text: str) -> None:
         """Print a line above the bar."""
-        self._bar.write(text, file=sys.stderr)
+        self._bar.write(printable(text), file=sys.stderr)
 
     def fail(self, message: str) -> None:
         """Note the error of a row."""
@@ -222,6 +229,8 @@ class RowRun:
     facts: dict[str, Any]
     """Settings that the answers depend on, in addition to the contents of the file, as JSON
     values."""
+    escapes_formulas: bool = False
+    """As in `write_rows`."""
     progress: Progress = field(init=False)
 
     def run(self, at_once: int, *, shows_bar: bool) -> None:
@@ -242,10 +251,10 @@ class RowRun:
                     raise
             self._write(journal)
             journal.delete()
-        print(self.progress.summary(self.target), file=sys.stderr)
+        say(self.progress.summary(self.target), file=sys.stderr)
         if self.progress.num_failed:
             where = f"their errors are in the column {self.job.error_column}"
-            print(f"{self.progress.num_failed} rows failed; {where}", file=sys.stderr)
+            say(f"{self.progress.num_failed} rows failed; {where}", file=sys.stderr)
 
     def check_columns(self) -> None:
         """Raises ConfigError if a new column has the name of an old one."""
@@ -288,15 +297,18 @@ class RowRun:
     def _write(self, journal: Journal) -> None:
         columns = (*self.source.columns, *self._added())
         rows = (
-            {**row, **self._cells(journal.answer(number))}
+            {**row, **self._cells(journal.answer(number), journal.path)}
             for number, row in enumerate(self.source.rows())
         )
-        write_rows(self.target, rows, columns, self.source.arrow_types())
+        types = self.source.arrow_types()
+        write_rows(self.target, rows, columns, types, escapes_formulas=self.escapes_formulas)
 
-    def _cells(self, answer: Answer) -> Row:
-        if self.job.error_column is None:
-            return self.job.cells(answer)
-        if "error" in answer:
+    def _cells(self, answer: Answer, journal: Path) -> Row:
+        try:
+            if "error" not in answer:
+                errors: Row = {self.job.error_column: None} if self.job.error_column else {}
+                return {**self.job.cells(answer), **errors}
             empty: Row = dict.fromkeys(self.job.columns)
-            return {**empty, self.job.error_column: answer["error"]}
-        return {**self.job.cells(answer), self.job.error_column: None}
+            return {**empty, str(self.job.error_column): answer["error"]}
+        except (KeyError, TypeError, ValueError):
+            raise ConfigError(f"{journal} is damaged; delete it to begin again") from None

@@ -6,7 +6,7 @@ Keys and values: transformers' `utils/quantization_config.py`, vLLM's `quantizat
 
 from __future__ import annotations
 
-import fnmatch
+import re
 from collections.abc import Mapping
 
 from quire.errors import UnsupportedModelError
@@ -92,8 +92,12 @@ def modelopt(config: Config) -> Shipped | Expanded:
 
 
 def _as_regex(name: str) -> str:
-    """Convert a ModelOpt name, which may have wildcards, to a regular expression."""
-    return f"re:{fnmatch.translate(name)}" if "*" in name else name
+    """Convert a name with the wildcards `*` and `?` to a regular expression."""
+    if name.startswith("re:") or "*" not in name:
+        return name
+    if "[" in name:
+        raise unsupported("exclude", name)
+    return "re:" + re.escape(name).replace(r"\*", ".*").replace(r"\?", ".") + r"\Z"
 
 
 def quark(config: Config) -> Shipped | Expanded:

@@ -5,11 +5,11 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
+from quire.config.checkpoint.expressions import Expressions
 from quire.errors import UnsupportedModelError
 from quire.models.quantised.expanded import Expanded, Layout
 from quire.program.values import GroupedFormat
@@ -47,6 +47,10 @@ class Shipped:
     """Matrices that are not stored in this format, although the rules above include them."""
     targets: tuple[str, ...] = ("Linear",)
     """Modules that are quantised: "Linear" stands for all; others as in `ignored`."""
+    _expressions: Expressions = field(
+        default_factory=lambda: Expressions("config.json: quantization_config"),
+        init=False, repr=False, compare=False,
+    )  # fmt: skip
 
     @property
     def what(self) -> str:
@@ -72,7 +76,7 @@ class Shipped:
     def is_target(self, name: str) -> bool:
         """Whether the checkpoint's rules apply this format to the matrix `name`."""
         module = name.removesuffix(".weight")
-        return any(t == "Linear" or _matches(t, module, self.method) for t in self.targets)
+        return any(t == "Linear" or self._matches(t, module) for t in self.targets)
 
     def _holds(self, name: str) -> bool:
         module = name.removesuffix(".weight")
@@ -80,7 +84,15 @@ class Shipped:
             return False
         if module.split(".")[-1] == "lm_head" and not self.quantises_head:
             return False
-        return not any(_matches(pattern, module, self.method) for pattern in self.ignored)
+        return not any(self._matches(pattern, module) for pattern in self.ignored)
+
+    def _matches(self, pattern: str, module: str) -> bool:
+        if pattern.startswith("re:"):
+            return self._expressions.match(pattern[3:], module)
+        if self.method == "compressed-tensors":
+            return module == pattern or module.endswith(f".{pattern}")
+        # Whole names, as in transformers: "gate" is the router, not a gate_proj.
+        return f".{pattern}." in f".{module}." or module.endswith(pattern)
 
 
 def ordered(shipped: Shipped) -> Shipped | Expanded:
@@ -89,18 +101,6 @@ def ordered(shipped: Shipped) -> Shipped | Expanded:
     if shipped.format.code_bits == 4 or shipped.expanded is None:
         return replace(shipped, format=replace(shipped.format, has_order=True))
     return shipped.expanded
-
-
-def _matches(pattern: str, module: str, method: str) -> bool:
-    if pattern.startswith("re:"):
-        try:
-            return re.match(pattern[3:], module) is not None
-        except re.error as error:
-            raise unsupported("ignore", pattern) from error
-    if method == "compressed-tensors":
-        return module == pattern or module.endswith(f".{pattern}")
-    # Whole names, as in transformers: "gate" is the router, not a gate_proj.
-    return f".{pattern}." in f".{module}." or module.endswith(pattern)
 
 
 def with_zeros(group: int | None) -> GroupedFormat:

@@ -14,6 +14,7 @@ from quire.models.base import HfConfig
 from quire.models.quantised.described import quantisation_of
 from quire.models.registry import ModelRegistry, architectures_of, resolve
 from quire.models.text_part import has_other_parts, text_part
+from quire.models.transformers.installation import leave_out_torchvision
 from quire.models.transformers.mark import MARK
 
 if TYPE_CHECKING:
@@ -87,6 +88,7 @@ def _check(hf_config: HfConfig) -> None:
         raise UnsupportedModelError(
             f"it needs {' and '.join(missing)} to run, slowly, on transformers: {EXTRA}"
         )
+    leave_out_torchvision()
     from quire.models.transformers.modules import find
 
     find(hf_config)

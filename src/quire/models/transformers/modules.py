@@ -72,7 +72,12 @@ def find(hf_config: HfConfig) -> Found:
     other state than K and V; CheckpointError if transformers cannot read config.json.
     """
     name = _decoder_name(hf_config)
-    module = getattr(transformers, name)
+    try:
+        module = getattr(transformers, name)
+    except (ImportError, RuntimeError) as error:
+        raise UnsupportedModelError(
+            f"transformers cannot import {name} in this installation: {_first(error)}"
+        ) from None
     config_class = module.config_class
     model_type = hf_config.get("model_type")
     if model_type != config_class.model_type:
@@ -95,6 +100,13 @@ def find(hf_config: HfConfig) -> Found:
     _check_sizes(config)
     _check_kind(name, module, config)
     return Found(config, module)
+
+
+def _first(error: BaseException) -> BaseException:
+    """The error with which an import began to fail."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return error
 
 
 def build(found: Found) -> Any:

@@ -17,7 +17,8 @@ _MAX_CHARS = 4300
 """Longest text of a number; Python's own limit for integers."""
 _INT = re.compile(r"([+-]?\d+(?:_\d+)*)(?:\.0+)?", re.ASCII)
 _FLOAT = re.compile(
-    r"[+-]?(?:inf|infinity|nan|(?:\d+(?:_\d+)*\.?(?:\d+(?:_\d+)*)?|\.\d+(?:_\d+)*)(?:e[+-]?\d+)?)",
+    r"[+-]?(?:inf|infinity|nan|"
+    r"(?:\d+(?:_\d+)*(?:\.(?:\d+(?:_\d+)*)?)?|\.\d+(?:_\d+)*)(?:e[+-]?\d+)?)",
     re.ASCII | re.IGNORECASE,
 )
 _TRUE = frozenset({"1", "t", "true", "y", "yes", "on"})

@@ -1,7 +1,7 @@
 // DOM helpers, used by every other module. Text is only added to a page
 // as text nodes and attributes of known elements: there is no way to pass HTML through here.
 
-/** An element with properties, attributes (`aria-*`, `data-*`, `role`) and children. */
+/** An element with properties, attributes (`aria-*`, `data-*`, `role`) and children, or arrays of them. */
 export function el(tag, props = {}, ...children) {
   const node = document.createElement(tag);
   for (const [key, value] of Object.entries(props)) {
@@ -10,7 +10,9 @@ export function el(tag, props = {}, ...children) {
     else if (key in node && !key.includes("-")) node[key] = value;
     else node.setAttribute(key, value === true ? "" : String(value));
   }
-  node.append(...children.filter((child) => child !== null && child !== undefined));
+  for (const child of children.flat()) {
+    if (child !== null && child !== undefined) node.append(child);
+  }
   return node;
 }
 

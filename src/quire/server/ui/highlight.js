@@ -23,7 +23,9 @@ const KEYWORDS = new Set(
     "OUTER ON GROUP BY ORDER HAVING LIMIT AS AND OR NOT NULL PRIMARY KEY DISTINCT").split(" "),
 );
 
-const STRING = String.raw`"(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*'|` + "`(?:[^`\\\\]|\\\\.)*`";
+// A string has an end, and is bounded: a mark without partner is looked for from many places.
+const STRING =
+  String.raw`"(?:[^"\\\n]|\\.){0,999}"|'(?:[^'\\\n]|\\.){0,999}'|` + "`(?:[^`\\\\]|\\\\.){0,999}`";
 const NUMBER = String.raw`\b(?:0[xX][\da-fA-F_]+|\d[\d_]*(?:\.\d+)?(?:[eE][+-]?\d+)?)\b`;
 const WORD = String.raw`[A-Za-z_]\w*`;
 
@@ -34,8 +36,8 @@ function grammarFor(language) {
     ? String.raw`#[^\n]*`
     : DASH.has(name)
       ? String.raw`--[^\n]*`
-      : String.raw`\/\/[^\n]*|\/\*[\s\S]*?\*\/`;
-  const triple = name === "python" || name === "py" ? `"""[\\s\\S]*?"""|'''[\\s\\S]*?'''|` : "";
+      : String.raw`\/\/[^\n]*|\/\*[\s\S]*?(?:\*\/|$)`;
+  const triple = name === "python" || name === "py" ? `"""[\\s\\S]*?(?:"""|$)|'''[\\s\\S]*?(?:'''|$)|` : "";
   return new RegExp(`(${comment})|(${triple}${STRING})|(${NUMBER})|(${WORD})`, "g");
 }
 

@@ -18,7 +18,7 @@ export function inline(text, depth) {
   const nodes = [];
   let plain = "";
   const flush = () => {
-    if (plain) nodes.push(...withBreaks(plain));
+    for (const node of plain ? withBreaks(plain) : []) nodes.push(node);
     plain = "";
   };
   let at = 0;
@@ -74,7 +74,7 @@ function bareLink(text, at) {
   URL_START.lastIndex = at;
   const match = URL_START.exec(text);
   if (!match) return null;
-  const url = match[0].replace(/[.,;:!?)\]}*_~]+$/, "");
+  const url = withoutEnd(match[0], ".,;:!?)]}*_~");
   if (url.length < 10 || !isSafe(url)) return null;
   return { node: anchor(url, [url]), end: at + url.length };
 }
@@ -88,7 +88,7 @@ function isSafe(url) {
 }
 
 const anchor = (href, children) =>
-  el("a", { href, target: "_blank", rel: "noopener noreferrer nofollow" }, ...children);
+  el("a", { href, target: "_blank", rel: "noopener noreferrer nofollow" }, children);
 
 function emphasis(text, at, depth) {
   for (const [mark, tag] of WRAPS) {
@@ -99,7 +99,7 @@ function emphasis(text, at, depth) {
     const end = closing(text, from, mark);
     if (end < 0) continue;
     const inner = inline(text.slice(from, end), depth + 1);
-    const node = el(tag, {}, ...inner);
+    const node = el(tag, {}, inner);
     return { node: mark === "***" ? el("em", {}, node) : node, end: end + mark.length };
   }
   return null;
@@ -119,9 +119,17 @@ function closing(text, from, mark) {
 // In chats a line break in the source is a line break in the output.
 function withBreaks(text) {
   const nodes = [];
-  text.split(/ *\n/).forEach((line, i) => {
+  text.split("\n").forEach((line, i, lines) => {
     if (i > 0) nodes.push(el("br"));
-    if (line) nodes.push(document.createTextNode(line));
+    const shown = i < lines.length - 1 ? withoutEnd(line, " ") : line;
+    if (shown) nodes.push(document.createTextNode(shown));
   });
   return nodes;
+}
+
+/** The text without these characters at its end. */
+export function withoutEnd(text, chars) {
+  let end = text.length;
+  while (end > 0 && chars.includes(text[end - 1])) end -= 1;
+  return text.slice(0, end);
 }

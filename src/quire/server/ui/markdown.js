@@ -5,17 +5,20 @@
 
 import { el, copyWithFeedback } from "./dom.js";
 import { highlight } from "./highlight.js";
-import { inline, MAX_DEPTH } from "./inline.js";
+import { inline, MAX_DEPTH, withoutEnd } from "./inline.js";
 import { formulaBlock, startsFormula } from "./math.js";
 
-const FENCE = /^( {0,3})(`{3,}|~{3,})\s*([\w+#.-]{0,32})[^`]*$/;
-const HEADING = /^ {0,3}(#{1,6})\s+(.*?)\s*#*$/;
+// Each expression takes linear time: two repeats that match the same characters never follow each
+// other, and what follows a repeat cannot fail.
+const FENCE = /^( {0,3})(`{3,}(?!`)|~{3,}(?!~))([^`]*)$/;
+const LANGUAGE = /^\s*([\w+#.-]{0,32})/;
+const HEADING = /^ {0,3}(#{1,6})\s(.*)$/s;
 const RULE = /^ {0,3}([-*_])(?:\s*\1){2,}\s*$/;
-const ITEM = /^( {0,9})([-*+]|\d{1,9}[.)])\s+(.*)$/;
+const ITEM = /^( {0,9})([-*+]|\d{1,9}[.)])\s+(.*)$/s;
 const TASK = /^\[([ xX])\]\s+/;
 // The beginning of a mark at the end of a growing text: the next characters decide what it is.
 const HALF_MARK = /(^|\n)[ \t]*(?:\d{1,9}[.)]?|[-*+] *(?:\[[ xX]?\]?)?|#{1,6}|>|[`~]{1,2}|\||\\|\$)$/;
-const TABLE_RULE = /^\s*\|?\s*:?-+:?\s*(\|\s*:?-+:?\s*)*\|?\s*$/;
+const TABLE_RULE = /^:?-+:?$/; // a cell of it
 
 /** A Markdown text on the page, which may grow. The text is not trusted. */
 export class MarkdownView {
@@ -75,14 +78,15 @@ function block(lines, at, depth) {
   if (heading) {
     // The page has its own h1 and h2: an answer's headings go below them.
     const level = Math.min(6, heading[1].length + 2);
-    return [el(`h${level}`, {}, ...inline(heading[2], 0)), at + 1];
+    const title = withoutEnd(heading[2], "#").trim();
+    return [el(`h${level}`, {}, inline(title, 0)), at + 1];
   }
   if (RULE.test(line)) return [el("hr"), at + 1];
   const formula = formulaBlock(lines, at);
   if (formula) return [formula.node, formula.next];
   if (/^ {0,3}>/.test(line) && depth < MAX_DEPTH) return quote(lines, at, depth);
   if (ITEM.test(line) && depth < MAX_DEPTH) return list(lines, at, depth);
-  if (line.includes("|") && TABLE_RULE.test(lines[at + 1] ?? "") && lines[at + 1].includes("-")) {
+  if (line.includes("|") && cells(lines[at + 1] ?? "").every((cell) => TABLE_RULE.test(cell))) {
     return table(lines, at);
   }
   return paragraph(lines, at);
@@ -93,14 +97,14 @@ function code(lines, at, fence) {
   let end = at + 1;
   while (end < lines.length && !close.test(lines[end])) end += 1;
   const text = lines.slice(at + 1, end).join("\n");
-  const language = fence[3];
+  const language = LANGUAGE.exec(fence[3])[1];
   const copy = el("button", { type: "button", className: "copy" }, "Copy");
   copy.addEventListener("click", () => copyWithFeedback(copy, text));
   const node = el(
     "div",
     { className: "code" },
     el("div", { className: "code-head" }, el("span", {}, language || "text"), copy),
-    el("pre", { tabIndex: 0 }, el("code", {}, ...highlight(text, language))),
+    el("pre", { tabIndex: 0 }, el("code", {}, highlight(text, language))),
   );
   return [node, end + 1];
 }
@@ -109,7 +113,7 @@ function quote(lines, at, depth) {
   let end = at;
   while (end < lines.length && /^ {0,3}>/.test(lines[end])) end += 1;
   const inner = lines.slice(at, end).map((line) => line.replace(/^ {0,3}> ?/, ""));
-  return [el("blockquote", {}, ...nodesOf(inner, depth + 1)), end];
+  return [el("blockquote", {}, nodesOf(inner, depth + 1)), end];
 }
 
 function list(lines, at, depth) {
@@ -144,23 +148,24 @@ function listItem(body, depth) {
   if (task) body[0] = body[0].slice(task[0].length);
   const nodes = nodesOf(body, depth + 1);
   // A single paragraph is unwrapped, so that tight lists stay tight.
-  if (nodes[0]?.tagName === "P") nodes.splice(0, 1, ...nodes[0].childNodes);
-  if (!task) return el("li", {}, ...nodes);
+  const unwrapped = nodes[0]?.tagName === "P" ? [...nodes.shift().childNodes] : [];
+  if (!task) return el("li", {}, unwrapped, nodes);
   const isDone = task[1] !== " ";
   const box = el("input", {
     type: "checkbox", disabled: true, defaultChecked: isDone, "aria-label": isDone ? "done" : "to do",
   });
-  return el("li", { className: "task" }, box, ...nodes);
+  return el("li", { className: "task" }, box, unwrapped, nodes);
 }
 
+const cells = (line) => line.trim().replace(/^\||\|$/g, "").split("|").map((c) => c.trim());
+
 function table(lines, at) {
-  const cells = (line) => line.trim().replace(/^\||\|$/g, "").split("|").map((c) => c.trim());
   const align = cells(lines[at + 1]).map((c) =>
     c.endsWith(":") ? (c.startsWith(":") ? "center" : "right") : "left",
   );
   const row = (line, tag) =>
-    el("tr", {}, ...cells(line).slice(0, align.length).map((text, i) =>
-      el(tag, { className: `to-${align[i]}` }, ...inline(text, 0))));
+    el("tr", {}, cells(line).slice(0, align.length).map((text, i) =>
+      el(tag, { className: `to-${align[i]}` }, inline(text, 0))));
   const body = el("tbody");
   let end = at + 2;
   while (end < lines.length && lines[end].includes("|")) body.append(row(lines[end++], "td"));
@@ -172,7 +177,7 @@ function paragraph(lines, at) {
   let end = at + 1;
   while (end < lines.length && lines[end].trim() && !startsBlock(lines[end])) end += 1;
   const text = lines.slice(at, end).map((line) => line.trimStart()).join("\n");
-  return [el("p", {}, ...inline(text, 0)), end];
+  return [el("p", {}, inline(text, 0)), end];
 }
 
 const startsBlock = (line) =>

@@ -34,8 +34,9 @@ export function formulaBlock(lines, at) {
 
 // The end of a formula that is being written is shown as it comes, and not as Markdown.
 function unfinished(lines, at) {
+  if (lines.length - at > MAX_LINES) return null;
   const rest = lines.slice(at);
-  if (rest.length > MAX_LINES || rest.slice(0, -1).some((line) => !line.trim())) return null;
+  if (rest.slice(0, -1).some((line) => !line.trim())) return null;
   return { node: el("p", { className: "tex" }, rest.join("\n")), next: lines.length };
 }
 

@@ -15,8 +15,9 @@ from dataclasses import dataclass, replace
 
 ANYTHING = "(.|\\n)*"
 SPACE = "[ \\t\\r\\n]"
-_LARK_TOKEN = re.compile(r'"(?:\\.|[^"\\\n])*"|/(?:\\.|[^/\\\n])+/|//[^\n]*|<[^<>\s]+>')
-"""A text, an expression, a comment or a name of a token in Lark's notation."""
+_LARK_TOKEN = re.compile(r'"(?:\\.|[^"\\\n])*"?|/(?:\\.|[^/\\\n])+/?|//[^\n]*|<[^<>\s]+>')
+"""A text, an expression, a comment or a name of a token in Lark's notation. A text or an expression
+without end takes the rest of its line: to look for its end from each quote takes quadratic time."""
 
 
 class AddedTokens:

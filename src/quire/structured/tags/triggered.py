@@ -10,7 +10,6 @@ before a tag. A tag may be a part of any type that begins with a literal text.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
@@ -19,7 +18,7 @@ from quire.errors import quoted as shown
 from quire.structured import limits
 from quire.structured.tags.fields import NAME, flag_of, free_text_of, list_of, tag_error
 from quire.structured.tags.starts import after_start
-from quire.structured.tags.texts import SPACE, AddedTokens, FreeText, free_text, quoted
+from quire.structured.tags.texts import SPACE, AddedTokens, FreeText, expression, free_text, quoted
 
 _SOME_SPACE = f"/{SPACE}{{0,40}}/"
 
@@ -50,7 +49,8 @@ def text_before(
     """A free text up to the first of these markers, if that is `marker`, and the marker."""
     added = writer.added
     pieces = list(added.pieces(marker))
-    is_end = any(re.search(pattern, pieces[0]) for pattern in before.excluded)
+    # Expressions may be a request's, and are not run here: those of texts are compared.
+    is_end = any(pattern in expression(pieces[0]) for pattern in before.excluded)
     if pieces[0] not in added and (is_end or len(pieces) == 1):
         # It ends with the marker as soon as that is there, so that it cannot contain one.
         spelled = [text for text in markers if any(piece in added for piece in added.pieces(text))]

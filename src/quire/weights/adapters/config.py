@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from quire.config.checkpoint.expressions import Expressions
 from quire.config.checkpoint.model_files import has_file, read_json_object
 from quire.errors import CheckpointError, quoted
 from quire.units import MiB
@@ -36,24 +37,26 @@ _REFUSED: dict[str, str] = {
 _KEPT_BASE = ("gaussian", "eva", "orthogonal", "mica", "lora_ga")
 """Initialisations that did not change the base weights. After others the adapter fits other
 weights."""
-_MAX_EXPRESSIONS = 256
 _WORD = re.compile(r"[A-Za-z0-9_.\\-]+")
 
 
 class PatternTable:
     """Numbers by names of modules, or by regular expressions of their ends. The first key that
-    matches the end of a module's name counts."""
+    matches the end of a module's name counts. `where`: the file and field for errors."""
 
-    def __init__(self, numbers: Mapping[str, float]) -> None:
+    def __init__(self, numbers: Mapping[str, float], where: str) -> None:
         self._names: dict[str, tuple[float, float]] = {}
         """With the place of each among all keys."""
-        self.expressions: list[tuple[int, re.Pattern[str], float]] = []
+        self._keys: list[tuple[int, str, float]] = []
+        """Those that are expressions, with their places."""
+        self._expressions = Expressions(where)
         for place, (key, number) in enumerate(numbers.items()):
             name = re.sub(r"\\(\W)", r"\1", key)
             if "\\" not in name and _WORD.fullmatch(name):
                 self._names.setdefault(name, (place, number))
             else:
-                self.expressions.append((place, re.compile(rf"(.*\.)?({key})$"), number))
+                self._expressions.check(key)
+                self._keys.append((place, key, number))
 
     def of(self, module: str, default: float) -> float:
         """The number of a module."""
@@ -61,8 +64,8 @@ class PatternTable:
         ends = (".".join(words[first:]) for first in range(len(words)))
         named = (self._names[end] for end in ends if end in self._names)
         place, found = min(named, default=(math.inf, default))
-        for at, expression, number in self.expressions:
-            if at < place and expression.match(module):
+        for at, key, number in self._keys:
+            if at < place and self._expressions.match_end(key, module):
                 return number
         return found
 
@@ -178,31 +181,9 @@ def _pattern(path: Path, fields: Mapping[str, Any], name: str) -> PatternTable:
     value = fields.get(name) or {}
     if not isinstance(value, dict):
         raise CheckpointError(f"{path}: {name} must be an object, got {quoted(value)}")
-    for key in value:
-        if not _is_simple(key):
-            raise CheckpointError(
-                f"{path}: {name} has the key {quoted(key)}, which is not supported: a key must "
-                "be a name, or a regular expression without repeated groups"
-            )
     whole = name == "rank_pattern"
-    table = PatternTable(
-        {key: _number(path, f"{name}[{key!r}]", n, whole=whole) for key, n in value.items()}
-    )
-    if len(table.expressions) > _MAX_EXPRESSIONS:
-        raise CheckpointError(
-            f"{path}: {name} must have at most {_MAX_EXPRESSIONS} regular expressions"
-        )
-    return table
-
-
-def _is_simple(key: str) -> bool:
-    """Whether matching the key against a name takes little time."""
-    if _WORD.fullmatch(key):
-        return True
-    if len(key) > 200 or re.search(r"\)[*+{?]", key) or sum(map(key.count, "*+{")) > 2:
-        return False
-    try:
-        re.compile(key)
-    except re.error:
-        return False
-    return True
+    where = f"{path}: {name}"
+    numbers = {
+        key: _number(path, f"{name}[{quoted(key)}]", n, whole=whole) for key, n in value.items()
+    }
+    return PatternTable(numbers, where)

@@ -87,9 +87,9 @@ def read_gguf_adapter(
         rank=max(ranks.values()),
         alpha=alpha,
         is_rank_stabilised=False,
-        rank_pattern=PatternTable(ranks),
+        rank_pattern=PatternTable(ranks, str(path)),
         # Without an alpha, llama.cpp has no scale.
-        alpha_pattern=PatternTable({} if alpha else ranks),
+        alpha_pattern=PatternTable({} if alpha else ranks, str(path)),
         has_magnitudes=False,
     )
     return AdapterFiles(str(path), config, tuple(sorted(read, key=lambda one: one.name)))

@@ -55,7 +55,8 @@ def _read_task(
             f"{quoted(rank)}"
         )
     alpha = checked_number(f"{path}: lora_alpha", alpha)
-    config = PeftConfig(path, rank, alpha, False, PatternTable({}), PatternTable({}), False)
+    table = PatternTable({}, str(path))
+    config = PeftConfig(path, rank, alpha, False, table, table, False)
     with closing(open_checkpoint(checkpoint)) as store:
         modules = tuple(_modules(store, task, num_tasks, rank, max_bytes))
         if not modules:

@@ -1,0 +1,44 @@
+"""Texts of others on a terminal: without characters that control it."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import pytest
+
+from quire.cli import main
+from quire.cli.conversation.client import Server
+from quire.log import _EscapingFormatter
+from quire.log.printing import one_line, printable, say
+
+EVIL = "a\x1b]0;title\x07\x9b2Jb\x7f\x85\r\n\tc\u2028d"
+
+
+def test_control_characters_are_removed_or_escaped(capsys: pytest.CaptureFixture[str]) -> None:
+    assert printable(EVIL) == "a]0;title2Jb\n\tcd"
+    assert one_line(EVIL) == r"a\x1b]0;title\x07\x9b2Jb\x7f\x85\r\n" + "\tc" + r"\u2028d"
+    say(EVIL, end="|")
+    assert capsys.readouterr().out == "a]0;title2Jb\n\tcd|"
+
+
+def test_a_log_line_has_none_also_in_tracebacks() -> None:
+    try:
+        raise ValueError(EVIL)
+    except ValueError as error:
+        info = (type(error), error, error.__traceback__)
+    record = logging.LogRecord("q", logging.INFO, "f", 1, "%s", (EVIL,), info)
+    text = _EscapingFormatter().format(record)
+    assert not set(text) & set("\x1b\x07\x9b\x7f\x85\r\u2028")
+    assert r"a\x1b]0;title" in text.splitlines()[0]
+
+
+def test_names_of_a_server_cannot_control_the_terminal(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cards: list[dict[str, Any]] = [{"id": EVIL}, {"id": "other"}]
+    monkeypatch.setattr(Server, "models", lambda _: cards)
+    assert main(["ps"]) == 0
+    out = capsys.readouterr().out
+    assert not set(out) & set("\x1b\x07\x9b\x7f\x85\r\u2028")
+    assert len(out.splitlines()) == 3
