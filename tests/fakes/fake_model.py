@@ -193,11 +193,11 @@ class Simulation:
         scheduler = self.scheduler
         states, config = scheduler.states, scheduler.config
         used = {one.adapter for one in states.running} - {""}
-        assert config.max_adapters is None or len(used) <= config.max_adapters
+        assert config.max_loras is None or len(used) <= config.max_loras
         urgent = states.waiting.peek()
-        if urgent is not None and urgent.adapter and config.max_adapters is not None:
+        if urgent is not None and urgent.adapter and config.max_loras is not None:
             ahead = {one.adapter for one in states.running if one.level <= urgent.level} - {""}
-            if urgent.adapter not in ahead and len(ahead) >= config.max_adapters:
+            if urgent.adapter not in ahead and len(ahead) >= config.max_loras:
                 urgent = states.waiting.peek([False])  # the others wait for those adapters
         if urgent is None or states.leaving or not plan.request_ids:
             return

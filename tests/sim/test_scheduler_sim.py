@@ -25,7 +25,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         super().__init__()
         self.sim = Simulation(
             self.num_blocks, budget=11, max_seqs=5, windows=self.windows, policy="priority",
-            depth=self.depth, most_mask_steps=self.most_mask_steps, max_adapters=1,
+            depth=self.depth, most_mask_steps=self.most_mask_steps, max_loras=1,
         )  # fmt: skip
         self.count = 0
 
@@ -180,7 +180,7 @@ def test_random_traces_with_tiny_pools(
         enable_prefix_caching=rng.random() < 0.8,
         depth=depth,
         tokens_per_step=rng.choice([1, 1, 3]),
-        max_adapters=rng.choice([None, 1, 2]),
+        max_loras=rng.choice([None, 1, 2]),
     )
     live: list[str] = []
     for number in range(60):

@@ -168,7 +168,7 @@ class SchedulerConfig:
     num_stages: int = 1
     """Plans that are computed at once, by stages of layers: a request whose next token is being
     computed waits for it, and each plan has a part of the others."""
-    max_adapters: int | None = None
+    max_loras: int | None = None
     """Most LoRA adapters in a step; None: no limit."""
 
 

@@ -209,7 +209,7 @@ def resolve_scheduler(
         stream_interval=args.stream_interval,
         speculation=args.create_speculative_config(),
         num_stages=args.pipeline_parallel_size,
-        max_adapters=args.max_loras if args.enable_lora else None,
+        max_loras=args.max_loras if args.enable_lora else None,
     )
 
 

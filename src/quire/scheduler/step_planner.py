@@ -106,7 +106,7 @@ class StepPlanner:
 
     def _has_adapter_slot(self, request: Request) -> bool:
         """Whether a step may have the adapter of a waiting request too."""
-        most = self._config.max_adapters
+        most = self._config.max_loras
         if most is None or not request.adapter:
             return True
         used = {one.adapter for one in self._states.running if one.adapter}

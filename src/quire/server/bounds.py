@@ -125,29 +125,36 @@ def _engine_bounds(config: EngineConfig) -> list[Bound]:
     model, scheduler, cache = config.model, config.scheduler, config.cache
     tokens = scheduler.max_num_batched_tokens
     running, waiting = scheduler.max_num_seqs, scheduler.max_num_queued_reqs
-    queued = "none" if waiting is None else str(waiting)
     kind = "always" if scheduler.queue_may_stand else "in a burst"
     queued_tokens, most = scheduler.max_num_queued_tokens, model.max_output_tokens
     return [
         Bound("max_model_len", str(model.max_model_len), "prompt and reply, in tokens", "400"),
-        Bound(
-            "max_output_tokens", "none" if most is None else str(most), "a reply, in tokens", "ends"
-        ),
+        Bound("max_output_tokens", _or_none(most), "a reply, in tokens", "ends"),
         Bound("max_logprobs", str(model.max_logprobs), "logprobs at a position", "400"),
-        Bound("max_num_queued_reqs", queued, f"requests that wait, {kind}", "503 + Retry-After"),
+        Bound(
+            "max_num_queued_reqs",
+            _or_none(waiting),
+            f"requests that wait, {kind}",
+            "503 + Retry-After",
+        ),
         Bound(
             "max_num_queued_tokens",
-            "none" if queued_tokens is None else str(queued_tokens),
+            _or_none(queued_tokens),
             "prompt tokens that wait",
             "503 + Retry-After",
         ),
         Bound("max_num_seqs", str(running), "requests in a step", "wait"),
+        Bound("max_loras", _or_none(scheduler.max_loras), "adapters in a step", "wait"),
         Bound("max_num_batched_tokens", str(tokens), "tokens in a step", "next step"),
         Bound("num_gpu_blocks_override", str(cache.num_blocks), "KV blocks", "preempted"),
         Bound(_FIXED, str(NUM_THREADS), "grammars compiled at once", "wait"),
         Bound(_FIXED, format_bytes(MAX_CACHE_BYTES), "compiled grammars that are kept", "drops"),
         Bound(_FIXED, str(MAX_LEXER_STATES), "lexer states of a request's grammar", "error"),
     ]
+
+
+def _or_none(value: int | None) -> str:
+    return "none" if value is None else str(value)
 
 
 def _s(seconds: float) -> str:

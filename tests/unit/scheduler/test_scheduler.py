@@ -93,7 +93,7 @@ def test_an_urgent_request_does_not_wait_for_others(limit: str, depth: int) -> N
     sim = Simulation(
         {"blocks": 64}.get(limit, 512), budget=16, depth=depth, policy="priority",
         max_seqs=2 if limit == "rows" else 8,
-        max_adapters=1 if limit == "adapters" else None, max_model_len=400,
+        max_loras=1 if limit == "adapters" else None, max_model_len=400,
     )  # fmt: skip
     prompt = 4
     if limit == "adapters":
@@ -136,7 +136,7 @@ def test_nobody_is_preempted_in_vain() -> None:
 
 
 def test_a_request_that_waits_for_an_adapter_lets_others_pass() -> None:
-    sim = Simulation(64, policy="priority", max_adapters=1)
+    sim = Simulation(64, policy="priority", max_loras=1)
     sim.add("a", [1], max_tokens=9, adapter="aa")
     sim.add("b", [2], max_tokens=1, adapter="bb")
     sim.add("later", [3], max_tokens=1, adapter="aa")
