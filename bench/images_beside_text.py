@@ -138,11 +138,11 @@ def main() -> None:
             for sender in senders:
                 sender.start()
             time.sleep(1)
-            beside = report("beside images", text_gaps(url, args.streams, args.tokens))
+            with_images = report("next to images", text_gaps(url, args.streams, args.tokens))
             stop.set()
             for sender in senders:
                 sender.join()
-    print(f"ratio of the 99th percentiles: {beside / alone:.2f}")
+    print(f"ratio of the 99th percentiles: {with_images / alone:.2f}")
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ with one server alone: TTFT of both by TTFT of one.
 ITL: one processor core for the server that computes prompts, another one for the server that
 generates. `itl_*`: ITL of streams on the latter, alone (`generating`), while long prompts go
 through both (`apart`), and while a server that has nothing to do with it computes such prompts on
-the other core (`beside`), which shows what two cores of one machine cost each other; and of one
+the other core (`together`), which shows what two cores of one machine cost each other; and of one
 server on both cores that computes and generates, with the same prompts (`one`). A long prompt is
 answered with one token: with more of them each step reads its K/V, wherever that was computed. Of
 all rounds together: median, p99, and the share of ITL that is longer than p99 of `generating`, 0.01
@@ -211,7 +211,7 @@ def itl(servers: Servers, prompts: Prompts, args: argparse.Namespace, path: str)
     computes = servers.start(*place, *COMPUTES, core=0)
     pool = ("--num-gpu-blocks-override", str(args.pool_blocks)) if args.pool_blocks else ()
     generates = servers.start(*place, *GENERATES, *pool, core=1)
-    beside = servers.start("--no-kv-store", *COMPUTES[-2:], core=0)
+    together = servers.start("--no-kv-store", *COMPUTES[-2:], core=0)
     alone = servers.start("--no-kv-store")
     found: dict[str, tuple[list[float], list[float]]] = {}
 
@@ -231,9 +231,9 @@ def itl(servers: Servers, prompts: Prompts, args: argparse.Namespace, path: str)
         found.clear()
     for _ in range(args.rounds):
         note_two()
-        note("beside", [generates, beside], lambda one: ask(beside, one))
+        note("together", [generates, together], lambda one: ask(together, one))
         note("one", [alone], lambda one: ask(alone, one))
-    for server in (computes, generates, beside, alone):
+    for server in (computes, generates, together, alone):
         server.close()
     return _spreads(found)
 
@@ -251,7 +251,7 @@ def _spreads(found: dict[str, tuple[list[float], list[float]]]) -> dict[str, Any
         result[f"itl_{name}_long_prompts"] = len(ttfts)
         if ttfts:
             result[f"itl_{name}_ttft_s"] = statistics.median(ttfts)
-    for name in ("apart", "beside"):
+    for name in ("apart", "together"):
         result[f"itl_p99_{name}_by_quiet"] = result[f"itl_{name}_p99_itl_ms"] / quiet
     return result
 

@@ -90,8 +90,8 @@ TOKENS: dict[str, Attack] = {
         },
     ),
     "tokens: streams of one id, aborted": aborted_streams,
-    "hand-offs that nobody takes": storm(_handing_off, 16),
-    "hand-offs that nobody makes": storm(_awaiting, 32),
+    "hand-offs that are not taken": storm(_handing_off, 16),
+    "hand-offs that are not made": storm(_awaiting, 32),
     "hand-offs, waiting clients leave": leaving_hand_offs,
     "hand-off of 14 MB": requests(
         COMPLETIONS,

@@ -56,23 +56,23 @@ class EngineArgs:
     download_dir: str | None = None
     """Directory for downloads; the hub's own cache by default."""
     load_format: LoadFormat = "auto"
-    """Where the weights come from: `auto` takes packed weights, safetensors or PyTorch files, as it
-    finds them; `hf`, `safetensors` and `pt` leave packed ones out; `gguf` prefers a GGUF file to
-    all others; `dummy` takes random numbers, to measure speed without a checkpoint."""
+    """Source of the weights: `auto` takes packed weights, safetensors or PyTorch files, as it finds
+    them; `hf`, `safetensors` and `pt` leave packed ones out; `gguf` prefers a GGUF file to all
+    others; `dummy` takes random numbers, to measure speed without a checkpoint."""
     model_impl: ModelImpl = "auto"
     """Who computes the model: `vllm` the families here, `transformers` the modules of transformers,
     slowly (needs `quire[transformers]`); `auto` these where no family has the architecture."""
     runner: Runner = "auto"
-    """What the model does: `generate` text, or `pooling`: vectors and classes of texts; `auto`: as
-    its class and its files say."""
+    """Results of the model: `generate` for text, or `pooling` for vectors and classes of texts;
+    `auto`: decided by its class and its files."""
     convert: Convert = "auto"
-    """How a language model becomes a pooling model: `embed` or `classify`; `none` and `auto`: as it
-    is."""
+    """Conversion of a language model to a pooling model: `embed` or `classify`; `none` and `auto`:
+    there is none."""
     task: str | None = None
     """An older name of runner and convert: `generate`, `embed`, `classify`, `score`, `reward`."""
     pooler_config: dict[str, Any] | PoolerConfig | None = None
-    """How states become vectors, instead of what the checkpoint says: {"pooling_type": "MEAN"},
-    also task, use_activation, dimensions, logit_mean, logit_sigma, enable_chunked_processing,
+    """Settings of pooling that replace those of the checkpoint: {"pooling_type": "MEAN"}, also
+    task, use_activation, dimensions, logit_mean, logit_sigma, enable_chunked_processing,
     max_embed_len, step_tag_id and returned_token_ids, as vLLM has them."""
     dtype: DtypeChoice = "auto"
     """Number format of weights and activations; `auto` is bfloat16, as vLLM chooses, and float32
@@ -87,13 +87,13 @@ class EngineArgs:
     the original length of a model with longrope. -1 (`auto` on the command line): as many of them
     as the memory has room for."""
     seed: int = 0
-    """Where the seeds of requests without one come from."""
+    """Source of the seeds of requests without one."""
     max_logprobs: int = 20
     """Most log-probabilities per token that a request may ask for; -1: the whole vocabulary."""
     logprobs_mode: LogprobsMode = "raw_logprobs"
-    """What requests get as log-probabilities: `raw_logprobs` or `raw_logits` of the model's own
-    logits, `processed_logprobs` or `processed_logits` of those that a token is chosen by, after
-    bias, penalties, temperature and filters."""
+    """Numbers that requests get as log-probabilities: `raw_logprobs` or `raw_logits` of the model's
+    own logits, `processed_logprobs` or `processed_logits` of the logits from which a token is
+    chosen, after bias, penalties, temperature and filters."""
     logits_processors: list[str | type] | None = None
     """Classes that change logits before a token is chosen, as `package.module:Class`; their code
     runs in the engine. Those that installed packages offer as entry points are always loaded."""
@@ -101,7 +101,7 @@ class EngineArgs:
     """Class whose methods the worker has too, as `package.module.Class`, for `collective_rpc`;
     their code runs in the engine."""
     generation_config: str = "auto"
-    """Where sampling defaults come from: `auto` the model's generation_config.json, `vllm`
+    """Source of sampling defaults: `auto` for the model's generation_config.json, `vllm` for
     neutral ones, or a directory."""
     override_generation_config: dict[str, Any] | None = field(default_factory=dict)
     """Sampling defaults that replace those of generation_config.json."""
@@ -113,9 +113,9 @@ class EngineArgs:
     have no properties but those that the schema names; `enable_in_reasoning`: grammars hold for the
     reasoning too. The `backend` is one of vLLM's names, without effect: there is one."""
     reasoning_parser: str = ""
-    """How the model marks its reasoning: a name of vLLM's, such as `qwen3`; `hf`: as the
-    checkpoint's response_template says; `none`: replies are not split. By default it is found from
-    the checkpoint (quire explain MODEL prints it)."""
+    """Format of the model's reasoning: a name of vLLM's, such as `qwen3`; `hf`: the format of the
+    checkpoint's response_template; `none`: replies are not split. By default it is found from the
+    checkpoint (quire explain MODEL prints it)."""
     reasoning_config: dict[str, Any] | None = None
     """Marks of reasoning for `thinking_token_budget`, instead of those of `reasoning_parser`:
     `{"reasoning_start_str": "<think>", "reasoning_end_str": "Enough. </think>"}`. The end is put
@@ -156,7 +156,7 @@ class EngineArgs:
     kv_offloading_size: float | None = None
     """GiB of K/V to keep in memory: vLLM's name of kv_store_memory."""
     kv_offloading_backend: str = "native"
-    """Where it is kept: only `native`, which is Quire itself, is supported."""
+    """Place of that K/V: only `native`, which is Quire itself, is supported."""
     swap_space: float | None = None
     """GiB of K/V to keep in memory: an older name of kv_offloading_size."""
     kv_transfer_config: dict[str, Any] | None = None
@@ -175,8 +175,8 @@ class EngineArgs:
     long_prefill_token_threshold: int = 0
     """Longest piece of one prompt in a step while other requests wait or run; 0: no limit."""
     max_decode_slowdown: float | None = None
-    """How many times longer the prompts of newcomers may make a step that others generate in, by
-    cutting them into smaller pieces; 1.75 for a server, 0 (no limit) for `LLM`."""
+    """Limit on a step's duration, as a multiple of one without prompts: prompts of newcomers are
+    cut into smaller pieces while others generate; 1.75 for a server, 0 (no limit) for `LLM`."""
     scheduling_policy: Literal["fcfs", "priority"] = "fcfs"
     """Who runs first: in order of arrival, or by the requests' priority (lower first). With the
     latter, a request preempts running ones of a higher number if there is no room."""
@@ -189,7 +189,7 @@ class EngineArgs:
     """Guess the next tokens where a text repeats itself, and check the guesses in one step. The
     tokens are the same bit for bit; guesses are used only where they save time."""
     speculative_config: dict[str, Any] | None = None
-    """How tokens are guessed, in vLLM's form: {"method": "ngram", "num_speculative_tokens": 8,
+    """Method of guessing tokens, in vLLM's form: {"method": "ngram", "num_speculative_tokens": 8,
     "prompt_lookup_min": 3}. By default `ngram` with up to 32 tokens; `suffix` also searches earlier
     replies of the same tenant; {"model": DIR} lets a smaller model with the same tokens guess, and
     {"method": "mtp"} or {"method": "eagle3", "model": DIR} a head."""
@@ -200,7 +200,7 @@ class EngineArgs:
     spec_tokens: int | None = None
     """The same as `num_speculative_tokens` in `speculative_config`."""
     per_request_spec_decode_metrics: Literal["none", "summary", "detailed"] = "none"
-    """What the `metrics` of each reply say about its guesses; `detailed`: also for each step."""
+    """Facts about guesses in the `metrics` of each reply; `detailed`: also for each step."""
     enable_prompt_embeds: bool = False
     """Accept prompts of embeddings (`prompt_embeds`), which take the place of token ids."""
     mmproj: str | None = None
@@ -235,12 +235,12 @@ class EngineArgs:
     at least 8 (1 for a mixture of experts). The adapter that was not used for the longest time
     makes room for a new one."""
     lora_dtype: Literal["auto", "bfloat16", "float16", "float32"] = "auto"
-    """How the numbers of adapters are kept: `auto` is the model's dtype, `float16` is kept as
-    bfloat16."""
+    """Number format of adapters: `auto` is the model's dtype, `float16` is kept as bfloat16."""
     stream_interval: int = 1
     """Tokens between two streamed outputs of a request; the first and the last come at once."""
     backend: Literal["auto", "cpu", "reference"] = "auto"
-    """What computes: the native library, or NumPy; `auto` takes the native one if it loads."""
+    """Backend that computes: the native library, or NumPy; `auto` takes the native one if it
+    loads."""
     num_threads: int | None = None
     """Compute threads of each rank; by default the machine's cores, within this process's limits,
     divided among the ranks."""
@@ -291,7 +291,7 @@ class EngineArgs:
     from OTEL_EXPORTER_OTLP_TRACES_ENDPOINT, nowhere by default."""
 
     def create_speculative_config(self) -> SpeculationConfig | None:
-        """How draft tokens are proposed; None: there are none. Raises ConfigError."""
+        """The method of proposing draft tokens; None: there are none. Raises ConfigError."""
         return speculation_config(
             self.speculative_config,
             is_enabled=self.speculation,
@@ -314,7 +314,7 @@ class EngineArgs:
 @checked_arguments
 @dataclass
 class AsyncEngineArgs(EngineArgs):
-    """What `AsyncLLMEngine` takes."""
+    """Arguments of `AsyncLLMEngine`."""
 
     enable_log_requests: bool = False
     """Log each request's id, sizes and sampling parameters; at level DEBUG also the prompt."""

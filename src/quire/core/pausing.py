@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 logger = get_logger(__name__)
 
 PauseMode = Literal["abort", "wait", "keep"]
-"""What happens to requests in a pause: abort them, let them finish, or keep them unfinished."""
+"""Treatment of requests in a pause: abort them, let them finish, or keep them unfinished."""
 MEMORY_TAGS = ("weights", "kv_cache")
 _TAGS = (*MEMORY_TAGS, "scheduling")
 

@@ -107,7 +107,7 @@ class CachedPrefix:
     state: list[int] = field(default_factory=list)
     """The snapshot of the recurrent layers' state, to be copied."""
     takes_state: bool = False
-    """There is no room for a copy: the request takes the snapshot itself, which is in `tables`."""
+    """A copy does not fit: the request takes the snapshot itself, which is in `tables`."""
     snapshots: list[int] = field(default_factory=list)
     """Positions, in tokens, at which the request should take snapshots."""
 

@@ -12,9 +12,9 @@ from quire.structured.source import parsed_schema
 
 Choice = Literal["none", "auto", "required"]
 StrictLevel = Literal["auto", "function", "parameter"]
-"""How strictly arguments follow their schemas, by vLLM's names. In vLLM, `auto` sets no grammar for
-a reply that need not be a call, unless a tool is strict. Here, tool names are enforced at every
-level, and:
+"""Strictness of arguments with respect to their schemas, by vLLM's names. In vLLM, `auto` sets no
+grammar for a reply that need not be a call, unless a tool is strict. Here, tool names are enforced
+at every level, and:
 
 - `auto`: schemas hold. Unless a tool is `strict: true`, keywords that cannot be compiled are left
   out. If a schema cannot be compiled at all, the arguments may be any object; this applies only
@@ -100,8 +100,8 @@ class OfferedTool:
 
 @dataclass(frozen=True, slots=True)
 class CallRules:
-    """What a request allows about calls. To force one tool by name, use `required`, that name in
-    `only`, and `is_parallel` false."""
+    """A request's rules for calls. To force one tool by name, use `required`, that name in `only`,
+    and `is_parallel` false."""
 
     tools: Sequence[OfferedTool]
     choice: Choice = "auto"

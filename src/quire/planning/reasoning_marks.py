@@ -16,7 +16,7 @@ _FIELDS = (_BEGIN, _END, _PARSER)
 
 def reasoning_marks(given: Mapping[str, Any] | None, parser: str) -> ReasoningMarks | None:
     """Build the marks from vLLM's fields; missing ones come from the reasoning format `parser`.
-    None: there are no marks. Raises ConfigError."""
+    None without marks. Raises ConfigError."""
     texts = {name: value for name, value in (given or {}).items() if value not in (None, "")}
     for name, value in texts.items():
         if name not in _FIELDS:

@@ -17,7 +17,7 @@ from quire.units import KiB, MiB
 
 EngineMode = Literal["auto", "thread", "process"]
 ReasoningEffort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
-"""What a request can ask for."""
+"""Reasoning efforts that a request can ask for."""
 ServerLogLevel = Literal["critical", "error", "warning", "info", "debug", "trace"]
 
 _LOOPBACK = frozenset({"localhost"})
@@ -113,12 +113,13 @@ class ServerArgs:
 
     # --- what
     engine_mode: EngineMode = "auto"
-    """Where the engine loop runs: a thread of this process, or its own process.
-    `auto` is a thread up to 8 cores."""
+    """Place of the engine loop: a thread of this process, or its own process. `auto` is a thread up
+    to 8 cores."""
     max_engine_restarts: int | None = None
-    """How often an engine that has died is started again within ten minutes, while the requests of
-    other engines go on; then the server exits. By default 3 with several ranks or engines, and 0
-    with one, which ends the server at once. An engine that is a thread is not started again."""
+    """Maximum number of times that an engine that has died is started again within ten minutes,
+    while the requests of other engines go on; then the server exits. By default 3 with several
+    ranks or engines, and 0 with one, which ends the server at once. An engine that is a thread is
+    not started again."""
     ui: bool = True
     """Serve the chat page and live view at `/` (--no-ui removes it)."""
     disable_fastapi_docs: bool = False
@@ -134,17 +135,18 @@ class ServerArgs:
     response_role: str = "assistant"
     """Role of the replies of /v1/chat/completions."""
     chat_template_content_format: Literal["auto", "string", "openai"] = "auto"
-    """What templates get as a message's content: a text, a list of parts, or what they read."""
+    """Form of a message's content for templates: a text, a list of parts, or the form that they
+    read."""
     default_chat_template_kwargs: dict[str, Any] = field(default_factory=dict)
     """Variables of the chat template that requests do not set themselves."""
     reasoning_effort_map: dict[str, str] = field(default_factory=dict)
-    """What the chat template gets in place of a request's effort of reasoning, for a template that
-    knows others: {"medium": "low", "xhigh": "max"}. An effort that is not named stays."""
+    """Efforts that the chat template gets in place of those of requests, for a template that knows
+    others: {"medium": "low", "xhigh": "max"}. An effort that is not named stays."""
     tool_call_parser: str | None = None
-    """How the model writes calls of tools: a name of vLLM's, such as `hermes`, or `mistral_list`
-    for the Mistral models that write a list of calls; `hf` or `beam`: as the checkpoint's
-    response_template says; `none`: calls stay text. By default it is found from the checkpoint
-    (quire explain MODEL prints it)."""
+    """Format in which the model writes calls of tools: a name of vLLM's, such as `hermes`, or
+    `mistral_list` for the Mistral models that write a list of calls; `hf`: the format of the
+    checkpoint's response_template; `none`: calls stay text. By default it is found from the
+    checkpoint (quire explain MODEL prints it)."""
     tool_parser_plugin: str = ""
     """File of Python with parsers of calls, subclasses of vLLM's `ToolParser`, of which
     --tool-call-parser names one. Its code runs in the server."""
@@ -362,7 +364,7 @@ class ServerArgs:
             )
 
     def template_effort(self, effort: str) -> str:
-        """What the chat template gets for an effort that a request asks for."""
+        """Effort that the chat template gets for the effort of a request."""
         return self.reasoning_effort_map.get(effort, effort)
 
     @property

@@ -32,7 +32,7 @@ _LATEST = ":latest"
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What a name in a request stands for: a model, or an adapter of a model."""
+    """The meaning of a name in a request: a model, or an adapter of a model."""
 
     name: str
     """The name that the reply repeats."""

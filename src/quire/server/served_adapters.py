@@ -269,7 +269,7 @@ def _is_adapter(path: Path) -> bool:
 
 
 async def _asked(resolver: LoRAResolver, base_model: str, name: str) -> LoRARequest | None:
-    """What a resolver knows of a name. A resolver that fails knows nothing."""
+    """The adapter that a resolver knows by a name. A resolver that fails knows none."""
     try:
         return await resolver.resolve_lora(base_model, name)
     except Exception as error:

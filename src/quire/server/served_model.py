@@ -34,7 +34,7 @@ _DECLARED = "hf"
 
 @dataclass(frozen=True, slots=True)
 class LoadedParts:
-    """What has to be closed when a model is unloaded."""
+    """Parts that must be closed when a model is unloaded."""
 
     engine: AsyncLLM | None
     chat: AsyncChatRenderer | None
@@ -58,7 +58,7 @@ class ServedModel:
     engine: AsyncLLM | None = None
     """None while the model is not loaded."""
     planned: EngineConfig | None = None
-    """What the engine's configuration will be; None: only a loaded model has one."""
+    """Configuration that the engine will have; None: only a loaded model has one."""
     chat: AsyncChatRenderer | None = None
     """None without a tokenizer."""
     formats: FormatFinder | None = None
@@ -164,8 +164,8 @@ class ServedModel:
         return f"quire-{__version__}-{digest[:8]}"
 
     async def reply_format(self) -> ReplyFormat:
-        """How the model writes reasoning and tool calls: as the options say, or as found in the
-        checkpoint (`parsers.detection`).
+        """Format in which the model writes reasoning and tool calls: the one of the options, or the
+        one found in the checkpoint (`parsers.detection`).
 
         The first call renders some conversations in the renderer's processes; later calls return
         at once. Raises CapacityError while the chat templates are too busy, RequestError without a

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 logger = get_logger(__name__)
 
 _DEATH_NOTICE_S = 3.0
-"""How long a server with a dead engine answers with errors before it exits."""
+"""Seconds for which a server with a dead engine answers with errors before it exits."""
 _FLUSH_S = 2.0
 _POLL_S = 0.01
 """Time between two looks whether requests are still being prepared."""

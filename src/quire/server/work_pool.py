@@ -121,8 +121,8 @@ class WorkPool:
     async def run_outside(
         self, size: int, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs
     ) -> T:
-        """As `run`, for work that is done outside of this process, by a network or another process,
-        and takes unknown time. It has threads of its own, and its number and size are limited."""
+        """Run work that is done outside of this process, by a network or another process, and takes
+        unknown time. It has threads of its own, and its number and size are limited."""
         with self._lock:
             is_large = self._outside_size and self._outside_size + size > _MOST_OUTSIDE_SIZE
             if self._num_outside >= _MOST_OUTSIDE or is_large:

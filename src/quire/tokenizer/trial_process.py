@@ -22,7 +22,7 @@ IMPORT, LOAD, ENCODE, DECODE = b"I", b"L", b"E", b"D"
 """First byte of a job. The text of `ENCODE` follows."""
 _NUM_DECODED = 1000
 TOO_MANY_STEPS = "retry-limit-in-match over"
-"""What the library says of an expression that it gives up on."""
+"""The library's message about an expression on which it gives up."""
 
 
 def main(directory: str, cpu_s: str, memory: str) -> int:

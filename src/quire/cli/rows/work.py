@@ -230,7 +230,7 @@ class RowRun:
     """Settings that the answers depend on, in addition to the contents of the file, as JSON
     values."""
     escapes_formulas: bool = False
-    """As in `write_rows`."""
+    """Argument of `write_rows`."""
     progress: Progress = field(init=False)
 
     def run(self, at_once: int, *, shows_bar: bool) -> None:

@@ -190,7 +190,7 @@ def _text(text: str) -> _Step:
 
 
 def _class(op: str, value: Any) -> _Class | None:
-    """What one character must be; None: the part is not one character."""
+    """Condition on one character; None: the part is not one character."""
     if op == "ANY":
         return _is_any
     if op == "NOT_LITERAL":

@@ -40,7 +40,7 @@ def read_aliases() -> dict[str, str]:
 
 
 def target_of(name: str) -> str | None:
-    """The model that an alias stands for; None: there is no such alias."""
+    """The model that an alias stands for; None: the alias does not exist."""
     if "/" in name:
         return None
     try:
@@ -64,7 +64,7 @@ def set_alias(name: str, model: str) -> None:
 
 
 def remove_alias(name: str) -> None:
-    """Raises ConfigError if there is no such alias."""
+    """Raises ConfigError if the alias does not exist."""
     found = read_aliases()
     if name not in found:
         raise ConfigError(f"there is no alias {quoted(name)}; `quire alias` lists them")

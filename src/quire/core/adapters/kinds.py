@@ -16,7 +16,7 @@ from quire.protocol import EngineCoreRequest
 
 @dataclass(frozen=True, slots=True)
 class AdapterKind:
-    """How adapters of one kind are found, loaded and given to requests."""
+    """Functions that find adapters of one kind, load them, and give them to requests."""
 
     request_type: type[AnyAdapterRequest]
     of: Callable[[EngineCoreRequest], AnyAdapterRequest | None]

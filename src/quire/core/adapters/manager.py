@@ -27,18 +27,18 @@ from quire.system.thread_states import be_nice
 logger = get_logger(__name__)
 
 _NICENESS = 10
-"""That of the thread that loads: steps need the cores more."""
+"""Niceness of the thread that loads: steps need the cores more."""
 _MOST_TICKETS = 1024
 """Newest results of commands that are kept."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Version:
-    """What an adapter's number means now."""
+    """The present meaning of an adapter's number."""
 
     request: AnyAdapterRequest
     found: Mapping[str, Any]
-    """What loading it returned."""
+    """Result of loading it."""
 
     @property
     def digest(self) -> str:
@@ -72,7 +72,7 @@ def failure_of(request: EngineCoreRequest, message: str) -> EngineCoreOutput:
 
 @dataclass(slots=True)
 class AdapterNews:
-    """What has become of waiting requests."""
+    """Waiting requests that became ready or failed."""
 
     ready: list[EngineCoreRequest] = field(default_factory=list)
     failed: list[EngineCoreOutput] = field(default_factory=list)
@@ -103,7 +103,7 @@ class AdapterManager:
         """Versions to be dropped when the load under way has ended."""
         self._results: dict[str, dict[str, Any]] = {}
         self._news = AdapterNews()
-        """What `advance` returns next."""
+        """Result of the next `advance`."""
         self._threads = ThreadPoolExecutor(1, "quire-adapters", be_nice, (_NICENESS,))
 
     @property

@@ -52,7 +52,7 @@ class _Picture:
 
 @dataclass(slots=True)
 class ImageNews:
-    """What has become of waiting requests."""
+    """Waiting requests that became ready or failed."""
 
     ready: list[EngineCoreRequest] = field(default_factory=list)
     failed: list[EngineCoreOutput] = field(default_factory=list)

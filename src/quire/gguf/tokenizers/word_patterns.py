@@ -1,4 +1,5 @@
-"""How byte-level vocabularies cut a text into words: a row for each `tokenizer.ggml.pre`.
+"""Patterns by which byte-level vocabularies cut a text into words: a row for each
+`tokenizer.ggml.pre`.
 
 The patterns are those of the models' own tokenizer.json; names: llama.cpp, src/llama-vocab.cpp.
 """
@@ -110,7 +111,7 @@ _BLOOM = r" ?[^(\s|.,!?…。，、।۔،)]+"
 
 @dataclass(frozen=True, slots=True)
 class WordPattern:
-    """What happens to a text before merges."""
+    """Steps on a text before merges."""
 
     splits: tuple[str, ...]
     """Regular expressions; each cuts what the ones before have left."""

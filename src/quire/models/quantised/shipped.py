@@ -42,7 +42,7 @@ class Shipped:
     """Offset added to a stored zero: 1 in GPTQ's first format."""
     quantises_head: bool = False
     expanded: Expanded | None = None
-    """How the same tensors are read as plain numbers, if that is possible."""
+    """Layout in which the same tensors are read as plain numbers, if that is possible."""
     plain: frozenset[str] = frozenset()
     """Matrices that are not stored in this format, although the rules above include them."""
     targets: tuple[str, ...] = ("Linear",)

@@ -33,7 +33,7 @@ IDENTIFIER = "[A-Za-z_][A-Za-z0-9_]{0,63}"
 
 @dataclass(frozen=True)
 class Layout:
-    """How the template of a model writes calls: the texts around each part.
+    """The layout of calls in a model's template: the texts around each part.
 
     `{name}` stands for the tool, `{key}` for the argument, `{type}` for its type.
     """
@@ -223,8 +223,8 @@ def any_of(parts: Iterable[Part]) -> Part | None:
 def json_parts(
     value: ValueSchema, *, scalars: bool = True, containers: bool = True, by_type: bool = False
 ) -> Iterator[tuple[str, Part]]:
-    """Parts, each with a type, for the JSON values of a schema that are no strings. `scalars`: with
-    those that are scalars; without them, only numbers that have no expression are left.
+    """Parts, each with a type, for the JSON values of a schema that are not strings. `scalars`:
+    with those that are scalars; without them, only numbers that have no expression are left.
     `containers`: with arrays and objects. `by_type`: a part for each type."""
     if scalars and containers and not by_type and "string" not in value.types:
         if value.alternatives:

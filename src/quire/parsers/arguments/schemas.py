@@ -37,7 +37,7 @@ class ValueSchema:
 
     @property
     def alternatives(self) -> list[Flat]:
-        """What the value may be: see `resolving`."""
+        """Possible values: see `resolving`."""
         return self.resolver.alternatives(self.schema)
 
     @cached_property
@@ -49,7 +49,7 @@ class ValueSchema:
 
     @property
     def types(self) -> Types:
-        """Those of `form`."""
+        """Types of `form`."""
         return self.form.types
 
     def of_type(self, name: str) -> list[Flat]:

@@ -41,7 +41,7 @@ _LOOKS_LIKE = {
 """Texts that `converted` may read as a value of a type."""
 _QUOTED = '"(.|\\n)*"'
 _STEPPED = r"[+-]?[\d.](.|\n)*"
-"""What numbers begin with that are read by an expression of their own."""
+"""First characters of numbers that an expression of their own reads."""
 
 
 def string_parts(
@@ -52,8 +52,8 @@ def string_parts(
     is_trimmed: bool = False,
     is_shared: bool = False,
 ) -> list[Part]:
-    """Parts for the strings that a value may be; none if it is no string. If they are more than a
-    few words, one part, which has the scalars too unless other values are marked (`is_apart`).
+    """Parts for the strings that a value may be; none if it is not a string. If they are more than
+    a few words, one part, which has the scalars too unless other values are marked (`is_apart`).
 
     `excluded`: expressions that a string does not contain. `is_trimmed`: white space around a
     string is not read. `is_shared`: another value may be in the same place, so that the scalars are
@@ -117,7 +117,7 @@ def _patterns(flat: Flat) -> Iterator[str]:
 
 
 def _scalars(flat: Flat) -> Iterator[str]:
-    """Expressions of the values of an alternative that are no strings, arrays or objects."""
+    """Expressions of the values of an alternative that are not strings, arrays or objects."""
     if "enum" in flat:
         rest = [value for value in flat["enum"] if not isinstance(value, str)]
         yield from (expression(json.dumps(value, ensure_ascii=False)) for value in rest)

@@ -22,7 +22,7 @@ NOT_TEXT: Types = frozenset({"integer", "number", "boolean", "null", "object", "
 ANY: Types = frozenset()
 """Unknown type: JSON if the text is valid JSON, otherwise a string."""
 Trim = Literal["", "line", "space"]
-"""What to remove at both ends of a text as markup: nothing, one line break, or white space."""
+"""Markup to remove at both ends of a text: nothing, one line break, or white space."""
 
 _STREAMED = (TEXT, frozenset({"string", "null"}))
 CONTAINERS = frozenset({"object", "array"})
@@ -30,7 +30,7 @@ _WHOLE = re.compile(r"[+-]?[0-9]{1,300}")
 
 
 class Form(NamedTuple):
-    """What a value may be."""
+    """Possible values."""
 
     types: Types = ANY
     words: frozenset[str] = frozenset()

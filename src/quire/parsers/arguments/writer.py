@@ -39,7 +39,7 @@ class ArgumentsWriter:
         self._held_key = ""
 
     def form(self, key: str, hint: Types = ANY) -> Form:
-        """What an argument may be. `hint`: types that the model wrote."""
+        """Possible values of an argument. `hint`: types that the model wrote."""
         if (schema := self._schema.member(key)) is None:
             return Form(hint or self._unknown)
         types, words = schema.form

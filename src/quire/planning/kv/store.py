@@ -27,7 +27,7 @@ class SettledStore:
 
     config: KVStoreConfig | None
     reason: str = ""
-    """Why there is no store, or why a tier is missing."""
+    """Reason for a missing store or a missing tier."""
 
 
 def settle_store(
@@ -88,7 +88,7 @@ def _check_room(what: str, num_bytes: int, chunk_bytes: int) -> None:
 
 
 def _disk_bytes(asked: AskedStore, disk: StoreDisk, chunk_bytes: int) -> tuple[int, str]:
-    """Return the limit for the files' bytes, or 0 with the reason why there are no files."""
+    """Return the limit for the files' bytes, or 0 with the reason why files are not used."""
     if asked.disk_bytes == 0:
         return 0, "kv_store_size is 0"
     if disk.problem:

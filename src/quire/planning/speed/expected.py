@@ -60,7 +60,7 @@ class Expected:
     prompt: int
     """Number of tokens of the prompt."""
     not_timed: str = ""
-    """Why there are no speeds; "" if there are."""
+    """Reason for missing speeds; "" if there are speeds."""
 
 
 def expected_speeds(args: EngineArgs, plan: EnginePlan, usage: Usage) -> Expected:

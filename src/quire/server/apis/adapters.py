@@ -56,13 +56,13 @@ async def load(http: Request, request: LoadLoRARequest) -> Response:
 
 @ROUTES.on("POST", "/adapters", media="text/plain")
 async def load_of_sagemaker(http: Request, request: SageMakerAdapter) -> Response:
-    """As /v1/load_lora_adapter. For Amazon SageMaker."""
+    """Same as /v1/load_lora_adapter. For Amazon SageMaker."""
     return await load(http, LoadLoRARequest(lora_name=request.name, lora_path=request.src))
 
 
 @ROUTES.on("DELETE", "/adapters/{name}", media="text/plain")
 async def unload_of_sagemaker(http: Request) -> Response:
-    """As /v1/unload_lora_adapter. For Amazon SageMaker."""
+    """Same as /v1/unload_lora_adapter. For Amazon SageMaker."""
     return await unload(http, UnloadLoRARequest(lora_name=http.path_params["name"]))
 
 

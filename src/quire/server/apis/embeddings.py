@@ -141,7 +141,7 @@ async def embeddings(http: Request, request: EmbeddingRequest) -> Response:
 
 @ROUTES.on("POST", "/pooling", response=PoolingResponse)
 async def pooling(http: Request, request: PoolingRequest) -> Response:
-    """What the model gives for each text."""
+    """Computes the model's result for each text."""
     job = PoolingJob.of(http, request, "pool")
     if request.dimensions is not None:
         raise RequestError(

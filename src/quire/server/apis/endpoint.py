@@ -1,4 +1,5 @@
-"""What an endpoint is, and how a module declares the endpoints that its functions answer."""
+"""`Endpoint`, and `Routes`, with which a module declares the endpoints that its functions
+answer."""
 
 from __future__ import annotations
 
@@ -62,7 +63,7 @@ class Endpoint:
     for_operator: bool
     """Whether it changes or shows what the holders of several API keys share."""
     gives: Gives
-    """What a model must give to answer it, if a request names none."""
+    """Result that a model must give to answer it, if a request names none."""
     takes_any_name: bool
     """Whether the one model answers requests that name an unknown one, as in the server whose API
     this is."""

@@ -59,7 +59,7 @@ ROUTES = Routes("generation")
     stream=(ChatChunk, CompletionChunk),
 )  # fmt: skip
 async def invocations(http: Request) -> Any:
-    """What the model gives, by the fields of the body. For Amazon SageMaker."""
+    """Computes what the fields of the body ask for. For Amazon SageMaker."""
     given, context = await field_names(http), context_of(http)
     if "requestType" in given:
         message = (
@@ -85,7 +85,7 @@ async def invocations(http: Request) -> Any:
 
 
 def _gives(given: set[str]) -> Gives:
-    """What a body without a model's name asks for."""
+    """Result that a body without a model's name asks for."""
     if given & {"messages", "prompt"}:
         return "text"
     return "embed or classify" if "input" in given and "query" not in given else "scores"

@@ -50,7 +50,7 @@ ROUTES = Routes("kv store", "kv_store")
 
 @ROUTES.on("GET", "/kv")
 async def usage(http: Request) -> dict[str, Any]:
-    """What each tier holds, and what was loaded, stored, dropped and damaged."""
+    """Contents of each tier, and counts of loaded, stored, dropped and damaged chunks."""
     found: dict[str, Any] = await _call(queried_model(http), "kv_store_usage")
     return found
 

@@ -38,7 +38,7 @@ _MAP_AGE_S = 0.25
 _LARGE_POOL_MAP_AGE_S = 1.0
 _LARGE_POOL_BLOCKS = 16384
 _ANSWER_S = 1.0
-"""How long a busy engine may take to answer before the last known map is shown."""
+"""Seconds that a busy engine may take to answer before the last known map is shown."""
 _RATE_WINDOW_S = 2.0
 
 
@@ -128,7 +128,7 @@ class LiveView:
 
 
 def _facts(model: ModelConfig) -> dict[str, Any]:
-    """What the page needs to know of a model before it asks for anything."""
+    """Facts about a model that the page needs before it asks for anything."""
     return {
         "is_demo": model.path == DEMO_MODEL_PATH,
         "takes_images": model.takes("image"),

@@ -35,13 +35,13 @@ Limit = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 
 
 class PairFields(PoolingFields, kw_only=True):
-    """What requests about pairs of texts have."""
+    """Fields that all requests about pairs of texts have."""
 
     max_tokens_per_query: Limit | None = 0
     """Keep so many tokens of a query; 0: all."""
     max_tokens_per_doc: Limit | None = 0
     instruction: str | None = None
-    """What makes a document fit, for models whose form has a place for it."""
+    """Description of documents that fit, for models whose form has a place for it."""
     chat_template_kwargs: dict[str, Any] | None = None
     """Variables of the chat template that makes one text of a pair."""
 

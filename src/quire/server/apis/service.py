@@ -88,7 +88,7 @@ class VersionResponse(msgspec.Struct, kw_only=True):
 
 
 class LoadResponse(msgspec.Struct, kw_only=True):
-    """How many generation requests are in flight."""
+    """Number of generation requests in flight."""
 
     server_load: Count
 
@@ -154,7 +154,7 @@ async def version(_: Request) -> VersionResponse:
 
 @ROUTES.on("GET", "/kv_event_sources", for_operator=True)
 async def kv_event_sources(http: Request) -> dict[str, KVEventsConfig]:
-    """Where KV events are sent, by data-parallel rank; empty: nowhere."""
+    """Destinations of KV events, by data-parallel rank; empty: there are none."""
     sources = queried_model(http).live_engine().get_kv_event_sources()
     return {str(rank): source for rank, source in sources.items()}
 
@@ -191,7 +191,7 @@ async def health(http: Request) -> Response:
 @ROUTES.on("GET", "/ping", **_HEALTH)
 @ROUTES.on("POST", "/ping", **_HEALTH)
 async def ping(http: Request) -> Response:
-    """As /health. For Amazon SageMaker."""
+    """Same as /health. For Amazon SageMaker."""
     return await health(http)
 
 
@@ -219,8 +219,8 @@ class ModelCommand(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
     model: str
     keep_alive: str | int | float | None = None
-    """How long it stays loaded without requests: seconds, a time such as `10m`, or a negative
-    number for ever; by default as the server's options say."""
+    """Time for which it stays loaded without requests: seconds, a time such as `10m`, or a negative
+    number for ever; by default the value of the server's options."""
 
 
 class ModelNow(msgspec.Struct, kw_only=True):
@@ -259,7 +259,7 @@ def parsed_keep_alive(value: str | int | float) -> float | None:
 
 
 def status_of(http: Request, member: Member) -> ModelStatus:
-    """What `/v1/models` reports of a model of several."""
+    """State of a model of several, for `/v1/models`."""
     end = member.expires_at()
     shows_use = is_operator(http.scope)
     is_waiting = member.state == "loaded" and shows_use and end is not None and not member.is_busy

@@ -183,7 +183,7 @@ def _asked_name(request: Request, in_body: str | None) -> str | None:
 
 
 class _Named(msgspec.Struct):
-    """What names a model."""
+    """Field that names a model."""
 
     model: str | None = None
 

@@ -82,7 +82,7 @@ class JsonPieces:
         return made
 
     def place(self, values: JsonList) -> msgspec.Raw:
-        """What stands for a list until `encode`."""
+        """Return a stand-in for a list until `encode`."""
         self._placed.append(values)
         return msgspec.Raw(b"%b%d%b" % (_MARK, len(self._placed) - 1, _MARK))
 

@@ -98,7 +98,7 @@ def parts_of(body: bytearray, boundary: bytes) -> list[Part]:
 
 
 def _after(body: bytearray, mark: bytes, begin: int) -> int:
-    """Where the next boundary ends."""
+    """End of the next boundary."""
     while begin < len(body):
         place = body.find(mark, begin, begin + _PIECE + len(mark))
         if place >= 0:

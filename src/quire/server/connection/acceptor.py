@@ -36,14 +36,14 @@ _SLICE_S = 0.008
 """Processor time for accepting connections before other callbacks run. Less than a crowd needs to
 connect would let the kernel's queue grow, and everyone would wait in it."""
 _PROBES = tuple(method + path for path in sorted(PROBE_PATHS) for method in (b"GET ", b"HEAD "))
-"""How requests for health and readiness begin."""
+"""First bytes of requests for health and readiness."""
 _PEEKED_BYTES = max(map(len, _PROBES))
 _PEEK = int(socket.MSG_PEEK | socket.MSG_DONTWAIT)
 _ACCEPTED_AT_ONCE = 64
 """Connections accepted before their first bytes are looked at."""
 _RETRY_S = 0.1
 _CHECK_S = 0.1
-"""How often clients without a slot are looked at."""
+"""Seconds between two looks at clients without a slot."""
 
 
 @dataclass(frozen=True, slots=True)

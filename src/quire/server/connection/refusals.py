@@ -19,7 +19,7 @@ from quire.server.http.problems import Problem
 _AT_ONCE = 64
 """Clients that are read from in one turn of the event loop."""
 _CHECK_S = 0.25
-"""How often late clients are looked for."""
+"""Seconds between two searches for late clients."""
 
 
 class Refusals:

@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
 
 TIME_SLICE_S = 0.0005
-"""How long one connection parses before others may."""
+"""Seconds that one connection parses before others may."""
 _ROUND_S = 0.002
-"""How long all connections work before the event loop runs other callbacks."""
+"""Seconds that all connections work before the event loop runs other callbacks."""
 
 
 class WorkScheduler:
@@ -63,11 +63,12 @@ class WorkScheduler:
 logger = get_logger(__name__)
 
 _MIN_IDLE_S = 1.0
-"""How long a connection without a request is safe from being closed for a new one."""
+"""Seconds for which a connection without a request is safe from being closed for a new one."""
 _MIN_TLS_IDLE_S = 2.0
 """The same where a request comes after a TLS handshake."""
 _MIN_LATE_IDLE_S = 8.0
-"""How long a connection that has lost its slot is safe from being closed for another one."""
+"""Seconds for which a connection that has lost its slot is safe from being closed for another
+one."""
 _MAX_TRIES = 8
 _WARNING_INTERVAL_S = 10.0
 

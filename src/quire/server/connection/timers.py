@@ -59,7 +59,8 @@ def _is_hung_up(fd: int) -> bool:
 
 
 class Phase(Enum):
-    """What a connection waits for. The value is the option with the time limit, if it has one."""
+    """Event that a connection waits for. The value is the option with the time limit, if it has
+    one."""
 
     HEAD = "header_timeout"
     """The head of a request."""

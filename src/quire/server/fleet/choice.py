@@ -13,7 +13,7 @@ Gives = (
     Literal["anything", "text", "words of sound", "pooled", "embed or classify", "sparse", "scores"]
     | PoolingTask
 )
-"""What a route gives; a model that gives it can answer the route."""
+"""Result of a route; a model that gives it can answer the route."""
 
 
 def _pools_by(task: PoolingTask) -> Callable[[ModelConfig], bool]:

@@ -118,8 +118,8 @@ class Fleet:
         return self._is_usable(self.member_of(model))
 
     def keep_alive(self, model: ServedModel, seconds: float | None) -> None:
-        """How long the model stays loaded without requests, until it is unloaded; None: for ever.
-        After the next load, its own value holds again."""
+        """Sets the time for which the model stays loaded without requests, until it is unloaded;
+        None: for ever. After the next load, its own value holds again."""
         self.member_of(model).keep_alive_s = seconds
 
     # --- for operators
@@ -274,7 +274,7 @@ class Fleet:
                 one.is_leaving = False
 
     def _free_bytes(self) -> int:
-        """What may be used now: the rest of the budget, and no more than the machine has."""
+        """Bytes that may be used now: the rest of the budget, and no more than the machine has."""
         held = [one.num_bytes for one in self.members if one.state in ("loaded", "unloading")]
         return min(self.budget_bytes - sum(held), available_memory().available_bytes)
 
@@ -374,7 +374,7 @@ class _FleetMetrics:
 
 @dataclass(frozen=True, slots=True)
 class Holding:
-    """What a loaded model holds."""
+    """Memory that a loaded model holds."""
 
     name: str
     num_bytes: int

@@ -38,7 +38,7 @@ class Outcome:
 
 
 class LiveModels(Protocol):
-    """What `serve` does with its models, in this order."""
+    """The operations of `serve` on its models, in this order."""
 
     async def start(self) -> None:
         """Loads what is loaded at the start. Raises QuireError."""

@@ -31,14 +31,15 @@ _KEPT = 8
 
 @dataclass(frozen=True, slots=True)
 class ModelLoader:
-    """How this server loads models."""
+    """Loads models for this server."""
 
     args: ServerArgs
     request_log: RequestLogChoice | None
     engine_mode: EngineMode
     kept_tokenizers: deque[Tokenizer] = field(default_factory=lambda: deque(maxlen=_KEPT))
-    """Those of the models unloaded last. To read one again would stop the event loop for a tenth of
-    a second or more, because the library does not free the interpreter's lock meanwhile."""
+    """Tokenizers of the models unloaded last. To read one again would stop the event loop for a
+    tenth of a second or more, because the library does not free the interpreter's lock
+    meanwhile."""
 
     async def load(
         self, model: ServedModel, config: EngineConfig, modules: Sequence[AdapterModule]

@@ -21,7 +21,7 @@ from quire.units import MiB
 
 MemberState = Literal["unloaded", "loading", "loaded", "unloading", "failed"]
 _PROCESS_BYTES = 128 * MiB
-"""What an engine's process takes besides weights, workspace and KV cache."""
+"""Memory of an engine's process besides weights, workspace and KV cache."""
 
 
 @dataclass(slots=True)
@@ -53,7 +53,7 @@ class Member:
 
     @property
     def state(self) -> MemberState:
-        """What requests find."""
+        """State for requests."""
         if self.unloading is not None:
             return "unloading"
         if self.model.engine is not None:

@@ -1,5 +1,5 @@
-"""What one HTTP request uses of the fleet, from the body that names its model to the end of its
-reply (`ModelUse`); and the reply of a stream whose model is being loaded (`WhileLoading`).
+"""Use of the fleet by one HTTP request, from the body that names its model to the end of its reply
+(`ModelUse`); and the reply of a stream whose model is being loaded (`WhileLoading`).
 """
 
 from __future__ import annotations

@@ -93,7 +93,7 @@ def fields_without_beams(request: GenerationFields) -> list[str]:
 
 
 def beam_sampling_params(model: ServedModel, request: GenerationFields) -> SamplingParams:
-    """What the request would ask for without beams, so that all its fields are checked; `n` is the
+    """Parameters of the same request without beams, so that all its fields are checked; `n` is the
     width. Raises RequestError."""
     check_bounds(request, model.args)
     width = 1 if request.n is None else request.n

@@ -239,7 +239,7 @@ def refuse_unsupported(request: GenerationFields) -> None:
 
 
 def _check_best_of(request: GenerationFields) -> None:
-    """As many samples are generated as `best_of` says, and the `n` best of them shown."""
+    """Check `best_of`, the number of samples that are generated; the `n` best of them are shown."""
     wanted, n = request.best_of, 1 if request.n is None else request.n
     if wanted in (None, n) or n < 1:
         return

@@ -96,7 +96,7 @@ Inputs = str | list[str | TokenId | list[TokenId]]
 
 
 class PoolingFields(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """What all requests have. Names are vLLM's, except `prompt_name`."""
+    """Fields that all requests have. Names are vLLM's, except `prompt_name`."""
 
     model: str | None = None
     user: str | None = None
@@ -115,7 +115,7 @@ class PoolingFields(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """Whether vectors have length 1, and scores are probabilities; by default as the model says."""
 
     def tokenization(self, model: ServedModel) -> Tokenization:
-        """How texts become tokens. Raises RequestError."""
+        """Tokenization of the texts. Raises RequestError."""
         truncation = Truncation.of(
             self.truncate_prompt_tokens,
             self.truncation_side,
@@ -125,7 +125,7 @@ class PoolingFields(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
         return Tokenization(self.add_special_tokens is not False, truncation)
 
     def params(self, task: PoolingTask | None = None) -> PoolingParams:
-        """What the engine is asked for."""
+        """Parameters for the engine."""
         return PoolingParams(use_activation=self.use_activation, task=task)
 
 
@@ -141,7 +141,7 @@ Item = TypeVar("Item")
 
 
 class ListReply(msgspec.Struct, Generic[Item], kw_only=True):
-    """What is found for several inputs, in their order."""
+    """Results of several inputs, in their order."""
 
     id: str
     object: Literal["list"] = "list"
@@ -316,7 +316,8 @@ async def pair_form(
     instruction: str | None = None,
     variables: dict[str, Any] | None = None,
 ) -> PairForm | None:
-    """How the model reads a query and a document; None: as a pair. Raises RequestError."""
+    """Form in which the model reads a query and a document; None: as a pair. Raises
+    RequestError."""
     pooling = model.config.model.pooling
     if pooling is None or pooling.score_form not in ("template", "messages"):
         return PairForm.own(model.config.model, instruction)

@@ -53,7 +53,7 @@ def as_tenant(salt: str | None) -> Iterator[None]:
 
 
 def tenant_of_pictures(cache_salt: str | None) -> str | None:
-    """Whose pictures those of a request with this salt are; None: they must not be kept."""
+    """Tenant of the pictures of a request with this salt; None: they must not be kept."""
     tenant = _TENANT.get()
     return None if tenant is None else f"{tenant}/{cache_salt or ''}"
 

@@ -21,7 +21,7 @@ class JsonSchemaFormat(msgspec.Struct, kw_only=True, forbid_unknown_fields=True)
 
 
 class ResponseFormat(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """How the reply is constrained: `text` not at all, `json_object`, `json_schema`, or
+    """Constraint on the reply: `text` for none, `json_object`, `json_schema`, or
     `structural_tag`."""
 
     type: str
@@ -49,7 +49,7 @@ RequestIdText = Annotated[str, Meta(min_length=1, max_length=128)]
 
 
 class StreamOptions(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """What a stream carries besides text."""
+    """Contents of a stream besides text."""
 
     include_usage: bool | msgspec.UnsetType | None = msgspec.UNSET
     """A last chunk without choices that holds the usage."""
@@ -60,7 +60,7 @@ class StreamOptions(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 class SamplerFields(msgspec.Struct, kw_only=True):
-    """How a token is chosen: what completions, chats, responses and tokens-in requests take, by the
+    """Parameters of sampling that completions, chats, responses and tokens-in requests take, by the
     names that `SamplingParams` has. Null or missing: the model's default, or that of
     `SamplingParams`."""
 
@@ -102,7 +102,7 @@ class GenerationFields(ConstraintFields, kw_only=True, forbid_unknown_fields=Tru
     is_chat: ClassVar[bool] = False
     """Whether it asks for the next message of a conversation, not for the rest of a prompt."""
     default_max_tokens: ClassVar[int | None] = None
-    """What `max_tokens` means if it is null; None: whatever the context has room for."""
+    """Meaning of a null `max_tokens`; None: whatever the context has room for."""
 
     model: str | None = None
     echo: bool | None = False
@@ -134,7 +134,8 @@ class GenerationFields(ConstraintFields, kw_only=True, forbid_unknown_fields=Tru
     include_metrics: bool | None = None
     """Put timings into the reply."""
     prompt_logprobs: Int64 | None = None
-    """How many of the best tokens' log-probabilities to return for each place of the prompt."""
+    """Number of the best tokens whose log-probabilities are returned for each place of the
+    prompt."""
 
     allowed_token_ids: list[TokenId] | None = None
     bad_words: list[str] | None = None
@@ -173,7 +174,7 @@ FinishReasonText = Literal[
 
 
 class PromptTokensDetails(msgspec.Struct, kw_only=True):
-    """Where the prompt's tokens came from."""
+    """Sources of the prompt's tokens."""
 
     cached_tokens: Count = 0
     """Found in the prefix cache."""

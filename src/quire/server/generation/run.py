@@ -88,7 +88,7 @@ def params_work(params: SamplingParams, num_prompts: int = 1) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Submission:
-    """What one request gives to the engine."""
+    """The engine's input for one request."""
 
     model: ServedModel
     prompts: Sequence[PreparedPrompt]

@@ -43,11 +43,11 @@ _PLACES = {
     "json_object": "response_format",
     FIELD: "response_format",
 }
-"""Where `response_format` has what a field of `structured_outputs` says, or all of it."""
+"""Places in `response_format` of the fields of `structured_outputs`."""
 
 
 def constraint(request: ConstraintFields) -> StructuredOutputsParams | None:
-    """What the reply has to look like; None: like any text. Raises RequestError."""
+    """Constraint on the reply; None: any text is allowed. Raises RequestError."""
     check_backend("guided_decoding_backend", request.guided_decoding_backend, _wrong_backend)
     given = [*_ways(request)]
     if not given:
@@ -136,7 +136,7 @@ def _place_of(request: ConstraintFields, name: str) -> str | None:
 
 
 def _asked_by(wanted: ResponseFormat) -> dict[str, Any]:
-    """As fields of `structured_outputs`. Raises RequestError."""
+    """A `response_format` as fields of `structured_outputs`. Raises RequestError."""
     if wanted.type == "text":
         return {}
     if wanted.type == "json_object":
@@ -255,7 +255,7 @@ def params_of(
 
 
 def _extra_args(request: GenerationFields) -> dict[str, Any] | None:
-    """As in vLLM, `kv_transfer_params` are among them."""
+    """Additional arguments; as in vLLM, `kv_transfer_params` are among them."""
     extra = checked_json(request.vllm_xargs, "vllm_xargs")
     transfer = checked_json(request.kv_transfer_params, "kv_transfer_params")
     return extra if transfer is None else {**(extra or {}), "kv_transfer_params": transfer}

@@ -61,8 +61,7 @@ def load_api_keys(args: ServerArgs) -> tuple[str, ...]:
 
 
 def operator_keys(args: ServerArgs, keys: tuple[str, ...]) -> frozenset[str]:
-    """Those of all keys that may change and read what tenants share: the given ones, or the
-    first."""
+    """The keys that may change and read what tenants share: the given ones, or the first."""
     return frozenset(_given_operator_keys(args) or keys[:1])
 
 

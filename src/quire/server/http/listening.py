@@ -45,8 +45,8 @@ def allow_open_files(args: ServerArgs) -> None:
 
 
 def most_without_connection(args: ServerArgs) -> int:
-    """How many accepted clients may have no connection, to be answered 503: as many as may wait to
-    be accepted, or fewer where the system's limit of open files is low."""
+    """Maximum number of accepted clients without a connection, to be answered 503: as many as may
+    wait to be accepted, or fewer if the system's limit of open files is low."""
     soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     if soft == resource.RLIM_INFINITY:
         return BACKLOG

@@ -26,7 +26,7 @@ from quire.log import get_logger
 
 
 class ErrorInfo(msgspec.Struct, kw_only=True):
-    """What went wrong."""
+    """Description of an error."""
 
     message: str
     type: str
@@ -149,12 +149,12 @@ def decode_problem(error: Exception) -> Problem:
 
 
 class MessagesError(msgspec.Struct, kw_only=True):
-    """What went wrong."""
+    """Description of an error."""
 
     type: str
     message: str
     details: dict[str, Any] | msgspec.UnsetType = msgspec.UNSET
-    """What clients need in order to ask in another way."""
+    """Facts that clients need in order to ask in another way."""
 
 
 class MessagesErrorResponse(msgspec.Struct, kw_only=True, tag="error"):

@@ -78,7 +78,7 @@ class WebPageGuard:
         return not host or origin.partition("://")[2].lower() != host.lower()
 
     def _is_ours(self, name: str | None) -> bool:
-        """Whether nobody else can let this name point to this server."""
+        """Whether only the operator can let this name point to this server."""
         if name is None:
             return False
         name = name.rstrip(".")

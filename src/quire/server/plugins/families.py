@@ -1,5 +1,5 @@
-"""What vLLM's parser classes do otherwise than the server, family by family: where a reply begins,
-and what they leave of it."""
+"""Differences of vLLM's parser classes from the server, family by family: the begin of a reply, and
+the rest that they leave of it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _OF_FAMILIES = {
 
 
 class CallsAsText(ToolFormat):
-    """Where calls begin; nothing of them is read."""
+    """Finds the begin of calls, and reads nothing of them."""
 
     has_grammar = False
 
@@ -92,7 +92,7 @@ _SWITCHES = ("thinking", "enable_thinking")
 
 
 class Beginning(Enum):
-    """Where a reply begins."""
+    """The part of a reply with which it begins."""
 
     AS_WRITTEN = "the reply's own marks tell; an end alone ends reasoning that the prompt opened"
     BY_BEGIN = "reasoning needs a begin mark"
@@ -196,7 +196,7 @@ RULES: dict[str, FamilyRules] = {
 
 
 def rules_of(name: str) -> FamilyRules:
-    """Those of the family with this name."""
+    """Rules of the family with this name."""
     return RULES.get(name, _ANY)
 
 
@@ -272,5 +272,5 @@ _RULES: dict[str, WholeRules] = {
 
 
 def whole_rules(name: str) -> WholeRules:
-    """Those of the family whose calls have this name."""
+    """Rules of the family whose calls have this name."""
     return _RULES.get(name, _ANY_NAME)

@@ -38,7 +38,7 @@ class PluginCalls(ToolFormat):
         return {"type": "any_text"}
 
     def literal_texts(self) -> tuple[str, ...]:
-        """Those of the form that calls have where the server demands them (`GenericCalls`)."""
+        """Literal texts of the form that calls have if the server demands them (`GenericCalls`)."""
         return GenericCalls().literal_texts()
 
 

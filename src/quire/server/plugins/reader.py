@@ -173,7 +173,7 @@ class PluginReader:
         self._own = ReplyParser(own, schemas if calls is None else None)
         self._num_chars = 0
         self.reasoning_spans: list[tuple[int, int]] = []
-        """Where reasoning is in the text, to a piece."""
+        """Spans of reasoning in the text, to a piece."""
 
     @property
     def num_calls(self) -> int:
@@ -183,7 +183,8 @@ class PluginReader:
     def read(
         self, text: str, token_ids: Sequence[int] = (), *, is_last: bool, is_cut: bool = False
     ) -> list[Event]:
-        """What more of the reply means. A piece that is the first and the last is a whole reply."""
+        """Events of the next piece of the reply. A piece that is the first and the last is a whole
+        reply."""
         piece = Piece(text, token_ids, is_last, is_cut)
         reasoning, content = self._divided(piece)
         begin, self._num_chars = self._num_chars, self._num_chars + len(text)

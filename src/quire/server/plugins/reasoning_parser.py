@@ -60,7 +60,7 @@ class ReasoningParser:
         raise NotImplementedError(f"{type(self).__name__} has no extract_content_ids")
 
     def count_reasoning_tokens(self, token_ids: Sequence[int]) -> int:
-        """How many of a reply's tokens are reasoning."""
+        """Number of a reply's tokens that are reasoning."""
         return 0
 
     def extract_reasoning(self, model_output: str, request: Any) -> tuple[str | None, str | None]:
@@ -306,7 +306,7 @@ class BaseThinkingReasoningParser(ReasoningParser):
         return self.end_token_id in delta_ids
 
     def extract_content_ids(self, input_ids: list[int]) -> list[int]:
-        """What follows the first end."""
+        """Tokens after the first end."""
         ids = list(input_ids)
         return ids[ids.index(self.end_token_id) + 1 :] if self.end_token_id in ids else []
 

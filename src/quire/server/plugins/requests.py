@@ -185,7 +185,7 @@ class _Generation(_Body):
     def to_sampling_params(
         self, max_tokens: int, default_sampling_params: Mapping[str, Any] | None = None
     ) -> SamplingParams:
-        """What the request asks for, over these defaults; `max_tokens` is the limit of the reply.
+        """Parameters of the request, over these defaults; `max_tokens` is the limit of the reply.
         Raises RequestError."""
         return params_of(self._body, default_sampling_params or {}, max_tokens)
 
@@ -219,7 +219,7 @@ class ChatCompletionRequest(_Generation, _Chat):
     kind = chat.ChatRequest
 
     def __init__(self, **fields: Any) -> None:
-        """As of any body; but `messages` may be empty, since parsers of replies need none."""
+        """Fields of a body; but `messages` may be empty, since parsers of replies need none."""
         is_empty = fields.get("messages") == []
         super().__init__(**({**fields, "messages": [{"role": "user"}]} if is_empty else fields))
         if is_empty:
@@ -233,7 +233,7 @@ class ChatCompletionRequest(_Generation, _Chat):
 
     @property
     def tool_choice(self) -> str | dict[str, Any]:
-        """As given; else `auto` with tools and `none` without."""
+        """The given choice; by default `auto` with tools and `none` without."""
         given: str | dict[str, Any] | None = self._body.tool_choice
         return given or ("auto" if self._body.tools else "none")
 
@@ -321,8 +321,8 @@ class ResponsesRequest(_Chat):
 
     @property
     def tool_choice(self) -> Any:
-        """As given, a named tool as an object of the client library `openai`, if it is installed;
-        without a choice `auto` with tools, and `none` without tools."""
+        """The given choice; a named tool as an object of the client library `openai`, if it is
+        installed. By default `auto` with tools, and `none` without tools."""
         given = self._body.tool_choice
         if given in (None, "auto"):
             return "auto" if self._body.tools else "none"
@@ -332,7 +332,7 @@ class ResponsesRequest(_Chat):
     def to_sampling_params(
         self, default_max_tokens: int, default_sampling_params: Mapping[str, Any] | None = None
     ) -> SamplingParams:
-        """What the request asks for, over these defaults. The limit of the reply is at most
+        """Parameters of the request, over these defaults. The limit of the reply is at most
         `default_max_tokens`. Raises RequestError."""
         body = self._body
         any_prompt = msgspec.structs.replace(body, instructions="-", tool_choice=None)

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator
 
 _SPACE = r"[^\S\x85]\x{feff}"
-r"""What `\s` is in ECMA 262, within a class: Rust's, without U+0085, and the byte order mark."""
+r"""The `\s` of ECMA 262, within a class: Rust's, without U+0085, and the byte order mark."""
 _DOT = r"[^\n\r\x{2028}\x{2029}]"
 _PART = re.compile(r"(?s)\\u([0-9A-Fa-f]{4})|\\.|.")
 """An escaped character or a character."""

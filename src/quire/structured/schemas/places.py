@@ -1,4 +1,4 @@
-"""Where the parts of a JSON schema lie, and names of JSON Schema.
+"""Places of the parts of a JSON schema, and names of JSON Schema.
 
 `with_place` adds to an error the place in the schema that it is about: the compiler names only a
 keyword or a value; a caller with a large schema needs the place.

@@ -53,16 +53,17 @@ class Resolver:
     """Resolves the schemas of one document."""
 
     def __init__(self, root: Mapping[str, Any], *, is_lenient: bool = False) -> None:
-        """`is_lenient`: a schema that cannot be resolved allows anything, and is no error."""
+        """`is_lenient`: a schema that cannot be resolved allows anything, and is not an error."""
         self.root = root
         self._is_lenient = is_lenient
         self._left = MAX_STEPS
         self._known: dict[int, tuple[Any, list[Flat]]] = {}
         """Alternatives by the `id` of their schema, which stays alive with them."""
         self._both: dict[tuple[int, int], tuple[Any, Any, Any]] = {}
-        """What two schemas give together, and the two, by their `id`."""
+        """Results of merging two schemas, and the two, by their `id`."""
         self.branched: set[str] = set()
-        """Those of `anyOf` and `oneOf` that gave several branches since this was last cleared."""
+        """The keywords among `anyOf` and `oneOf` that gave several branches since this was last
+        cleared."""
 
     def alternatives(self, schema: Any) -> list[Flat]:
         """The alternatives of a schema, the same objects each time. None: no value is valid. Raises
@@ -253,7 +254,7 @@ def types_of(flat: Flat) -> frozenset[str]:
 
 
 def _own(schema: Mapping[str, Any]) -> Flat | None:
-    """What a schema says by itself."""
+    """Constraints that a schema states itself."""
     flat = {key: value for key, value in schema.items() if key not in _JOINING}
     given = flat.pop("type", None)
     names = [given] if isinstance(given, str) else _list(given)

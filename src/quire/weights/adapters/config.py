@@ -72,7 +72,7 @@ class PatternTable:
 
 @dataclass(frozen=True, slots=True)
 class PeftConfig:
-    """What an adapter's configuration says about its numbers."""
+    """The numbers of an adapter's configuration."""
 
     path: Path
     rank: int

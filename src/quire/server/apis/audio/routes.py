@@ -146,7 +146,7 @@ async def _prompt(model: ServedModel, form: TranscriptionRequest) -> PreparedPro
 
 
 def _chat_request(form: TranscriptionRequest) -> ChatRequest:
-    """What a chat has for the same reply. Raises RequestError."""
+    """The chat request for the same reply. Raises RequestError."""
     if form.timestamp_granularities:
         raise RequestError(
             "timestamp_granularities must be left out: the models here give no times",

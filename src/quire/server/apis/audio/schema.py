@@ -52,7 +52,7 @@ class TranscriptionRequest(SamplerFields, kw_only=True):
 
 
 class AudioDuration(msgspec.Struct, kw_only=True):
-    """What was heard."""
+    """Length of the sound."""
 
     type: Literal["duration"] = "duration"
     seconds: Count

@@ -39,7 +39,7 @@ class InputText:
         self._text = ""
         self._at = 0
         self._wants = "object"
-        """What comes next: `object`, `key`, `colon`, `value`, `rest` of a string, `comma`."""
+        """Part that comes next: `object`, `key`, `colon`, `value`, `rest` of a string, `comma`."""
         self._may_close = False
         """The innermost bracket may close instead."""
         self._held = ""
@@ -50,7 +50,7 @@ class InputText:
         self._passed: list[str] = []
         self._num_passed = 0
         self._string_begin = 0
-        """How much had been passed on before the member that the open string is the value of."""
+        """Characters passed on before the member that has the open string as its value."""
 
     def feed(self, text: str) -> str:
         """More arguments; returns more of the object's text."""

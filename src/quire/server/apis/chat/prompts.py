@@ -271,7 +271,7 @@ def _handed_ids(request: ChatRequest) -> list[int] | None:
 
 _MOST_CHARS = 1 << 30
 _TEMPLATE_FIELDS = ("messages", "tools", "documents", "chat_template_kwargs")
-"""What the template is given, in the order in which it counts against the limit."""
+"""Fields that the template gets, in the order in which they count against the limit."""
 
 
 def _check_template_fields(model: ServedModel, request: ChatRequest | TokenizeRequest) -> None:

@@ -47,7 +47,7 @@ class ReplyReader(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ReplyPlan:
-    """How the reply to one prompt is read."""
+    """The constraints on the reply to one prompt, and its parsing."""
 
     format: ReplyFormat = field(default_factory=ReplyFormat)
     tools: ToolUse = field(default_factory=ToolUse)
@@ -240,7 +240,8 @@ class ParsedReply:
         return Message.of(self.events(one))
 
     def finish_reason(self, one: CompletionOutput) -> str | None:
-        """How a choice ended, once its last events were given; None while it goes on."""
+        """Reason for which a choice ended, once its last events were given; None while it goes
+        on."""
         if not self.ends_with_calls(one) or self.plan.tools.is_named:
             return one.finish_reason
         return "function_call" if self.plan.tools.is_legacy else "tool_calls"

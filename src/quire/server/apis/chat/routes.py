@@ -161,7 +161,7 @@ class BatchChatWriter:
         self._writers = writers
 
     def whole_size(self, finals: Sequence[RequestOutput]) -> int:
-        """How much there is to write, in the pool's units."""
+        """Work of writing the whole reply, in the pool's units."""
         pairs = zip(self._writers, finals, strict=True)
         return sum(writer.whole_size([final]) for writer, final in pairs)
 

@@ -122,8 +122,8 @@ class ChatFields(ToolFields, kw_only=True):
     """Begin the reply with the last message, if it has the reply's role."""
     return_prompt_text: bool | None = None
     reasoning_format: Literal["auto", "none", "deepseek"] | None = None
-    """Where a reply has its reasoning, by llama-server's names. `deepseek`: in
-    `reasoning_content`; `none`: in the content, between its tags; otherwise in `reasoning`."""
+    """Field of a reply that holds its reasoning, by llama-server's names. `deepseek`:
+    `reasoning_content`; `none`: the content, between its tags; otherwise `reasoning`."""
     include_reasoning: bool | None = True
     """Whether the reply includes the reasoning."""
     modalities: list[str] | None = None
@@ -266,5 +266,5 @@ class ChatChunk(ChunkFields, kw_only=True):
 
 
 def thinking_variables(effort: str) -> dict[str, Any]:
-    """What an effort means for templates that know `enable_thinking` instead."""
+    """Variables for templates that know `enable_thinking` instead of an effort."""
     return {"enable_thinking": effort != "none"}

@@ -36,7 +36,7 @@ class CompletionRequest(GenerationFields, kw_only=True):
     add_special_tokens: bool | None = True
     """Begin text prompts with the model's start token, if it has one."""
     suffix: str | None = None
-    """What stands after the gap that the reply fills, for models with tokens for that."""
+    """Text after the gap that the reply fills, for models with tokens for that."""
     prompt_embeds: str | list[str] | None = None
     """Embeddings in place of tokens, [tokens, hidden size]: base64 of a safetensors file, a NumPy
     file, or a file of torch.save; or a list of these. They come before the prompts of `prompt`."""

@@ -12,7 +12,7 @@ from quire.server.generation.request_fields import Count
 
 
 class SleepQuery(msgspec.Struct, kw_only=True):
-    """How to sleep."""
+    """Options of sleep."""
 
     level: Annotated[int, Meta(ge=0, le=2)] = 1
     mode: PauseMode = "abort"
@@ -26,7 +26,7 @@ class SleepReply(msgspec.Struct, kw_only=True):
 
 
 class WakeUpQuery(msgspec.Struct, kw_only=True):
-    """What to wake; a tag each time that `tags` is given."""
+    """Tags to wake; one each time that `tags` is given."""
 
     tags: list[Literal["weights", "kv_cache", "scheduling"]] = []
     """None: all."""
@@ -52,7 +52,7 @@ class ReleaseReply(msgspec.Struct, kw_only=True):
 
 
 class PauseQuery(msgspec.Struct, kw_only=True):
-    """How to pause."""
+    """Options of a pause."""
 
     mode: PauseMode = "abort"
     clear_cache: bool = True
@@ -72,7 +72,7 @@ class IsPaused(msgspec.Struct):
 
 
 class ResetQuery(msgspec.Struct, kw_only=True):
-    """What to forget along with the prefix cache."""
+    """State to forget along with the prefix cache."""
 
     reset_running_requests: bool = False
     """Running requests compute their tokens again."""
@@ -94,7 +94,7 @@ class AbortRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 class AbortReply(msgspec.Struct, kw_only=True):
-    """How many requests have ended: those that were in flight; each prompt is one."""
+    """Number of requests that were in flight and have ended; each prompt is one."""
 
     status: Literal["aborted"] = "aborted"
     aborted: Count
@@ -111,13 +111,13 @@ class WorkerCall(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 class WorkerReply(msgspec.Struct):
-    """What each worker returned; other values than objects, lists and null as texts."""
+    """Results of the workers; other values than objects, lists and null as texts."""
 
     results: list[Any]
 
 
 class StartProfile(msgspec.Struct, kw_only=True):
-    """What differs from the configuration, in one recording. The body may be empty."""
+    """Settings of one recording that differ from the configuration. The body may be empty."""
 
     profile_prefix: Annotated[str, Meta(min_length=1, max_length=128)] | None = None
     """Begins the file's name."""
@@ -136,7 +136,7 @@ class WorldSizeQuery(msgspec.Struct, kw_only=True):
 
 
 class WorldSize(msgspec.Struct, kw_only=True):
-    """How many processes compute one step."""
+    """Number of processes that compute one step."""
 
     world_size: Count
 

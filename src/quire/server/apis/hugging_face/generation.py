@@ -19,7 +19,7 @@ _DEFAULT_TOKENS = 100
 
 
 class TgiGrammar(msgspec.Struct, kw_only=True):
-    """What the reply has to look like."""
+    """Form of the reply."""
 
     type: Literal["json", "regex", "json_schema"]
     value: str | dict[str, Any]

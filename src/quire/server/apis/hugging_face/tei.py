@@ -60,7 +60,7 @@ class SparseValue(msgspec.Struct, kw_only=True):
 
 
 class TeiPredictRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """What is classified: a text or a pair of texts, or a list of lists of one or two texts."""
+    """A text or a pair of texts to classify, or a list of lists of one or two texts."""
 
     inputs: str | list[str | list[str]]
     model: str | None = None
@@ -84,7 +84,7 @@ class Sentences(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 class SimilarityParameters(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """How texts become vectors."""
+    """Options of the texts' vectors."""
 
     truncate: bool | None = False
     truncation_direction: Literal["Left", "Right", "left", "right"] | None = "Right"

@@ -15,7 +15,7 @@ from quire.server.generation.request_fields import Count, Int64, SamplerFields, 
 
 
 class LlamaFields(SamplerFields, kw_only=True, forbid_unknown_fields=True):
-    """How many tokens are generated, and how each is chosen."""
+    """Number of generated tokens, and parameters of sampling."""
 
     model: str | None = None
     stream: bool | None = False
@@ -64,12 +64,12 @@ class InfillRequest(LlamaFields, kw_only=True):
     """A text with a gap."""
 
     input_prefix: str
-    """What stands before the gap."""
+    """Text before the gap."""
     input_suffix: str
-    """What stands after it."""
+    """Text after the gap."""
     input_extra: list[ExtraFile] | None = None
     prompt: str = ""
-    """How the gap's text begins."""
+    """Begin of the gap's text."""
 
 
 class Timings(msgspec.Struct, kw_only=True):
@@ -120,7 +120,7 @@ class AppliedTemplate(msgspec.Struct, kw_only=True):
 
 
 class Props(msgspec.Struct, kw_only=True):
-    """What clients ask of a server first."""
+    """Facts that clients ask a server for first."""
 
     default_generation_settings: dict[str, Any]
     total_slots: Count

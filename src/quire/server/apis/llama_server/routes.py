@@ -141,7 +141,7 @@ async def apply_template(http: Request, asked: ApplyTemplateRequest) -> AppliedT
 
 @ROUTES.on("GET", "/props", errors=(404,))
 async def props(http: Request) -> Props:
-    """What a model and its server can do. `?model=NAME` chooses the model."""
+    """Abilities of a model and its server. `?model=NAME` chooses the model."""
     target = context_of(http).target(http.query_params.get("model"))
     model, config = target.model, target.model.config
     tokenizer = None if model.engine is None else model.engine.tokenizer

@@ -126,7 +126,7 @@ def named_as_asked() -> Iterator[None]:
 
 
 def own_name(name: str) -> str:
-    """What a field of a chat request is called here."""
+    """This API's name of a field of a chat request."""
     if name.startswith("tools["):
         return name.replace(".function.parameters", ".input_schema").replace(".function.", ".")
     return _OWN_NAMES.get(name, name)
@@ -144,7 +144,7 @@ def _going_on(request: PromptFields, tool_calls: Any) -> dict[str, Any]:
 
 
 def _reasoning(request: PromptFields, disabled_effort: str) -> dict[str, Any]:
-    """How much the model reasons, as its chat template gets it."""
+    """Fields for the chat template that say how much the model reasons."""
     effort = request.output_config.effort if request.output_config is not None else None
     fields: dict[str, Any] = {"reasoning_effort": effort}
     if request.thinking is None:

@@ -129,7 +129,7 @@ class BlockStop(msgspec.Struct, kw_only=True, tag="content_block_stop"):
 
 
 class EndDelta(msgspec.Struct, kw_only=True):
-    """How the reply ended."""
+    """Reason for which the reply ended."""
 
     stop_reason: StopReason | None = None
     stop_sequence: str | None = None
@@ -147,7 +147,7 @@ class MessageStop(msgspec.Struct, kw_only=True, tag="message_stop"):
 
 
 class Ping(msgspec.Struct, kw_only=True, tag="ping"):
-    """Keeps the connection alive while there is no output."""
+    """Keeps the connection alive while the reply has no output."""
 
 
 BlockEvent = BlockStart | BlockDelta | BlockStop
@@ -161,7 +161,7 @@ class ContextManagement(msgspec.Struct, kw_only=True):
 
 
 class TokenCount(msgspec.Struct, kw_only=True):
-    """How many tokens a prompt has."""
+    """Number of tokens of a prompt."""
 
     input_tokens: Count
     context_management: ContextManagement

@@ -147,7 +147,7 @@ async def create_message(http: Request, asked: MessagesRequest) -> Response | AS
 
 @ROUTES.on("POST", "/v1/messages/count_tokens", tag="prompts", gives="text")
 async def count_tokens(http: Request, asked: CountTokensRequest) -> TokenCount:
-    """How many tokens the prompt of a conversation has, in Anthropic's form."""
+    """Counts the tokens of a conversation's prompt, in Anthropic's form."""
     model = context_of(http).target(asked.model).model
     with named_as_asked():
         fields = await _converted(model, asked, partial(chat_prompt_fields, asked))
@@ -164,7 +164,7 @@ async def _prompts(model: ServedModel, request: ChatRequest) -> list[ChatPrompt]
 
 
 async def _converted(model: ServedModel, asked: PromptFields, convert: Any) -> Any:
-    """What `convert` makes of a request, on a thread if it is large."""
+    """Calls `convert` for a request, on a thread if it is large."""
     merges = await merges_system(model, asked)
     effort = await disabled_effort(model, asked)
     size = count_chars(asked, INLINE_SIZE)

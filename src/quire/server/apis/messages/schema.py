@@ -138,7 +138,7 @@ Effort = Literal["low", "medium", "high", "xhigh", "max"]
 
 
 class Source(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """Where a document or an image is. Of documents, the types `text` and `content` work."""
+    """Source of a document or an image. Of documents, the types `text` and `content` work."""
 
     type: str
     media_type: str | None = None
@@ -194,7 +194,7 @@ class Thinking(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 class OutputFormat(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """What the text of the reply has to look like."""
+    """Form of the reply's text."""
 
     type: Literal["json_schema"] = "json_schema"
     schema: dict[str, Any] | None = None

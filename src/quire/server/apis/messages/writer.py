@@ -228,8 +228,8 @@ class MessagesWriter(Writer):
         return usage
 
     def _end(self, output: RequestOutput, one: CompletionOutput) -> EndDelta:
-        """How the reply ended. Call it after its last events were written, and before the open
-        block is closed."""
+        """Reason for which the reply ended. Call it after its last events were written, and before
+        the open block is closed."""
         reason: StopReason = "end_turn"
         if one.finish_reason == "length":
             num_tokens = len(output.prompt_token_ids or ()) + self._num_tokens

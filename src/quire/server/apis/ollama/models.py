@@ -100,7 +100,7 @@ def _expires_at(http: Request, model: ServedModel) -> float:
 
 @ROUTES.on("POST", "/api/show")
 async def show(http: Request, asked: ShowRequest) -> ShownModel:
-    """What is known of one model."""
+    """Facts about one model."""
     context = context_of(http)
     target = context.target(asked.model or asked.name)
     model, entry = target.model, _entry(context, target.name)

@@ -60,11 +60,11 @@ class TextFields(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     format: Literal["json", ""] | dict[str, Any] | None = None
     """`json`, or the schema of the reply."""
     options: dict[str, Any] | None = None
-    """How tokens are chosen, such as `temperature` and `num_predict`."""
+    """Parameters of sampling and limits, such as `temperature` and `num_predict`."""
     think: bool | Literal["high", "medium", "low", "max"] | None = None
     """Whether the model reasons before it answers."""
     keep_alive: str | int | float | None = None
-    """How long the model stays loaded after this request, in a server of several models."""
+    """Time for which the model stays loaded after this request, in a server of several models."""
     logprobs: bool | None = None
     top_logprobs: Int64 | None = None
     truncate: bool | None = None
@@ -100,7 +100,7 @@ class GenerateRequest(TextFields, kw_only=True):
     raw: bool | None = False
     """Whether the prompt is used as it is, without the chat template."""
     suffix: str | None = None
-    """What stands after the gap that the reply fills."""
+    """Text after the gap that the reply fills."""
     template: str | None = None
     context: list[int] | None = None
     images: list[str] | None = None
@@ -162,7 +162,7 @@ class GenerateReply(ReplyFields, kw_only=True):
 
 
 class ModelDetails(msgspec.Struct, kw_only=True):
-    """What kind of model it is."""
+    """Kind, format and size of a model."""
 
     parent_model: str = ""
     format: Literal["gguf", "safetensors"]
@@ -215,7 +215,7 @@ class ShowRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 class ShownModel(msgspec.Struct, kw_only=True):
-    """What is known of a model."""
+    """Facts about a model."""
 
     license: str = ""
     modelfile: str

@@ -194,7 +194,7 @@ async def create_response(http: Request, request: ResponsesRequest) -> Response 
 
 @ROUTES.on("POST", "/v1/responses/input_tokens", errors=BAD_BODY)
 async def count_input_tokens(http: Request, request: ResponsesRequest) -> InputTokens:
-    """How many tokens the prompt of a response has."""
+    """Counts the tokens of the prompt of a response."""
     context = context_of(http)
     with named_as_asked():
         asked = await asked_of(http, context, request)

@@ -64,7 +64,7 @@ class DetokenizeResponse(msgspec.Struct, kw_only=True):
 
 
 class RenderedPrompt(msgspec.Struct, kw_only=True):
-    """What the engine would be given for one prompt."""
+    """The engine's input for one prompt."""
 
     request_id: str
     model: str

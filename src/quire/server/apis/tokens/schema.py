@@ -153,7 +153,7 @@ class TokensChunk(msgspec.Struct, kw_only=True):
 
 
 class AbortTokensRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """Whose generation ends."""
+    """Requests whose generation ends."""
 
     request_ids: Annotated[list[str], Meta(max_length=4096)]
     """The `request_id`s of replies."""

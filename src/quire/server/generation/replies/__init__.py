@@ -1,1 +1,1 @@
-"""What the replies of all APIs share: heads, log-probabilities, token counts, chunks."""
+"""Code shared by the replies of all APIs: heads, log-probabilities, token counts, chunks."""

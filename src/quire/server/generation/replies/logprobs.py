@@ -73,8 +73,8 @@ class LogprobsWriter:
     def completion(
         self, choice: int, output: CompletionOutput, echoed: CompletionLists | None = None
     ) -> CompletionLogprobs | None:
-        """Those of a completion's new tokens, after the echoed prompt's; None if none were asked
-        for."""
+        """Log-probabilities of a completion's new tokens, after those of the echoed prompt; None if
+        none were asked for."""
         if echoed is None and not isinstance(output.logprobs, FlatLogprobs):
             return None
         lists = CompletionLists(self._pieces, self._offsets.get(choice, 0))
@@ -114,13 +114,13 @@ class LogprobsWriter:
             lists.top_logprobs.add(best)
 
     def chat(self, output: CompletionOutput) -> ChatLogprobs | None:
-        """Those of a chat reply's new tokens; None if none were asked for."""
+        """Log-probabilities of a chat reply's new tokens; None if none were asked for."""
         content = self.positions(output)
         return None if content is None else ChatLogprobs(content=content.encoded())
 
     def positions(self, output: CompletionOutput, *, with_end: bool = True) -> JsonList | None:
-        """Those of a reply's new tokens, position by position; None if none were asked for.
-        `with_end`: also the token that ends the reply and has no text."""
+        """Log-probabilities of a reply's new tokens, position by position; None if none were asked
+        for. `with_end`: also the token that ends the reply and has no text."""
         positions, token_ids = output.logprobs, output.token_ids
         if not isinstance(positions, FlatLogprobs):
             return None

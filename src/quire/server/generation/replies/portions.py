@@ -35,7 +35,7 @@ class ReplyHead:
     created: int
     model: str
     target: Target
-    """What `model` stands for."""
+    """Meaning of `model`."""
     fingerprint: str | None
     include_usage: bool
     continuous_usage: bool
@@ -150,7 +150,7 @@ class Writer(ABC):
     """Writes the reply to one request, whole or as a stream. Sizes are in the pool's units."""
 
     num_copies = 0
-    """How often a whole reply has each prompt or its log-probabilities."""
+    """Number of times that a whole reply has each prompt or its log-probabilities."""
 
     def whole_size(self, finals: Sequence[RequestOutput]) -> int:
         """The work of writing a whole reply."""

@@ -42,7 +42,8 @@ class OpenItem(ABC):
 
     @abstractmethod
     def item(self) -> OutputItem:
-        """As it is now. With log-probabilities it is encoded before the next is made."""
+        """The item with its present contents. With log-probabilities it is encoded before the next
+        is made."""
 
     @abstractmethod
     def _begin_parts(self) -> Iterator[events.StreamEvent]: ...

@@ -59,7 +59,7 @@ class Item(msgspec.Struct, kw_only=True, omit_defaults=True, forbid_unknown_fiel
     input: str | None = None
     """Input of a custom tool: any text."""
     output: str | list[ItemPart] | None = None
-    """What a tool returned."""
+    """Result of a tool."""
     phase: str | None = None
     """Accepted; it has no effect."""
 

@@ -16,7 +16,7 @@ ResponseStatus = Literal["queued", "in_progress", "completed", "incomplete", "fa
 
 
 class InputTokensDetails(msgspec.Struct, kw_only=True):
-    """Where the prompt's tokens came from."""
+    """Sources of the prompt's tokens."""
 
     cached_tokens: Count = 0
     """Found in the prefix cache."""
@@ -24,7 +24,7 @@ class InputTokensDetails(msgspec.Struct, kw_only=True):
 
 
 class OutputTokensDetails(msgspec.Struct, kw_only=True):
-    """What the tokens of the reply were for."""
+    """Purposes of the reply's tokens."""
 
     reasoning_tokens: Count = 0
 
@@ -92,7 +92,7 @@ class ReplyText(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class ReplyReasoning(msgspec.Struct, kw_only=True):
-    """How the request asked to reason."""
+    """Settings of reasoning from the request."""
 
     effort: str | None = None
     summary: str | None = None
@@ -164,7 +164,7 @@ class ItemList(msgspec.Struct, kw_only=True):
 
 
 class ResponseQuery(msgspec.Struct, kw_only=True):
-    """How a stored response is returned."""
+    """Form in which a stored response is returned."""
 
     include: list[str] | None = None
     """Accepted: a response has what its request included."""

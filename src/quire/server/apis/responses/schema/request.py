@@ -19,7 +19,7 @@ ResponseId = Annotated[str, Meta(min_length=1, max_length=128, pattern=r"^[A-Za-
 
 
 class TextFormat(msgspec.Struct, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
-    """How the answer is constrained: `text` not at all, `json_object`, or `json_schema`."""
+    """Constraint on the answer: `text` for none, `json_object`, or `json_schema`."""
 
     type: str
     name: str | None = None
@@ -49,14 +49,14 @@ class ReasoningOptions(msgspec.Struct, kw_only=True, forbid_unknown_fields=True)
 
 
 class ResponsesStreamOptions(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """How a stream is written."""
+    """Options of a stream."""
 
     include_obfuscation: bool | None = None
     """Accepted: no event is padded here."""
 
 
 class ShownCacheOptions(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """What a reply repeats of the options of a prompt's cache."""
+    """Options of a prompt's cache that a reply repeats."""
 
     mode: Literal["implicit", "explicit"] = "implicit"
     ttl: Literal["30m"] = "30m"
