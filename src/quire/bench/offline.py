@@ -187,7 +187,7 @@ def _make_llm(engine_args: EngineArgs, needed_len: int) -> LLM:
     given = engine_args
     asked = given.speculative_config or given.spec_method or given.spec_model or given.spec_tokens
     if engine_args.load_format == "dummy" and not asked:
-        print("Speculation is off: made-up weights repeat themselves; --speculative-config sets it")
+        say("Speculation is off: made-up weights repeat themselves; --speculative-config sets it")
         engine_args = dataclasses.replace(engine_args, speculation=False)
     llm = LLM.from_engine_args(engine_args)
     limit = llm.llm_engine.model_config.max_model_len
