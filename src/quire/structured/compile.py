@@ -69,8 +69,9 @@ class CompiledGrammar:
 class GrammarCompiler:
     """A pool of threads, made at the first grammar, and a cache: least recently used out first.
 
-    Who asks for a grammar that is being compiled shares its compilation. Compilations that failed
-    are not kept. One caller.
+    Requests of one tenant share grammars, also one that is being compiled. Those of several do not:
+    the time of a reply would show which grammars others use. Compilations that failed are not kept.
+    One caller.
     """
 
     def __init__(
@@ -83,7 +84,8 @@ class GrammarCompiler:
         self._max_cache_bytes = max_cache_bytes
         self._pool: ThreadPoolExecutor | None = None
         self._entries: OrderedDict[bytes, Future[CompiledGrammar]] = OrderedDict()
-        """By digest, the most recently used last; some are not compiled yet."""
+        """By digest of tenant and grammar, the most recently used last; some are not compiled
+        yet."""
         self._vocabulary: tuple[VocabularySource, Vocabulary] | None = None
         self._vocabulary_lock = threading.Lock()
 
@@ -93,10 +95,10 @@ class GrammarCompiler:
         if self._pool is None:
             self._start(self._load_vocabulary)
 
-    def submit(self, spec: StructuredOutputsParams) -> Future[CompiledGrammar]:
+    def submit(self, spec: StructuredOutputsParams, tenant: str = "") -> Future[CompiledGrammar]:
         """The future of a compiled grammar. Its errors are those of `grammar_of`, GrammarError, and
         those of reading the tokenizer. The caller may cancel it if no request waits for it."""
-        digest = hashlib.sha256(msgspec.msgpack.encode(spec)).digest()
+        digest = hashlib.sha256(msgspec.msgpack.encode((tenant, spec))).digest()
         found = self._entries.get(digest)
         if found is None or found.cancelled() or (found.done() and found.exception()):
             self._evict()

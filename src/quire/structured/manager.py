@@ -97,6 +97,7 @@ class StructuredOutputManager:
         request_id: str,
         spec: StructuredOutputsParams,
         *,
+        tenant: str = "",
         ignore_eos: bool = False,
         passage: ReasoningPassage | None = None,
         begun: Sequence[int] = (),
@@ -105,7 +106,7 @@ class StructuredOutputManager:
         grammar begins after this reasoning. `begun`: the tokens with which the text begins
         already."""
         follower = Follower(ignore_eos=ignore_eos, passage=passage, begun=begun)
-        one = _Constrained(self._compiler.submit(spec), follower)
+        one = _Constrained(self._compiler.submit(spec, tenant), follower)
         self._requests[request_id] = one
         self._num_awaited += 1
         self._run_when_compiled(one.future, _Job(request_id, one, partial(_begin, one), self._done))

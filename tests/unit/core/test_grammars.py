@@ -222,3 +222,20 @@ def test_in_a_pause_a_request_waits_whatever_its_grammar(core: EngineCore) -> No
     assert not core.has_unfinished_requests()
     core.commands["resume"]()
     assert run(core)[1] == {"a": "stop"}
+
+
+def test_tenants_share_no_grammars(core: EngineCore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The time of a reply would show whether another tenant has used the same schema."""
+    compiled, grammar_of = [], module.grammar_of
+
+    def counted(spec: StructuredOutputsParams, added: AddedTokens) -> str:
+        compiled.append(spec)
+        return grammar_of(spec, added)
+
+    monkeypatch.setattr(module, "grammar_of", counted)
+    for name, salt in (("a", "one/x"), ("b", "one/y"), ("c", "two"), ("d", None), ("e", "two/")):
+        asked = request(name, StructuredOutputsParams(choice=["yes"]))
+        asked.cache_salt = salt
+        core.add_request(asked)
+    run(core)
+    assert len(compiled) == 3
