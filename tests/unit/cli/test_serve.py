@@ -98,6 +98,18 @@ def test_defaults_come_from_vllms_variables(
     assert server.middleware == ("a.B", "c.D")
 
 
+def test_keys_may_be_given_one_by_one(served: list[Any], tmp_path: Path) -> None:
+    """All of them count, so that the first is the operator's; those of a file are replaced."""
+    file = tmp_path / "options.yaml"
+    file.write_text("api-key: [old]\noperator-api-key: [o]\nmiddleware: [a.B]\n")
+    words = ["serve", "m", "--config", str(file), "--api-key", "a", "--api-key", "b", "c"]
+    assert main([*words, "--api-key=d"]) == 7
+    assert served[1].api_key == ("a", "b", "c", "d")
+    assert (served[1].operator_api_key, served[1].middleware) == (("o",), ("a.B",))
+    assert main([*words[:4], "--middleware", "c.D"]) == 7
+    assert served[3].middleware == ("c.D",)
+
+
 def test_what_is_always_so_passes(served: list[Any]) -> None:
     words = [
         "--enable-server-load-tracking", "--enable-offline-docs", "--h11-max-header-count", "9",

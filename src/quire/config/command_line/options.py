@@ -56,7 +56,7 @@ SHORT_FLAGS = {
 """Other names of options that fields have: those of vLLM, and of llama.cpp for drafts."""
 _SIZES = frozenset({"kv_store_size", "kv_store_memory", "kv_store_tenant_size"})
 """Fields in bytes whose names do not say so."""
-_REPEATABLE = frozenset({"kv_store_url"})
+_REPEATABLE = frozenset({"api_key", "kv_store_url", "operator_api_key"})
 """Lists of which each use of the option gives some."""
 
 

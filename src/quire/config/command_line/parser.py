@@ -80,6 +80,7 @@ class Parser(argparse.ArgumentParser):
             from_file = self.parse_known_args(self._config_words(words), namespace)[0]
         except ConfigError as error:
             self.error(str(error))
+        self._forget_lists(words, from_file)
         # The command line overrides the values of the file.
         args, extra = self.parse_known_args(words, from_file)
         if extra:
@@ -120,6 +121,13 @@ class Parser(argparse.ArgumentParser):
             for flag, count in counts.items()
             if count > 1 and flag in actions and type(actions[flag]) in _TAKES_THE_LAST
         }
+
+    def _forget_lists(self, words: Sequence[str], from_file: argparse.Namespace) -> None:
+        """Removes the file's lists that the words give: argparse would lengthen them."""
+        for flag in {word.partition("=")[0] for word in words}:
+            action = self._option_string_actions.get(flag)
+            if isinstance(action, argparse._ExtendAction) and hasattr(from_file, action.dest):
+                delattr(from_file, action.dest)
 
     def _answer_help(self, argv: Sequence[str]) -> None:
         """Prints what `--help=WORD` or `--help-all` asks for, and exits."""
