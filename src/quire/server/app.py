@@ -321,7 +321,6 @@ _REASONS: dict[str, tuple[str, ...]] = {
         "/start_draft_weight_update", "/update_weights", "/finish_weight_update",
         "/update_weight_version", "/weight_checker", "/weight_info",
     ),
-    "a conversation is sent as it is or shortened by its client": ("/v1/responses/compact",),
     "the documentation is at /docs": ("/redoc",),
 }  # fmt: skip
 ABSENT_ROUTES: dict[str, str] = {

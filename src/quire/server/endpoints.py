@@ -25,6 +25,7 @@ from quire.server.apis.llama_server import routes as llama_server
 from quire.server.apis.messages import routes as messages
 from quire.server.apis.ollama import models as ollama_models
 from quire.server.apis.ollama import texts as ollama_texts
+from quire.server.apis.responses import compaction
 from quire.server.apis.responses import create as responses
 from quire.server.apis.text import routes as text
 from quire.server.apis.tokens import routes as tokens
@@ -42,8 +43,8 @@ SWITCHES: dict[Switch, str] = {
 """Options that switch optional endpoints on."""
 
 _MODULES = (
-    completions, chat, audio, messages, responses, mistral, text, tokens, invocations, embeddings,
-    scores, cohere, tei, tgi, ollama_texts, ollama_models, llama_server, llama_embedding, service,
+    completions, chat, audio, messages, responses, compaction, mistral, text, tokens, invocations,
+    embeddings, scores, cohere, tei, tgi, ollama_texts, ollama_models, llama_server, llama_embedding, service,
     adapters, page, kv_store, engine,
 )  # fmt: skip
 ENDPOINTS: tuple[Endpoint, ...] = tuple(

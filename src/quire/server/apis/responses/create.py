@@ -171,13 +171,27 @@ class ResponseRun:
                 store.set_reply(self._stored, writer.status, reply, writer.stored_output())
 
 
+async def run_response(
+    http: Request, request: ResponsesRequest
+) -> tuple[ResponseReply, tuple[StoredItem, ...]] | None:
+    """A whole response that is not kept, and the items that it was made from; None: the client
+    has left."""
+    context = context_of(http)
+    with named_as_asked():
+        asked = await asked_of(http, context, request)
+        run, writer = await _begin(http, context, asked)
+    if not await until_gone(http, run.generation.close, run.whole()):
+        return None
+    return writer.response(), asked.stored.given
+
+
 ROUTES = Routes("responses")
 _RESPONSES: dict[str, Any] = {
     "response": ResponseReply, "stream": AnyEvent, "has_named_events": True,
 }  # fmt: skip
 
 
-@ROUTES.on("POST", "/v1/responses", **_RESPONSES)
+@ROUTES.on("POST", "/v1/responses", "/responses", **_RESPONSES)
 async def create_response(http: Request, request: ResponsesRequest) -> Response | ASGIApp:
     """Responds to an input with messages and calls of tools."""
     context = context_of(http)

@@ -11,6 +11,7 @@ import msgspec
 
 from quire.errors import RequestError, quoted
 from quire.server.apis.chat.schema import ChatMessage, ContentPart
+from quire.server.apis.responses.input.summaries import summary_of
 from quire.server.apis.responses.schema.items import (
     CustomToolCall,
     FunctionCall,
@@ -58,11 +59,14 @@ def chat_messages(instructions: str | None, items: Iterable[Item]) -> list[ChatM
             messages.append(
                 ChatMessage(role="tool", tool_call_id=item.call_id, content=_output(item))
             )
+        elif kind == "compaction":
+            summary = summary_of(item.encrypted_content)
+            messages.append(ChatMessage(role="assistant", content=summary))
         else:
             raise _wrong(
                 f"items of type {quoted(kind)} cannot be shown to a model here; the types are "
                 "message, reasoning, function_call, function_call_output, custom_tool_call, "
-                "custom_tool_call_output and item_reference"
+                "custom_tool_call_output, compaction and item_reference"
             )
     if not messages:
         raise _wrong("the input must not be empty")
@@ -197,6 +201,7 @@ _PREFIXES = {
     "function_call_output": "fco",
     "custom_tool_call": "ctc",
     "custom_tool_call_output": "ctco",
+    "compaction": "cmp",
 }
 _decode = msgspec.json.Decoder(Item).decode
 
@@ -250,7 +255,7 @@ def _complete(item: Item) -> Item:
         item,
         type=kind,
         id=f"{_PREFIXES.get(kind, 'item')}_{secrets.token_hex(16)}",
-        status=item.status or ("completed" if kind != "reasoning" else None),
+        status=item.status or (None if kind in ("reasoning", "compaction") else "completed"),
     )
     if kind == "message":
         is_models = item.role == "assistant"

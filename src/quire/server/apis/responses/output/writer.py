@@ -238,12 +238,12 @@ class ResponsesWriter:
         """The last events: those that end an open item, then the one with the whole response."""
         sent = self._encoded(self._output.cut())
         kind = _LAST[self.status]
-        return sent + self._encoded([kind(response=self._response())])  # type: ignore[call-arg]
+        return sent + self._encoded([kind(response=self.response())])  # type: ignore[call-arg]
 
     def whole(self) -> list[bytes]:
         """The response, in pieces."""
         self._encoded(self._output.cut())
-        return self._pieces.encode(self._response())
+        return self._pieces.encode(self.response())
 
     def fail(self, error: BaseException) -> None:
         """The reply ended with an error."""
@@ -266,7 +266,7 @@ class ResponsesWriter:
     def cancelled(self) -> list[bytes]:
         """The response with what there was when it was cancelled, in pieces."""
         self._encoded(self._output.cut())
-        return self._pieces.encode(self._response("cancelled"))
+        return self._pieces.encode(self.response("cancelled"))
 
     def _finish(self, one: CompletionOutput) -> list[bytes]:
         self._finish_reason = one.finish_reason
@@ -277,7 +277,8 @@ class ResponsesWriter:
         is_cut = self._error is not None or one.finish_reason == "length"
         return self._encoded(self._output.cut() if is_cut else self._output.finish())
 
-    def _response(self, status: ResponseStatus | None = None) -> Response:
+    def response(self, status: ResponseStatus | None = None) -> Response:
+        """The response so far."""
         usage = usage_of_response(self._counter.total())
         response = self.shape.response(
             status or self.status, self._output.items(), usage, self._error, self._ended_at

@@ -39,8 +39,8 @@ class ItemPart(msgspec.Struct, kw_only=True, omit_defaults=True, forbid_unknown_
 
 class Item(msgspec.Struct, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
     """An item of the input. The types `message` (the default, if there is a role), `reasoning`,
-    `function_call`, `function_call_output`, `custom_tool_call`, `custom_tool_call_output` and
-    `item_reference` work."""
+    `function_call`, `function_call_output`, `custom_tool_call`, `custom_tool_call_output`,
+    `compaction` and `item_reference` work."""
 
     type: str | None = None
     id: str | None = None
@@ -51,6 +51,7 @@ class Item(msgspec.Struct, kw_only=True, omit_defaults=True, forbid_unknown_fiel
     summary: list[ItemPart] | None = None
     """Summary of reasoning, used if its text is missing."""
     encrypted_content: str | None = None
+    """The summary of a compaction, which is not encrypted; refused for reasoning."""
     call_id: str | None = None
     name: str | None = None
     namespace: str | None = None
