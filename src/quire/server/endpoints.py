@@ -44,8 +44,8 @@ SWITCHES: dict[Switch, str] = {
 
 _MODULES = (
     completions, chat, audio, messages, responses, compaction, mistral, text, tokens, invocations,
-    embeddings, scores, cohere, tei, tgi, ollama_texts, ollama_models, llama_server, llama_embedding, service,
-    adapters, page, kv_store, engine,
+    embeddings, scores, cohere, tei, tgi, ollama_texts, ollama_models, llama_server,
+    llama_embedding, service, adapters, page, kv_store, engine,
 )  # fmt: skip
 ENDPOINTS: tuple[Endpoint, ...] = tuple(
     endpoint for module in _MODULES for endpoint in module.ROUTES.endpoints
