@@ -19,7 +19,7 @@ from quire.server.apis.chat import routes as chat
 from quire.server.apis.completions import routes as completions
 from quire.server.apis.endpoint import Endpoint, Switch
 from quire.server.apis.engine import routes as engine
-from quire.server.apis.hugging_face import tei, tgi
+from quire.server.apis.hugging_face import tei, tgi, vertex
 from quire.server.apis.llama_server import embedding as llama_embedding
 from quire.server.apis.llama_server import routes as llama_server
 from quire.server.apis.messages import routes as messages
@@ -44,8 +44,8 @@ SWITCHES: dict[Switch, str] = {
 
 _MODULES = (
     completions, chat, audio, messages, responses, compaction, mistral, text, tokens, invocations,
-    embeddings, scores, cohere, tei, tgi, ollama_texts, ollama_models, llama_server,
-    llama_embedding, service, adapters, page, kv_store, engine,
+    embeddings, scores, cohere, tei, tgi, vertex, ollama_texts, ollama_models,
+    llama_server, llama_embedding, service, adapters, page, kv_store, engine,
 )  # fmt: skip
 ENDPOINTS: tuple[Endpoint, ...] = tuple(
     endpoint for module in _MODULES for endpoint in module.ROUTES.endpoints

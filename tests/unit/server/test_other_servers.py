@@ -73,6 +73,13 @@ def test_vertex_ai_gets_predictions(make_scripted: MakeScripted) -> None:
     texts = [{"inputs": "a"}, {"inputs": "b", "parameters": {"max_new_tokens": 1}}]
     assert harness.post("/vertex", {"instances": texts}).json() == {"predictions": ["one", "o"]}
     assert harness.post("/vertex", {"instances": []}).json() == {"predictions": []}
+    chat = {"messages": [{"role": "user", "content": "a"}], "max_tokens": 2}
+    both = harness.post("/vertex", {"instances": [{**chat, "unknown": 1}, texts[1]], "model": "x"})
+    assert both.json() == {"predictions": ["on", "o"]}
+    assert both.headers[HEADER] == "model, instances.unknown"
+    thinking = make_scripted("<think>so</think>two")
+    reply = thinking.post("/vertex", {"instances": [{**chat, "max_tokens": 40}]})
+    assert reply.json() == {"predictions": ["two"]}
     many = harness.post("/vertex", {"instances": [{"inputs": "a"}] * 2000})
     assert many.status_code == 400
     assert many.json()["error"]["param"] == "instances"
@@ -115,7 +122,7 @@ def test_parameters_mean_what_they_mean_there(make_harness: MakeHarness) -> None
         ({"best_of": 2}, "parameters.best_of"), ({"watermark": True}, "parameters.watermark"),
         ({"typical_p": 0.9}, "parameters.typical_p"), ({"top_n_tokens": 2}, "top_n_tokens"),
         ({"decoder_input_details": True}, "decoder_input_details"), ({"truncate": 0}, "truncate"),
-        ({"max_new_tokens": 0}, "max_tokens"), ({"temperature": -1.0}, "temperature"),
+        ({"max_new_tokens": 0}, "max_new_tokens"), ({"temperature": -1.0}, "temperature"),
         ({"grammar": {"type": "xml", "value": ""}}, "grammar"), ({"adapter_id": "x"}, "model"),
     ],
     ids=str,
@@ -140,6 +147,34 @@ def test_a_client_that_leaves_ends_its_request(make_scripted: MakeScripted) -> N
             await asyncio.sleep(0.01)
 
     harness.run(scenario)
+
+
+BAD: list[tuple[dict[str, Any], str]] = [
+    ({}, "inputs"), ({"inputs": 1}, "inputs"), ({"messages": []}, "messages"),
+    ({"messages": "a"}, "messages"), ({**CHAT, "n": 2}, "n"), ({**CHAT, "stream": True}, "stream"),
+    ({"inputs": "a", "parameters": {"stop": 1}}, "parameters.stop"),
+    ({"inputs": "a", "parameters": {"max_new_tokens": 0}}, "parameters.max_new_tokens"),
+    ({"inputs": "a", "parameters": {"top_p": 7, "do_sample": True}}, "parameters.top_p"),
+    ({"inputs": "a", "parameters": {"grammar": {"type": "regex", "value": "(("}}},
+     "parameters.grammar"),
+    ({"inputs": "a" * 5000}, "inputs"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("body", "field"), BAD, ids=lambda one: str(one)[:60])
+def test_errors_name_the_field_that_was_sent(
+    harness: Harness, body: dict[str, Any], field: str
+) -> None:
+    paths = {"/vertex": ({"instances": [{"inputs": "a"}, body]}, f"instances[1].{field}")}
+    if "messages" not in body:
+        paths |= dict.fromkeys(("/generate", "/generate_stream", "/"), (body, field))
+    for path, (sent, name) in paths.items():
+        reply = harness.post(path, sent)
+        assert reply.status_code == 400, reply.text
+        error = reply.json()["error"]
+        if body:  # a field that is missing has no name of its own
+            assert error["param"] == name, error
+        assert "max_tokens" not in error["message"]
 
 
 def test_the_same_routes_without_a_version(harness: Harness) -> None:

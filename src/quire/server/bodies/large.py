@@ -26,7 +26,8 @@ Body = TypeVar("Body", bound=msgspec.Struct)
 
 _TEXT_FIELDS = {
     "prompt", "messages", "system", "documents", "tokens", "input", "instructions",
-    "texts", "inputs", "queries", "items", "data_1", "data_2", "text_1", "text_2",
+    "texts", "inputs", "instances", "content", "queries", "items", "data_1", "data_2",
+    "text_1", "text_2",
 }  # fmt: skip
 _BLANK = b" \t\n\r"
 _NOT_BLANK = re.compile(rb"[^ \t\n\r]")

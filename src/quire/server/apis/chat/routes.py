@@ -102,6 +102,10 @@ class ChatWriter(ReplyWriter[ChatRequest, ChatChunk]):
             parts.append(self._chunk(each.completion))
         return b"".join(parts)
 
+    def content(self, one: CompletionOutput) -> str:
+        """The text of a whole reply, without reasoning and calls."""
+        return self._reply.message(one).content
+
     def choice(self, one: CompletionOutput, index: int) -> list[bytes]:
         """A choice of a whole reply, in pieces."""
         parsed = self._reply.message(one)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
@@ -10,10 +13,14 @@ from msgspec import Meta
 from quire.errors import RequestError
 from quire.outputs import CompletionOutput, FlatLogprobs, RequestOutput
 from quire.server.apis.completions.schema import CompletionRequest
-from quire.server.generation.replies.portions import StepWriter, Update, check_end
+from quire.server.generation.replies.portions import ReplyHead, StepWriter, Update, check_end
 from quire.server.generation.request_fields import Count, Int64, TokenId
 from quire.server.http.event_stream import event
 from quire.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from quire.server.generation.begin import MakeWriter
+    from quire.server.generation.prompts import PreparedPrompt
 
 _DEFAULT_TOKENS = 100
 
@@ -153,6 +160,32 @@ def completion_request(
     )  # fmt: skip
 
 
+_NAMES = {
+    **{name: f"parameters.{name}" for name in (*_SAME, "temperature", "top_k")},
+    "max_tokens": "parameters.max_new_tokens",
+    "truncate_prompt_tokens": "parameters.truncate",
+    "structured_outputs": "parameters.grammar",
+    "prompt": "inputs",
+    "input_tokens": "inputs",
+}
+"""Fields of the completion by their names here."""
+
+
+@contextmanager
+def named_as_asked() -> Iterator[None]:
+    """Errors that name a field of the completion name the field that was sent."""
+    try:
+        yield
+    except RequestError as error:
+        name = (error.parameter or "").partition(".")[0].partition("[")[0]
+        if name not in _NAMES:
+            raise
+        message = str(error)
+        if name not in ("prompt", "input_tokens"):  # also words
+            message = re.sub(rf"\b{name}(\.\w+)?\b", _NAMES[name], message)
+        raise RequestError(message, parameter=_NAMES[name], value=error.value) from None
+
+
 class TgiWriter(StepWriter):
     """Writes the reply to one request."""
 
@@ -254,3 +287,16 @@ def _finish_reason(one: CompletionOutput) -> Finish:
     if one.finish_reason == "length":
         return "length"
     return "eos_token" if one.stop_reason is None else "stop_sequence"
+
+
+def writer_of(
+    asked: TgiRequest, parameters: TgiParameters, *, is_list: bool = False
+) -> MakeWriter[CompletionRequest, PreparedPrompt, TgiWriter]:
+    """Makes the writer of the reply to a request."""
+
+    def writer(_: CompletionRequest, head: ReplyHead, prompts: list[PreparedPrompt]) -> TgiWriter:
+        del prompts
+        tokenizer = head.target.model.loaded_engine().tokenizer
+        return TgiWriter(asked, parameters, tokenizer, is_list=is_list)
+
+    return writer

@@ -1,0 +1,113 @@
+"""text-generation-inference's `/vertex`, whose instances are prompts or chats."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from quire.errors import RequestError
+from quire.server.apis.chat.routes import chat_prompts, chat_writer
+from quire.server.apis.chat.schema import ChatRequest
+from quire.server.apis.completions.routes import completion_prompts
+from quire.server.apis.endpoint import Routes
+from quire.server.apis.hugging_face.generation import (
+    TgiParameters,
+    TgiRequest,
+    completion_request,
+    named_as_asked,
+    writer_of,
+)
+from quire.server.bodies.decoder import Decoded, body_decoder
+from quire.server.bodies.json_http import context_of, json_response
+from quire.server.generation.begin import begin
+from quire.server.generation.replies.portions import ReplyHead, check_end
+from quire.server.http.event_stream import until_gone
+from quire.server.http.problems import HttpError, decode_problem
+
+
+class VertexRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """Prompts to be continued, as `/generate` takes them, and chats, which have `messages`."""
+
+    instances: list[dict[str, Any]]
+    model: str | None = None
+
+
+class VertexReply(msgspec.Struct, kw_only=True):
+    """The texts, in the order of the instances."""
+
+    predictions: list[str]
+
+
+ROUTES = Routes("generation", takes_any_name=True)
+
+
+@ROUTES.on("POST", "/vertex", response=VertexReply)
+async def vertex(http: Request, asked: VertexRequest) -> Response:
+    """Continues prompts and answers chats, one after the other. For Google's Vertex AI."""
+    context = context_of(http)
+    limits = context.target(asked.model).model.limits
+    limits.check_prompts(len(asked.instances), 1, "instances")
+    size = len(await http.body())
+    instances = await context.pool.run(size, _decoded, asked.instances)
+    unknown = [f"instances.{name}" for one in instances for name in one.unknown]
+    context.ignored_fields.tell(http, unknown)
+    predictions = []
+    for index, one in enumerate(instances):
+        one.body.model = asked.model
+        try:
+            text = await _prediction(http, one.body, f"vertex{index}")
+        except RequestError as error:
+            name = f"instances[{index}].{error.parameter or ''}".rstrip(".")
+            raise RequestError(f"instances[{index}]: {error}", parameter=name) from None
+        if text is None:
+            return Response()
+        predictions.append(text)
+    return json_response(VertexReply(predictions=predictions))
+
+
+def _decoded(instances: list[dict[str, Any]]) -> list[Decoded[Any]]:
+    """Raises HttpError 400 naming the field."""
+    found: list[Decoded[Any]] = []
+    for index, instance in enumerate(instances):
+        kind: type[Any] = ChatRequest if "messages" in instance else TgiRequest
+        try:
+            found.append(body_decoder(kind).decode(msgspec.json.encode(instance)))
+        except msgspec.DecodeError as error:
+            text = str(error)
+            where = f"$.instances[{index}]"
+            text = text.replace("`$", f"`{where}") if "`$" in text else f"{text} - at `{where}`"
+            raise HttpError(decode_problem(msgspec.ValidationError(text))) from None
+    return found
+
+
+async def _prediction(http: Request, asked: TgiRequest | ChatRequest, prefix: str) -> str | None:
+    """The text of one reply; None: the client has left."""
+    if isinstance(asked, ChatRequest):
+        return await _answer(http, asked, prefix)
+    parameters = asked.parameters or TgiParameters()
+    request = completion_request(asked, parameters, stream=False)
+    head = ReplyHead.of(context_of(http), http, request, prefix)
+    with named_as_asked():
+        generation, writer = await begin(
+            http, request, head, completion_prompts, writer_of(asked, parameters)
+        )
+        finals = await until_gone(http, generation.close, generation.final_outputs())
+    return finals and writer.part(finals[0], finals[0].outputs[0]).generated_text
+
+
+async def _answer(http: Request, chat: ChatRequest, prefix: str) -> str | None:
+    for name, neutral in (("stream", (None, False)), ("n", (None, 1))):
+        if getattr(chat, name) not in neutral:
+            raise RequestError(f"{name} must be {neutral[1]}: a chat has one prediction",
+                               parameter=name)  # fmt: skip
+    head = ReplyHead.of(context_of(http), http, chat, prefix)
+    generation, writer = await begin(http, chat, head, chat_prompts, chat_writer)
+    finals = await until_gone(http, generation.close, generation.final_outputs())
+    if finals is None:
+        return None
+    [one] = finals[0].outputs
+    check_end(finals[0], one)
+    return writer.content(one)
