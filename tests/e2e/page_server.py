@@ -32,6 +32,7 @@ class Script:
     is_demo: bool = True
     takes_images: bool = False
     scoring: str | None = None
+    shows_use: bool = True
     adapters: list[str] = field(default_factory=list)
     sampling: dict[str, Any] = field(default_factory=lambda: {"model": {}, "chat": {}})
 
@@ -160,7 +161,11 @@ class _Handler(BaseHTTPRequestHandler):
     def _pictures(self) -> Iterator[str]:
         while not self.server.is_closing.is_set():
             now = time.monotonic() - self.server.started
-            yield json.dumps(live_picture(now, busy=self.server.script.busy))
+            picture = live_picture(now, busy=self.server.script.busy)
+            if not self.server.script.shows_use:
+                facts = {name: picture[name] for name in ("state", "model", "uptime_s")}
+                picture = {**facts, "kv": None, "shows_use": False}
+            yield json.dumps(picture)
             time.sleep(0.1)
 
     def _stream(self, events: Iterator[str]) -> None:

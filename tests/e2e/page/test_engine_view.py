@@ -32,6 +32,15 @@ def test_the_live_view_follows_the_engine(open_page: Any, server: Any) -> None:
     assert page.locator("#pool-tip").inner_text().startswith("Block 0: ")
 
 
+def test_the_view_says_why_a_key_sees_no_figures(open_page: Any, server: Any) -> None:
+    server.script.shows_use = False
+    page = open_page()
+    page.wait_for_selector("#live-note >> text=only the operator's show what runs")
+    assert page.locator("#running").inner_text() == "–"
+    server.script.shows_use = True
+    page.wait_for_selector("#live-note", state="hidden")
+
+
 def test_a_vanished_server_is_noticed(open_page: Any, server: Any) -> None:
     page = open_page()
     server.is_closing.set()

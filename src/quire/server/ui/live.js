@@ -19,7 +19,7 @@ export class LiveView {
     this.samples = [];
     this.abort = null;
     this.model = ""; // the first one
-    const leaves = byId("engine").querySelectorAll("p[id], span[id], dd[id]");
+    const leaves = byId("engine").querySelectorAll("p[id]:not(#live-note), span[id], dd[id]");
     this.atRest = [...leaves].map((node) => [node, node.textContent]);
     document.addEventListener("visibilitychange", () => (document.hidden ? this.pause() : this.run()));
     new ResizeObserver(() => this.redraw()).observe(byId("engine"));
