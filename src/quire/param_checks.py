@@ -29,7 +29,7 @@ _NOT_IN_TRACES = (
 
 def base64_bytes(text: str) -> bytes:
     """Decode base64, which may be divided into lines. Raises ValueError for other characters."""
-    return base64.b64decode("".join(text.split()), validate=True)
+    return base64.b64decode(text.encode("ascii").translate(None, b" \t\r\n"), validate=True)
 
 
 def is_int(value: object) -> bool:

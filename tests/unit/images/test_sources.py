@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+import tracemalloc
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
@@ -17,6 +18,7 @@ from quire.errors import RequestError
 from quire.images.config import ImagesConfig
 from quire.images.fetch import Fetcher, is_public, public_addresses
 from quire.images.sources import ImageSources
+from quire.param_checks import base64_bytes
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -160,3 +162,13 @@ def test_data_urls_hold_base64() -> None:
             sources.read(url)
     with pytest.raises(RequestError, match="HTTP, data or file URL"):
         sources.read("gopher://a.test/")
+
+
+def test_blanks_in_base64_take_no_memory_of_their_own() -> None:
+    text = "AAAA " * 100_000
+    tracemalloc.start()
+    try:
+        assert len(base64_bytes(text)) == 300_000
+        assert tracemalloc.get_traced_memory()[1] < 4 * len(text)
+    finally:
+        tracemalloc.stop()
