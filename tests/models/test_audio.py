@@ -15,7 +15,7 @@ import pytest
 import torch
 import transformers
 from output_bits import bits_of
-from vision_cases import CASES, SOUND_CASES, check_reply
+from vision_cases import CASES, SOUND_CASES, check_prompt, check_reply
 
 from quire import LLM, SamplingParams
 from quire.backends.reference import ReferenceBackend
@@ -93,10 +93,14 @@ def test_tokens_and_logprobs_are_those_of_transformers(
         ]
         outputs = llm.generate(prompts, _PARAMS, use_tqdm=False)
         again = llm.generate(prompts, _PARAMS, use_tqdm=False)
+        of_prompts = llm.generate(
+            prompts, SamplingParams(max_tokens=1, prompt_logprobs=1), use_tqdm=False
+        )
     model = _model(tmp_path)
-    for sounds, output, second in zip(groups, outputs, again, strict=True):
+    for sounds, output, second, told in zip(groups, outputs, again, of_prompts, strict=True):
         given = _values(tmp_path, name, sounds) if sounds else {}
         check_reply(model, output, _NUM_TOKENS, **given)
+        check_prompt(model, told, **given)
         assert second.outputs[0].token_ids == output.outputs[0].token_ids
         if sounds:
             assert second.num_cached_tokens >= 16

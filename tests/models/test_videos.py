@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 import transformers
-from vision_cases import CASES, check_reply
+from vision_cases import CASES, check_prompt, check_reply
 
 Image = pytest.importorskip("PIL.Image")
 
@@ -76,6 +76,9 @@ def test_tokens_and_logprobs_are_those_of_transformers(family: str, tmp_path: Pa
         prompt = {"prompt": text, "multi_modal_data": data, "mm_processor_kwargs": kwargs}
         [output] = llm.generate(prompt, _PARAMS, use_tqdm=False)
         [again] = llm.generate(prompt, _PARAMS, use_tqdm=False)
+        [of_prompt] = llm.generate(
+            prompt, SamplingParams(max_tokens=1, prompt_logprobs=1), use_tqdm=False
+        )
         slower = llm.generate({**prompt, "mm_processor_kwargs": {"fps": 1}}, _PARAMS)[0]
     vision = vision_model(settings)
     assert vision is not None
@@ -94,11 +97,13 @@ def test_tokens_and_logprobs_are_those_of_transformers(family: str, tmp_path: Pa
         tmp_path, dtype=torch.float32, attn_implementation="eager"
     ).eval()
     more = {"second_per_grid_ts": [2 / _FPS]} if family == "qwen2.5-vl" else {}
-    check_reply(
-        model, output, _NUM_TOKENS, mm_token_type_ids=kinds, pixel_values=image_rows,
-        image_grid_thw=torch.tensor([image_grid]), pixel_values_videos=rows,
-        video_grid_thw=torch.tensor([grid]), **more,
-    )  # fmt: skip
+    given: dict[str, Any] = {
+        "mm_token_type_ids": kinds, "pixel_values": image_rows, "pixel_values_videos": rows,
+        "image_grid_thw": torch.tensor([image_grid]), "video_grid_thw": torch.tensor([grid]),
+        **more,
+    }  # fmt: skip
+    check_reply(model, output, _NUM_TOKENS, **given)
+    check_prompt(model, of_prompt, **given)
     assert again.outputs[0].token_ids == output.outputs[0].token_ids
     assert again.num_cached_tokens >= 16
     if family == "qwen3-vl":
