@@ -261,8 +261,9 @@ class ServerArgs:
     By default what one choice of max_model_len tokens with max_logprobs has, and at least 1048576.
     """
     response_store_bytes: int = 256 * MiB
-    """Memory for the responses of /v1/responses that are stored; the oldest make room. 0: none are
-    stored, so that there is no `previous_response_id` and no `background`."""
+    """Memory for the responses of /v1/responses that are stored; the oldest make room, of several
+    API keys those of the key with the most. 0: none are stored, so that there is no
+    `previous_response_id` and no `background`."""
     max_stored_responses: int = 4096
     """Responses that are stored at once."""
     response_store_time: float = 86400.0

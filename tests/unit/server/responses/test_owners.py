@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 import httpx
+import pytest
 
 from .asking import RESPONSES, body_of
 from .test_stored import until_ended
@@ -60,5 +62,35 @@ def test_keys_may_choose_the_same_id(make_scripted: Any) -> None:
         assert (await until_ended(client, "same"))["status"] == "completed"
         assert (await client.delete(f"{RESPONSES}/same")).status_code == 200
         assert len(harness.app.state.response_store) == 1
+
+    harness.run(scenario)
+
+
+@pytest.mark.parametrize(
+    "limits", [{"max_stored_responses": 6}, {"response_store_bytes": 30_000}], ids=str
+)
+def test_one_key_does_not_displace_the_responses_of_others(
+    make_scripted: Any, limits: dict[str, int]
+) -> None:
+    harness = make_scripted("Hello", keys=("mine", "other"), **limits)
+
+    async def scenario(client: httpx.AsyncClient) -> None:
+        mine = [
+            (await client.post(RESPONSES, json=body_of(), headers=MINE)).json()["id"]
+            for _ in range(2)
+        ]
+        for _ in range(40):
+            last = await client.post(RESPONSES, json=body_of(), headers=OTHER)
+            assert last.status_code == 200
+        for one in mine:
+            assert (await client.get(f"{RESPONSES}/{one}", headers=MINE)).status_code == 200
+        last_path = f"{RESPONSES}/{last.json()['id']}"
+        assert (await client.get(last_path, headers=OTHER)).status_code == 200
+        store = harness.app.state.response_store
+        assert len(store) < 40
+        for _ in range(len(store)):
+            await client.post(RESPONSES, json=body_of(), headers=MINE)
+        owners = Counter(key.owner for key in store._kept)
+        assert max(owners.values()) - min(owners.values()) <= 2
 
     harness.run(scenario)

@@ -72,9 +72,9 @@ def _decoded(instances: list[dict[str, Any]]) -> list[Decoded[Any]]:
     """Raises HttpError 400 naming the field."""
     found: list[Decoded[Any]] = []
     for index, instance in enumerate(instances):
-        kind: type[Any] = ChatRequest if "messages" in instance else TgiRequest
+        decoder = body_decoder(ChatRequest if "messages" in instance else TgiRequest)
         try:
-            found.append(body_decoder(kind).decode(msgspec.json.encode(instance)))
+            found.append(decoder.decode(msgspec.json.encode(instance)))
         except msgspec.DecodeError as error:
             text = str(error)
             where = f"$.instances[{index}]"
@@ -95,7 +95,7 @@ async def _prediction(http: Request, asked: TgiRequest | ChatRequest, prefix: st
             http, request, head, completion_prompts, writer_of(asked, parameters)
         )
         finals = await until_gone(http, generation.close, generation.final_outputs())
-    return finals and writer.part(finals[0], finals[0].outputs[0]).generated_text
+    return None if finals is None else writer.part(finals[0], finals[0].outputs[0]).generated_text
 
 
 async def _answer(http: Request, chat: ChatRequest, prefix: str) -> str | None:

@@ -4,7 +4,7 @@ and after."""
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
@@ -144,7 +144,8 @@ class _Kept:
 
 
 class ResponseStore:
-    """Finds an owner's responses by their ids, and their items by theirs."""
+    """Finds an owner's responses by their ids, and their items by theirs. Where room is needed, the
+    owner that has most of it loses its oldest response, so that no owner displaces all others."""
 
     def __init__(self, max_bytes: int, max_responses: int, seconds: float) -> None:
         """`max_bytes` 0: nothing is stored. `seconds`: how long after its last use."""
@@ -154,6 +155,9 @@ class ResponseStore:
         self._seconds = seconds
         self._kept: OrderedDict[ResponseKey, _Kept] = OrderedDict()
         """The least recently used first."""
+        self._num_bytes_of: Counter[bytes] = Counter()
+        self._num_responses_of: Counter[bytes] = Counter()
+        """The last two by owner."""
         self._items: dict[tuple[bytes, str], tuple[StoredItem, int]] = {}
         """Items by owner and id, with the number of responses that contain them."""
         self._timer: asyncio.TimerHandle | None = None
@@ -218,7 +222,7 @@ class ResponseStore:
         self._make_room(response.num_bytes, 1)
         until = asyncio.get_running_loop().time() + self._seconds
         self._kept[response.key] = _Kept(response, until)
-        self.num_bytes += response.num_bytes
+        self._tally(response.owner, response.num_bytes, 1)
         self._count(response.owner, response.given, 1)
         self._set_timer()
 
@@ -262,28 +266,43 @@ class ResponseStore:
 
     def _grow(self, response: StoredResponse, num_bytes: int) -> None:
         response.num_bytes += num_bytes
+        self._tally(response.owner, num_bytes, 0)
+
+    def _tally(self, owner: bytes, num_bytes: int, num_responses: int) -> None:
         self.num_bytes += num_bytes
+        self._num_bytes_of[owner] += num_bytes
+        self._num_responses_of[owner] += num_responses
+        if not self._num_responses_of[owner]:
+            del self._num_bytes_of[owner], self._num_responses_of[owner]
 
     def _make_room(self, num_bytes: int, num_responses: int) -> None:
         self._drop_expired()
-        while self._is_over(num_bytes, num_responses):
-            oldest = next((one for one in self._kept.values() if not one.response.is_running), None)
+        while True:
+            if self.num_bytes + num_bytes > self._max_bytes:
+                shares = self._num_bytes_of
+            elif len(self._kept) + num_responses > self._max_responses:
+                shares = self._num_responses_of
+            else:
+                return
+            owners = sorted(shares, key=lambda owner: -shares[owner])
+            oldest = next(filter(None, map(self._oldest_of, owners)), None)
             if oldest is None:
                 raise CapacityError(
                     "The server is at its limit: the responses that are being made fill the store "
                     f"({self._limits()}). Try again later, or with store=false."
                 )
-            self._drop(oldest.response.key)
+            self._drop(oldest)
 
-    def _is_over(self, num_bytes: int, num_responses: int) -> bool:
-        return (
-            self.num_bytes + num_bytes > self._max_bytes
-            or len(self._kept) + num_responses > self._max_responses
-        )
+    def _oldest_of(self, owner: bytes) -> ResponseKey | None:
+        """The least recently used response of an owner that is not being made."""
+        for key, kept in self._kept.items():
+            if key.owner == owner and not kept.response.is_running:
+                return key
+        return None
 
     def _drop(self, key: ResponseKey) -> None:
         response = self._kept.pop(key).response
-        self.num_bytes -= response.num_bytes
+        self._tally(key.owner, -response.num_bytes, -1)
         self._count(key.owner, response.items, -1)
 
     def _count(self, owner: bytes, items: Sequence[StoredItem], change: int) -> None:

@@ -33,7 +33,7 @@ _HOSTED_INCLUDES = (
 REFUSED: dict[str, tuple[tuple[object, ...], str]] = {
     "conversation": ((None,), "continue a response with previous_response_id"),
     "prompt": ((None,), "prompts cannot be stored: send the text as instructions and input"),
-    "context_management": ((None, []), "send the items that the model should get"),
+    "context_management": ((None, []), "shorten a conversation with /v1/responses/compact"),
     "previous_input_messages": ((None, []), "send them as items of the input"),
     "enable_response_messages": ((None, False), "/v1/responses/{id}/input_items has the input"),
     "kv_transfer_params": ((None, {}), "prompts and replies are computed in one place"),
