@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from quire.chat.async_renderer import AsyncChatRenderer
+from quire.chat.templates import ChatTemplates
 from server.conftest import MakeHarness, MakeScripted
 
 from .test_requests import ANSWER, CALL, OUTPUT, REASONING, messages_of
@@ -77,6 +79,34 @@ def test_the_model_is_shown_the_summary_as_its_own_text() -> None:
     user = {"role": "user", "content": "Hi"}
     shown = {"role": "assistant", "content": f"Summary of the conversation so far:\n\n{SAID}"}
     assert messages_of(user, compaction(), user) == [user, shown, user]
+    parts = [{"type": "input_text", "text": "A"}, {"type": "input_text", "text": "B"}]
+    more = {"role": "user", "content": parts}
+    found = messages_of(user, more, user, compaction(), more)
+    assert [one["role"] for one in found] == ["user", "assistant", "user"]
+    texts = [one if isinstance(one, str) else one["text"] for one in found[0]["content"]]
+    assert texts == ["Hi", "A", "B", "Hi"]
+
+
+ALTERNATING = """{% for message in messages %}
+{% if (message.role == 'user') != (loop.index0 % 2 == 0) %}{{ raise_exception('roles must alternate') }}{% endif %}{{ message.content }}|{% endfor %}"""
+
+
+def test_templates_whose_turns_alternate_work(make_scripted: MakeScripted) -> None:
+    harness = make_scripted(SAID)
+    roles = harness.model.engine.tokenizer.roles
+    harness.model.chat = AsyncChatRenderer(ChatTemplates({"default": ALTERNATING}, roles))
+    user = {"role": "user", "content": "Hi"}
+    more = {"role": "user", "content": [{"type": "input_text", "text": "Go on."}]}
+    for items in ([user], [user, ANSWER], [user, ANSWER, more]):
+        reply = harness.post(PATH, {"model": "tiny", "input": items})
+        assert reply.status_code == 200, reply.text
+        output = reply.json()["output"]
+        asked = [one["content"][0]["text"] for one in output[:-1]]
+        assert asked == ["Hi", "Go on."][: len(output) - 1]
+        for path in ("/v1/responses", PATH):
+            reply = harness.post(path, {"model": "tiny", "input": [*output, more]})
+            assert reply.status_code == 200, reply.text
+    harness.model.chat.close()
 
 
 @pytest.mark.parametrize(

@@ -14,9 +14,14 @@ from starlette.responses import Response
 
 from quire.errors import RequestError
 from quire.server.apis.endpoint import Routes
-from quire.server.apis.responses.input.messages import input_items, restored
+from quire.server.apis.responses.input.messages import (
+    input_items,
+    kept_item,
+    kind_of,
+    restored,
+)
 from quire.server.apis.responses.input.summaries import content_of
-from quire.server.apis.responses.schema.items import Item, OutputItem, OutputMessage
+from quire.server.apis.responses.schema.items import Item, ItemPart, OutputItem, OutputMessage
 from quire.server.apis.responses.schema.reply import ResponseUsage
 from quire.server.apis.responses.schema.request import ResponsesRequest
 
@@ -60,9 +65,10 @@ async def compact(http: Request, request: CompactRequest) -> CompactedResponse |
     items = [] if request.input in (None, []) and has_history else input_items(request.input)
     if not items and not has_history:
         raise RequestError("the input must not be empty", parameter="input")
+    last = [item for item in items[-1:] if kind_of(item) == "message" and item.role == "user"]
     asked = msgspec.structs.replace(
         request,
-        input=[*items, Item(type="message", role="user", content=_INSTRUCTION)],
+        input=[*items[: len(items) - len(last)], _with_instruction(*last)],
         store=False,
         text=None,
         tool_choice="none" if request.tools else None,
@@ -73,7 +79,8 @@ async def compact(http: Request, request: CompactRequest) -> CompactedResponse |
     if found is None:
         return Response()
     response, given = found
-    kept = [item for item in restored(given[:-1]) if item.role in _KEPT_ROLES]
+    before = [*given[:-1], *map(kept_item, last)]
+    kept = [item for item in restored(before) if item.role in _KEPT_ROLES]
     summary = _summary(response.output, is_whole=response.status == "completed")
     end = Item(type="compaction", id="cmp_" + response.id.removeprefix("resp_"),
                encrypted_content=content_of(summary))  # fmt: skip
@@ -81,6 +88,15 @@ async def compact(http: Request, request: CompactRequest) -> CompactedResponse |
     return CompactedResponse(
         id=response.id, created_at=int(time.time()), output=[*kept, end], usage=response.usage
     )
+
+
+def _with_instruction(last: Item | None = None) -> Item:
+    """The message that asks for a summary. It begins with the user's last message if that has no
+    answer, because the templates of some models refuse two messages of the user in a row."""
+    content = [] if last is None else last.content or []
+    parts = [ItemPart(type="input_text", text=content)] if isinstance(content, str) else content
+    asked = ItemPart(type="input_text", text=_INSTRUCTION)
+    return Item(type="message", role="user", content=[*parts, asked])
 
 
 def _summary(output: list[OutputItem], *, is_whole: bool) -> str:

@@ -61,6 +61,7 @@ def chat_messages(instructions: str | None, items: Iterable[Item]) -> list[ChatM
             )
         elif kind == "compaction":
             summary = summary_of(item.encrypted_content)
+            _join_users(messages)
             messages.append(ChatMessage(role="assistant", content=summary))
         else:
             raise _wrong(
@@ -112,6 +113,20 @@ def _add_message(messages: list[ChatMessage], item: Item) -> None:
         last.content = content
     else:
         messages.append(ChatMessage(role=item.role, content=content))
+
+
+def _join_users(messages: list[ChatMessage]) -> None:
+    """Makes one message of the user's last ones: the templates of some models refuse messages of
+    the user one after the other, and a compaction leaves only those."""
+    first = len(messages)
+    while first and messages[first - 1].role == "user":
+        first -= 1
+    if len(messages) - first > 1:
+        parts = list[str | ContentPart]()
+        for message in messages[first:]:
+            content = message.content or ""
+            parts += [content] if isinstance(content, str) else content
+        messages[first:] = [ChatMessage(role="user", content=parts)]
 
 
 def _is_reasoning_alone(message: ChatMessage) -> bool:
