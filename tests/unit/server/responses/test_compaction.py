@@ -88,7 +88,8 @@ def test_the_model_is_shown_the_summary_as_its_own_text() -> None:
 
 
 ALTERNATING = """{% for message in messages %}
-{% if (message.role == 'user') != (loop.index0 % 2 == 0) %}{{ raise_exception('roles must alternate') }}{% endif %}{{ message.content }}|{% endfor %}"""
+{% if (message.role == 'user') != (loop.index0 % 2 == 0) %}
+{{ raise_exception('roles must alternate') }}{% endif %}{{ message.content }}|{% endfor %}"""
 
 
 def test_templates_whose_turns_alternate_work(make_scripted: MakeScripted) -> None:
