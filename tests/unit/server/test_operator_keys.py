@@ -22,7 +22,7 @@ OPERATOR, TENANT = "operator-key", "tenant-key"
 KEYS = (OPERATOR, TENANT)
 SHARED = {
     "/metrics", "/load", "/slots", "/kv_event_sources", "/kv", "/kv/pin",
-    "/v1/load_lora_adapter", "/v1/unload_lora_adapter",
+    "/v1/load_lora_adapter", "/v1/unload_lora_adapter", "/adapters", "/adapters/{name}",
     "/v1/models/load", "/models/load", "/v1/models/unload", "/models/unload",
     "/api/pull", "/api/copy", "/api/delete",
     "/sleep", "/wake_up", "/is_sleeping", "/release_kv_cache_memory", "/pause", "/resume",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -182,7 +181,7 @@ def named_as_asked() -> Iterator[None]:
             raise
         message = str(error)
         if name not in ("prompt", "input_tokens"):  # also words
-            message = re.sub(rf"\b{name}(\.\w+)?\b", _NAMES[name], message)
+            message = message.replace(error.parameter or name, _NAMES[name])
         raise RequestError(message, parameter=_NAMES[name], value=error.value) from None
 
 
