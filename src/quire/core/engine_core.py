@@ -16,9 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 from quire import env
 from quire.config.records import EngineConfig
-from quire.core.adapters.commands import adapter_commands
-from quire.core.adapters.gate import AdapterGate
-from quire.core.adapters.manager import failure_of
+from quire.core.adapters.stages import AdapterStages, adapter_commands
+from quire.core.admission import Admission, Stage, refusal_of
 from quire.core.event_publisher import EventPublisher
 from quire.core.images.encoder import image_manager
 from quire.core.images.manager import ImageManager
@@ -77,13 +76,13 @@ _ENGINES_OWN = frozenset(
 )
 """Worker methods that only the engine may call. Called by `collective_rpc`, they would damage
 running requests."""
-_GRAMMAR_WAIT_S = 0.01
-"""Seconds that a step waits for a grammar if there is nothing else to do."""
+_IDLE_WAIT_S = 0.01
+"""Seconds that a step waits for a grammar or an adapter if there is nothing else to do."""
 _SHARE_FOR_MASKS = 0.02
 """Share of a step's time that the next step may wait for masks."""
-_SHARE_FOR_IMAGES = 0.3
+_SHARE_FOR_ENCODER = 0.3
 """Share of the time of a step without prompts that the encoder of images has between two steps."""
-_IMAGES_ALONE_S = 0.1
+_ENCODER_ALONE_S = 0.1
 """Seconds that the encoder has if no request waits for its next token."""
 
 
@@ -131,11 +130,15 @@ class EngineCore:
         # Their threads hold no reference to the core, so dropping the core ends them.
         weakref.finalize(self, _abandon, store, self._publisher).atexit = False
         self._memory_ahead = MemoryAhead(config, kv.pool, BlockWriter(self.executor))
-        self._images = image_manager(config, self.executor)
-        self._adapters = AdapterGate(config, self.executor)
-        released = partial(_forget, self._memory_ahead, self._images)
+        images = image_manager(config, self.executor)
+        adapters = AdapterStages.of(config, self.executor)
+        stages: list[Stage] = [one for one in (images, *adapters) if one is not None]
+        self._admission = admission = Admission(stages)
         self._pause = pause = EnginePause(
-            self.scheduler, self.executor, self._adapters.settle, released
+            self.scheduler,
+            self.executor,
+            admission.settle,
+            partial(_forget, self._memory_ahead, admission),
         )
         self._profiler = profiler = EngineProfiler(
             config.observability.profiler, partial(_record_ranks, self.executor)
@@ -155,8 +158,8 @@ class EngineCore:
             "release_kv_cache_memory": pause.release_kv_cache_memory,
             "start_profile": profiler.start,
             "stop_profile": profiler.stop,
-            "reset_encoder_cache": _no_cache if self._images is None else self._images.cache.clear,
-            **adapter_commands(self._adapters, pause.check_weights),
+            "reset_encoder_cache": partial(_reset_encoder_cache, images),
+            **adapter_commands(adapters, pause.check_weights),
         }
         if store is not None:
             of_store = StoreCommands(kv, store)
@@ -191,12 +194,10 @@ class EngineCore:
         if self._transfers is not None and not self._pause.is_frozen:
             self._transfers.advance(may_wait=self._is_idle)
         late: list[EngineCoreOutput] = []
-        if self._adapters.is_active and not self._pause.is_sleeping():
-            late = self._take_adapter_news()
-        if self._images is not None and self._images.num_waiting and not self._pause.is_sleeping():
-            late += self._take_image_news(self._images)
+        if self._admission.is_active and not self._pause.is_sleeping():
+            late = self._admit()
         if self.structured_outputs.num_requests:
-            late += self._take_grammar_news(_GRAMMAR_WAIT_S if self._is_idle else 0.0)
+            late += self._take_grammar_news(_IDLE_WAIT_S if self._is_idle else 0.0)
         self._submit_plans()
         self._is_idle = not submitted
         outputs = self._collect(submitted.popleft()) if submitted else scheduler.snapshot()
@@ -206,13 +207,9 @@ class EngineCore:
             outputs.stats.kv_store = self._transfers.take_stats(is_last=is_last)
         if self.structured_outputs.num_requests:
             self._follow_grammars(outputs)
-        self._adapters.release_ended(scheduler.states.by_id)
+        self._admission.release_ended(scheduler.states.by_id)
         if outputs.stats is not None:
-            outputs.stats.num_waiting += self._adapters.num_waiting
-        if self._images is not None and outputs.stats is not None:
-            outputs.stats.num_waiting += self._images.num_waiting
-            cache = self._images.cache
-            outputs.stats.mm_cache = (cache.num_queries, cache.num_hits)
+            self._admission.report(outputs.stats)
         self._flush_events()
         if not scheduler.has_unfinished_requests() and scheduler.kv.pool.num_held:
             raise IntegrityError("the engine is idle and KV blocks are still held")
@@ -240,31 +237,21 @@ class EngineCore:
             except Exception as error:  # handled when this plan is collected, after earlier plans
                 submitted[-1].error = error
 
-    def _take_adapter_news(self) -> list[EngineCoreOutput]:
-        """Queues the requests whose adapters are in memory. Returns outputs of requests that
+    def _admit(self) -> list[EngineCoreOutput]:
+        """Queues the requests that have all that they need. Returns outputs of requests that
         failed."""
-        is_idle = self._is_idle and not self.scheduler.has_unfinished_requests()
-        news = self._adapters.advance(_GRAMMAR_WAIT_S if is_idle else 0.0)
-        for request in news.ready:
+        scheduler, compute_s, wait_s = self.scheduler, _ENCODER_ALONE_S, 0.0
+        if any(one.is_generating for one in scheduler.states.running):
+            compute_s = _SHARE_FOR_ENCODER * scheduler.pacing.costs.generating_s
+        if self._is_idle and not scheduler.has_unfinished_requests():
+            wait_s = _IDLE_WAIT_S
+        passed = self._admission.advance(compute_s, wait_s)
+        for request in passed.ready:
             try:
                 self._queue(request)
             except RequestError as error:
-                news.failed.append(failure_of(request, str(error)))
-        return news.failed
-
-    def _take_image_news(self, images: ImageManager) -> list[EngineCoreOutput]:
-        """Encodes a part of the waiting pictures, and queues the requests whose pictures are
-        encoded. Returns outputs of requests that failed."""
-        seconds = _IMAGES_ALONE_S
-        if any(one.is_generating for one in self.scheduler.states.running):
-            seconds = _SHARE_FOR_IMAGES * self.scheduler.pacing.costs.generating_s
-        news = images.advance(seconds)
-        for request in news.ready:
-            try:
-                self._queue_or_wait(request)
-            except RequestError as error:
-                news.failed.append(failure_of(request, str(error)))
-        return news.failed
+                passed.failed.append(refusal_of(request, str(error)))
+        return passed.failed
 
     def _take_grammar_news(self, timeout_s: float) -> list[EngineCoreOutput]:
         """Lets requests start or continue if their grammars or masks are ready; ends requests whose
@@ -337,22 +324,12 @@ class EngineCore:
         return not is_prepared or self._memory_ahead.is_wanted()
 
     def add_request(self, request: EngineCoreRequest) -> None:
-        """Queues a request, or lets it wait for its adapter. Raises RequestError if it could never
-        run."""
+        """Queues a request, or lets it wait for what it needs. Raises RequestError if it could
+        never run."""
         self._is_idle = False
-        if self._images is not None and self._images.has(request.request_id):
-            raise RequestError(f"a request with id {request.request_id!r} is being served already")
-        if request.images:
-            if self._images is None:
-                raise RequestError("this engine takes no images and no audio")
-            self._images.add(request)
-            return
-        self._queue_or_wait(request)
-
-    def _queue_or_wait(self, request: EngineCoreRequest) -> None:
-        if self._adapters.has(request.request_id):
-            raise RequestError(f"a request with id {request.request_id!r} is being served already")
-        if not self._adapters.add(request):
+        if request.images and self.config.model.images is None:
+            raise RequestError("this engine takes no images and no audio")
+        if not self._admission.add(request):
             self._queue(request)
 
     def _queue(self, request: EngineCoreRequest) -> None:
@@ -382,18 +359,14 @@ class EngineCore:
         for request_id in request_ids:
             self.scheduler.abort_request(request_id)
             self.structured_outputs.forget(request_id)
-            self._adapters.abort(request_id)
-            if self._images is not None:
-                self._images.abort(request_id)
-        self._adapters.release_ended(self.scheduler.states.by_id)
+            self._admission.abort(request_id)
+        self._admission.release_ended(self.scheduler.states.by_id)
         self._flush_events()
 
     def has_unfinished_requests(self) -> bool:
         """Whether a step is needed: requests may run, or plans are to be collected."""
-        num_waiting = self._adapters.num_waiting
-        if self._images is not None:
-            num_waiting += self._images.num_waiting
-        return self._pause.is_busy() or (num_waiting > 0 and not self._pause.is_sleeping())
+        is_awaited = self._admission.num_waiting > 0 and not self._pause.is_sleeping()
+        return self._pause.is_busy() or is_awaited
 
     def progress(self) -> int | None:
         """A number that changes while a step advances; None if it is not counted. Any thread."""
@@ -406,7 +379,7 @@ class EngineCore:
             self._transfers.close()
         if self._publisher is not None:
             self._publisher.close()
-        self._adapters.shutdown()
+        self._admission.shutdown()
         self.executor.shutdown()
 
     def _flush_events(self) -> None:
@@ -415,15 +388,16 @@ class EngineCore:
             events.flush()
 
 
-def _no_cache() -> None:
-    """The engine has no image encoder, so nothing is cached of it."""
+def _reset_encoder_cache(images: ImageManager | None) -> None:
+    """Drops the rows of pictures that are kept; None: the engine has no encoder."""
+    if images is not None:
+        images.cache.clear()
 
 
-def _forget(memory: MemoryAhead, images: ImageManager | None) -> None:
+def _forget(memory: MemoryAhead, admission: Admission) -> None:
     """Memory of the workers was released, or the weights are new."""
     memory.forget()
-    if images is not None:
-        images.forget()
+    admission.forget()
 
 
 def _reset_prefix_cache(

@@ -57,10 +57,10 @@ def test_a_version_that_is_loaded_again_is_not_dropped() -> None:
     manager = manager_of(worker, 100)
     manager.add(request_of("r", LoRARequest("mine", 1, "first")))
     manager.advance()
-    [ready] = manager.advance(10).ready
+    [ready] = manager.advance(wait_s=10).ready
     assert ready.adapter == "first"
     load(manager, "second", "a")
-    manager.advance(10)
+    manager.advance(wait_s=10)
     assert worker.loaded == {"first", "second"}  # the request uses the first
     worker.may_end.clear()
     worker.has_read.clear()
@@ -68,7 +68,7 @@ def test_a_version_that_is_loaded_again_is_not_dropped() -> None:
     assert worker.has_read.wait(60)
     manager.release_ended(())
     worker.may_end.set()
-    manager.advance(10)
+    manager.advance(wait_s=10)
     assert manager.load_result("b") == {"digest": "first", "is_new": True}
     assert worker.loaded == {"first"}
     assert manager.ids() == [1]
@@ -84,7 +84,7 @@ def test_a_load_that_is_asked_for_does_not_wait_for_a_stream_of_requests() -> No
     load(manager, "asked", "ticket")
     for number in range(1, 5):
         manager.add(request_of(str(number), LoRARequest(f"a{number}", 2 + number, str(number))))
-        manager.advance(10)
+        manager.advance(wait_s=10)
         manager.release_ended(())
     assert manager.has("4"), "requests wait in each step"
     assert manager.load_result("ticket") is not None
@@ -98,9 +98,9 @@ def test_adapters_of_urgent_requests_are_loaded_first() -> None:
         request.priority = -number
         manager.add(request)
     manager.advance()
-    assert [one.request_id for one in manager.advance(10).ready] == ["urgent"]
-    assert not manager.advance(0.01).ready
+    assert [one.request_id for one in manager.advance(wait_s=10).ready] == ["urgent"]
+    assert not manager.advance(wait_s=0.01).ready
     manager.release_ended(())
     manager.advance()
-    assert [one.request_id for one in manager.advance(10).ready] == ["low"]
+    assert [one.request_id for one in manager.advance(wait_s=10).ready] == ["low"]
     manager.shutdown()

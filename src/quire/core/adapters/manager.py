@@ -19,9 +19,10 @@ from quire.adapters import AnyAdapterRequest
 from quire.adapters.config import AdapterLimits
 from quire.core.adapters.kinds import AdapterKind
 from quire.core.adapters.residents import Residents
+from quire.core.admission import Passed, Stage, refusal_of
 from quire.errors import QuireError, RequestError
 from quire.log import get_logger
-from quire.protocol import EngineCoreOutput, EngineCoreRequest
+from quire.protocol import EngineCoreRequest
 from quire.system.thread_states import be_nice
 
 logger = get_logger(__name__)
@@ -59,27 +60,8 @@ class _Load:
         return (own.adapter_id, own.path) == (request.adapter_id, request.path)
 
 
-def failure_of(request: EngineCoreRequest, message: str) -> EngineCoreOutput:
-    """The output of a request that cannot run because of what it asks for."""
-    return EngineCoreOutput(
-        request_id=request.request_id,
-        finish_reason="error",
-        error=message,
-        is_unmet=True,
-        parameter="model",
-    )
-
-
-@dataclass(slots=True)
-class AdapterNews:
-    """Waiting requests that became ready or failed."""
-
-    ready: list[EngineCoreRequest] = field(default_factory=list)
-    failed: list[EngineCoreOutput] = field(default_factory=list)
-
-
-class AdapterManager:
-    """The adapters of one kind. Owned by the engine core's thread."""
+class AdapterManager(Stage):
+    """The adapters of one kind."""
 
     def __init__(
         self,
@@ -87,14 +69,11 @@ class AdapterManager:
         limits: AdapterLimits,
         level_of: Callable[[EngineCoreRequest], float] = lambda _: 0,
     ) -> None:
-        """`level_of`: requests of a lower level go first."""
+        super().__init__(level_of)
         self._kind = kind
-        self._level_of = level_of
         self._residents = Residents(limits, kind.drop)
         self._current: dict[int, _Version] = {}
         """By number of the adapter."""
-        self._waiting: dict[str, EngineCoreRequest] = {}
-        """Requests whose adapters are not in memory, in order of arrival."""
         self._asked: list[_Load] = []
         """Loads that commands have asked for, in order."""
         self._load: _Load | None = None
@@ -102,45 +81,27 @@ class AdapterManager:
         self._unnamed: list[str] = []
         """Versions to be dropped when the load under way has ended."""
         self._results: dict[str, dict[str, Any]] = {}
-        self._news = AdapterNews()
+        self._news = Passed()
         """Result of the next `advance`."""
         self._threads = ThreadPoolExecutor(1, "quire-adapters", be_nice, (_NICENESS,))
 
     @property
-    def num_waiting(self) -> int:
-        """Number of requests that wait for an adapter."""
-        return len(self._waiting)
-
-    @property
     def is_active(self) -> bool:
-        """Whether `advance` has something to do."""
         return bool(self._waiting or self._asked or self._load or self._news.failed)
 
-    def is_named_by(self, request: EngineCoreRequest) -> bool:
-        """Whether the request has an adapter of this kind."""
+    def is_needed_by(self, request: EngineCoreRequest) -> bool:
         return self._kind.of(request) is not None
 
-    def add(self, request: EngineCoreRequest) -> None:
-        """Lets a request wait for its adapter; `advance` returns it."""
-        self._waiting[request.request_id] = request
-
-    def abort(self, request_id: str) -> None:
-        """Forgets a waiting request; unknown ids are ignored."""
-        self._waiting.pop(request_id, None)
-
-    def has(self, request_id: str) -> bool:
-        """Whether a request waits for its adapter."""
-        return request_id in self._waiting
-
-    def advance(self, timeout_s: float = 0.0) -> AdapterNews:
-        """Takes in a load that is done, begins the next one, and returns the requests that may
-        start or that have failed. Waits up to `timeout_s` for a load."""
-        self._finish_load(timeout_s)
+    def advance(self, compute_s: float = 0.0, wait_s: float = 0.0) -> Passed:
+        """Takes in a load that is done, begins the next one, and returns the requests that may go
+        on or have failed."""
+        del compute_s
+        self._finish_load(wait_s)
         # First, because there may always be requests that need a load.
         self._begin_asked()
-        news, self._news = self._news, AdapterNews()
+        news, self._news = self._news, Passed()
         is_full = False
-        for request in sorted(self._waiting.values(), key=self._level_of):
+        for request in self._in_order():
             adapter = self._kind.of(request)
             version = None if adapter is None else self._resident(adapter)
             if adapter is not None and version is None:
@@ -153,19 +114,17 @@ class AdapterManager:
                 try:
                     request = self._kind.prepared(request, version.found)
                 except RequestError as error:
-                    news.failed.append(failure_of(request, str(error)))
+                    news.failed.append(refusal_of(request, str(error)))
                     continue
                 self._residents.use(version.digest, request.request_id)
             news.ready.append(request)
         return news
 
     def settle(self) -> None:
-        """Waits for the load under way; `advance` takes it in."""
         if self._load is not None and self._load.future is not None:
             wait_for([self._load.future])
 
     def release_ended(self, unfinished: Container[str]) -> None:
-        """Releases the adapters of requests that have ended."""
         for request_id in self._residents.ended(unfinished):
             digest = self._residents.release(request_id)
             if digest is not None:
@@ -219,7 +178,6 @@ class AdapterManager:
         return True
 
     def shutdown(self) -> None:
-        """Ends the thread. Idempotent."""
         self._threads.shutdown(wait=True, cancel_futures=True)
 
     def _resident(self, request: AnyAdapterRequest) -> _Version | None:
@@ -287,7 +245,7 @@ class AdapterManager:
             adapter = self._kind.of(request)
             if adapter is not None and load.is_for(adapter):
                 del self._waiting[request.request_id]
-                self._news.failed.append(failure_of(request, message))
+                self._news.failed.append(refusal_of(request, message))
 
     def _drop_unnamed(self, digest: str) -> None:
         """Drops a version that no number means any more, unless requests use it. While a load is

@@ -14,11 +14,12 @@ from typing import Protocol
 import msgspec
 import numpy as np
 
+from quire.core.admission import Passed, Stage
 from quire.errors import BackendError
 from quire.images.cache import PictureCache
 from quire.kvcache.hashing import tenant_of
 from quire.log import get_logger
-from quire.protocol import EngineCoreOutput, EngineCoreRequest
+from quire.protocol import EngineCoreOutput, EngineCoreRequest, SchedulerStats
 from quire.protocol.images import ImageInput
 from quire.protocol.input_rows import InputRows
 
@@ -50,16 +51,8 @@ class _Picture:
     """Whether the encoder has the next tile."""
 
 
-@dataclass(slots=True)
-class ImageNews:
-    """Waiting requests that became ready or failed."""
-
-    ready: list[EngineCoreRequest] = field(default_factory=list)
-    failed: list[EngineCoreOutput] = field(default_factory=list)
-
-
-class ImageManager:
-    """Owned by the engine core's thread."""
+class ImageManager(Stage):
+    """Encodes the pictures of waiting requests."""
 
     def __init__(
         self,
@@ -67,12 +60,9 @@ class ImageManager:
         cache: PictureCache[bytes],
         level_of: Callable[[EngineCoreRequest], float] = lambda _: 0,
     ) -> None:
-        """`level_of`: requests of a lower level go first."""
+        super().__init__(level_of)
         self.cache = cache
         self._encoder = encoder
-        self._level_of = level_of
-        self._waiting: dict[str, EngineCoreRequest] = {}
-        """Requests whose pictures are not encoded, in order of arrival."""
         self._rows: dict[str, dict[bytes, bytes]] = {}
         """By request, the rows of its pictures that are there."""
         self._current: _Picture | None = None
@@ -80,39 +70,35 @@ class ImageManager:
         self._interrupted: dict[bytes, _Picture] = {}
         """By digest, pictures that others have passed; their tiles that are done are kept."""
 
-    @property
-    def num_waiting(self) -> int:
-        """Number of requests that wait for their pictures."""
-        return len(self._waiting)
+    def is_needed_by(self, request: EngineCoreRequest) -> bool:
+        return bool(request.images)
 
     def add(self, request: EngineCoreRequest) -> None:
-        """Lets a request wait; `advance` returns it."""
-        self._waiting[request.request_id] = request
+        super().add(request)
         self._rows[request.request_id] = {}
 
     def abort(self, request_id: str) -> None:
-        """Forgets a waiting request; unknown ids are ignored."""
-        self._waiting.pop(request_id, None)
+        super().abort(request_id)
         self._rows.pop(request_id, None)
 
-    def has(self, request_id: str) -> bool:
-        """Whether a request waits for its pictures."""
-        return request_id in self._waiting
+    def report(self, stats: SchedulerStats) -> None:
+        stats.mm_cache = (self.cache.num_queries, self.cache.num_hits)
 
     def forget(self) -> None:
-        """Drops all rows: the weights of the encoder may be new. Pictures begin again."""
+        """Drops all rows; pictures begin again."""
         self.cache.clear()
         self._current = None
         self._interrupted.clear()
         for rows in self._rows.values():
             rows.clear()
 
-    def advance(self, seconds: float) -> ImageNews:
-        """Encodes for about `seconds`, if a picture waits. Returns the requests that may start, and
-        those whose pictures cannot be encoded."""
-        news, end = ImageNews(), time.perf_counter() + seconds
+    def advance(self, compute_s: float = 0.0, wait_s: float = 0.0) -> Passed:
+        """Encodes for about `compute_s`. Returns the requests that may go on, and those whose
+        pictures cannot be encoded."""
+        del wait_s
+        news, end = Passed(), time.perf_counter() + compute_s
         may_encode = True
-        for request in sorted(self._waiting.values(), key=self._level_of):
+        for request in self._in_order():
             try:
                 while (image := self._next_missing(request)) is not None and may_encode:
                     self._encode(request, image, max(0.0, end - time.perf_counter()))
