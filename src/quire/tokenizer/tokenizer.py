@@ -125,24 +125,28 @@ class Tokenizer:
     def encode_pair(self, first: str, second: str) -> EncodedPair:
         """The ids of two texts with the special tokens around them. Raises RequestError as `encode`
         does."""
-        with library_errors(_no_ids):
-            [found] = self.backend.encode_batch([(first, second)])
+        [found] = self._encodings([(first, second)])
         types = found.type_ids if self._gives_types else [0] * len(found.ids)
         return EncodedPair(found.ids, types)
 
     def beginning(self, text: str, num_tokens: int) -> str:
         """The text of its first `num_tokens` tokens, without special ones."""
-        with library_errors(_no_ids):
-            [found] = self.backend.encode_batch([text], add_special_tokens=False)
+        [found] = self._encodings([text], add_special_tokens=False)
         offsets = found.offsets
         return text if len(offsets) <= num_tokens else text[: offsets[num_tokens - 1][1]]
 
     def ending(self, text: str, num_tokens: int) -> str:
         """The text of its last `num_tokens` tokens, without special ones."""
-        with library_errors(_no_ids):
-            [found] = self.backend.encode_batch([text], add_special_tokens=False)
+        [found] = self._encodings([text], add_special_tokens=False)
         offsets = found.offsets
         return text if len(offsets) <= num_tokens else text[offsets[-num_tokens][0] :]
+
+    def _encodings(
+        self, inputs: Sequence[str | tuple[str, str]], *, add_special_tokens: bool = True
+    ) -> list[tokenizers.Encoding]:
+        """Encodings with types and offsets. The library's `encode` would hold the GIL."""
+        with library_errors(_no_ids):
+            return self.backend.encode_batch(list(inputs), add_special_tokens=add_special_tokens)
 
     @property
     def truncation_side(self) -> Literal["left", "right"]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -167,3 +169,25 @@ def test_ids_that_are_no_tokens_decode_to_nothing(
     strange = [-1, ours.max_token_id + 1, 2**31, 2**32, 2**70]
     assert ours.decode([*strange, *ids, *strange]) == ours.decode(ids)
     assert [ours.id_to_token(token_id) for token_id in strange] == [None] * 5
+
+
+def test_other_threads_run_while_texts_are_encoded() -> None:
+    """Also while types and offsets are found: a pattern of a checkpoint can take seconds."""
+    rust = tokenizers.Tokenizer(tokenizers.models.BPE({"a": 0, "b": 1}, []))
+    rust.pre_tokenizer = tokenizers.pre_tokenizers.Split(
+        tokenizers.Regex("(a+)+$"), behavior="isolated"
+    )
+    tokenizer, text = Tokenizer(rust, {}), ("a" * 18 + "b") * 40
+    for work in (
+        lambda: tokenizer.encode(text),
+        lambda: tokenizer.encode_pair(text, "a"),
+        lambda: tokenizer.beginning(text, 5),
+        lambda: tokenizer.ending(text, 5),
+    ):
+        thread = threading.Thread(target=work)
+        turns = 0
+        thread.start()
+        while thread.is_alive():
+            turns += 1
+            time.sleep(0.005)
+        assert turns > 8
