@@ -102,10 +102,12 @@ def unigram(keys: Keys, tokens: list[str]) -> Json:
 
 
 def _bytes(keys: Keys, value: Any) -> bytes:
-    try:
-        return bytes(value)
-    except (TypeError, ValueError):
-        raise keys.error("tokenizer.ggml.precompiled_charsmap", "a list of bytes") from None
+    # bytes() of a number would be as many zeros.
+    if not isinstance(value, list) or not all(
+        isinstance(one, int) and -128 <= one < 256 for one in value
+    ):
+        raise keys.error("tokenizer.ggml.precompiled_charsmap", "a list of bytes")
+    return bytes(one & 255 for one in value)
 
 
 def _special(keys: Keys, tokens: list[str], role: str, usual: str) -> str:
