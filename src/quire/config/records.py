@@ -20,6 +20,7 @@ from quire.config.quantization import Quantization
 from quire.config.ranks import Rank
 from quire.config.speculation import SpeculationConfig
 from quire.images.config import ImagesConfig
+from quire.params import ForbiddenTokens
 from quire.reasoning.marks import ReasoningMarks
 from quire.redaction import shown
 from quire.structured.config import StructuredOutputsConfig
@@ -64,8 +65,8 @@ class ModelConfig:
     weights: WeightSource = "checkpoint"
     default_sampling_params: Mapping[str, Any] = field(default_factory=dict)
     """From generation_config.json, for parameters that a request does not set."""
-    never_generated: tuple[list[int], ...] = ()
-    """Sequences of tokens that generation_config.json forbids in every reply."""
+    never_generated: ForbiddenTokens = field(default_factory=ForbiddenTokens)
+    """Tokens that generation_config.json forbids in every reply."""
     max_output_tokens: int | None = None
     """Most tokens of any reply of a server; None: what the context has room for."""
     eos_token_ids: tuple[int, ...] = ()
