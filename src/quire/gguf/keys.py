@@ -113,6 +113,8 @@ class Keys:
         """The id of a role's token, which may be too large; None if the file names none, or has -1,
         as early conversions wrote for none."""
         key = f"tokenizer.ggml.{role}_token_id"
+        if isinstance(self.value(key), list):
+            raise self.error(key, "a whole number")
         return None if self.value(key) in (None, -1, 2**32 - 1) else self.whole(key)
 
     def token_ids(self, name: str) -> list[int]:

@@ -10,6 +10,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -229,11 +230,22 @@ class Tokenizer:
 
     @cached_property
     def special_frame(self) -> SpecialFrame:
-        """The special tokens around every text."""
-        inner = self.backend.encode("a", add_special_tokens=False).ids
-        ids = self.backend.encode("a", add_special_tokens=True).ids
-        begin = next(i for i in range(len(ids)) if ids[i : i + len(inner)] == inner)
-        return SpecialFrame(ids[:begin], ids[begin + len(inner) :])
+        """The special tokens around every text. Raises RequestError if the checkpoint puts none
+        around a text, but leaves it out."""
+        for text in self._some_texts():
+            [inner] = self._encodings([text], add_special_tokens=False)
+            [whole] = self._encodings([text])
+            for begin in range(len(whole.ids) - len(inner.ids) + 1):
+                end = begin + len(inner.ids)
+                if inner.ids and whole.ids[begin:end] == inner.ids:
+                    return SpecialFrame(whole.ids[:begin], whole.ids[end:])
+        raise _no_ids("its post_processor leaves out the text")
+
+    def _some_texts(self) -> Iterator[str]:
+        """Texts of which one has tokens: some vocabularies have no small letters."""
+        yield from "aA1. "
+        own = (one for one in range(self.max_token_id + 1) if one not in self.added_tokens)
+        yield from map(self.token_text, islice(own, 1000))
 
     @cached_property
     def vocab_size(self) -> int:
