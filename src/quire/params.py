@@ -404,7 +404,7 @@ class SamplingParams(msgspec.Struct, metaclass=_CheckedNames, omit_defaults=True
             bad_word_token_ids(words, tokenizer, env.max_bad_words()) if words else None
         )
 
-    def forbid(self, tokens: ForbiddenTokens) -> None:
+    def forbid(self, tokens: ForbiddenTokens | None) -> None:
         """Set the tokens that the model never generates."""
         self._never_generated = tokens
 

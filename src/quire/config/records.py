@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from quire.adapters.config import LoRAConfig, PromptAdapterConfig
 from quire.config.checkpoint.hf_overrides import HFValues
@@ -20,10 +20,12 @@ from quire.config.quantization import Quantization
 from quire.config.ranks import Rank
 from quire.config.speculation import SpeculationConfig
 from quire.images.config import ImagesConfig
-from quire.params import ForbiddenTokens
 from quire.reasoning.marks import ReasoningMarks
 from quire.redaction import shown
 from quire.structured.config import StructuredOutputsConfig
+
+if TYPE_CHECKING:
+    from quire.params import ForbiddenTokens
 
 SchedulingPolicy = Literal["fcfs", "priority"]
 BackendName = Literal["cpu", "reference", "transformers"]
@@ -65,7 +67,7 @@ class ModelConfig:
     weights: WeightSource = "checkpoint"
     default_sampling_params: Mapping[str, Any] = field(default_factory=dict)
     """From generation_config.json, for parameters that a request does not set."""
-    never_generated: ForbiddenTokens = field(default_factory=ForbiddenTokens)
+    never_generated: ForbiddenTokens | None = None
     """Tokens that generation_config.json forbids in every reply."""
     max_output_tokens: int | None = None
     """Most tokens of any reply of a server; None: what the context has room for."""

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from quire.config.checkpoint.model_files import read_optional_json_object
 from quire.errors import CheckpointError, RequestError
 from quire.log import get_logger
-from quire.tokenizer.borders import Borders, find_borders
+from quire.tokenizer.borders import Borders, find_borders, has_quick_patterns
 from quire.tokenizer.library_errors import library_errors
 from quire.tokenizer.pieces import PieceTable, piece_table
 from quire.tokenizer.rust_tokenizer import build_rust_tokenizer
@@ -222,6 +222,11 @@ class Tokenizer:
     def pieces(self) -> PieceTable | None:
         """The bytes of each token, where the decoder works token by token."""
         return piece_table(self.backend)
+
+    @cached_property
+    def is_quick(self) -> bool:
+        """Whether a short text takes no noticeable time, whatever it is."""
+        return has_quick_patterns(self.backend)
 
     @cached_property
     def borders(self) -> Borders | None:

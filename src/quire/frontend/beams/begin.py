@@ -12,7 +12,7 @@ from quire.errors import RequestError
 from quire.frontend.beams.search import Beam, BeamSearch, StopStrings
 from quire.inputs import PromptType
 from quire.outputs import CompletionOutput, FlatLogprobs, Logprob, RequestOutput
-from quire.params import RequestOutputKind, SamplingParams
+from quire.params import ForbiddenTokens, RequestOutputKind, SamplingParams
 from quire.reasoning.marks import ReasoningMarks
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def begin_search(
     num_asked = None
     if allowed is None:
         num_asked = _num_asked(params.beam_width, num_logprobs, model, width_name)
-    never = model.never_generated
+    never = model.never_generated or ForbiddenTokens()
     most_forbidden = len({word[-1] for word in never.words} | never.at_first(0))
     one_token = SamplingParams(
         logprobs=num_asked,
