@@ -287,7 +287,8 @@ def test_word_pieces_of_files_that_say_what_happens_to_letters(
              "##a", "Bö", "bo", "bö", "##ß", "##s", "Bo"]  # fmt: skip
     vocab = tmp_path / "vocab.txt"
     vocab.write_text("\n".join(words) + "\n")
-    theirs = transformers.BertTokenizer(str(vocab), do_lower_case=lowers is not False, strip_accents=strips)
+    lowered = lowers is not False
+    theirs = transformers.BertTokenizer(str(vocab), do_lower_case=lowered, strip_accents=strips)
     writer = gguf.GGUFWriter(tmp_path / "m.gguf", "bert")
     add_tokenizer(writer, "bert", len(words), words)
     if lowers is not None:
