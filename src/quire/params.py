@@ -49,6 +49,29 @@ MIN_TEMPERATURE = 1e-2
 """Lower positive temperatures are raised to this value: dividing by them overflows float32."""
 _MAX_SEED = 2**64 - 1
 
+
+class ForbiddenTokens(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Tokens that a model never generates."""
+
+    words: list[list[int]] = []
+    """Sequences of tokens, of which some may lie in the prompt."""
+    first: list[tuple[int, list[int]]] = []
+    """Numbers of tokens, and token ids that are not among so many first ones of a reply."""
+
+    @property
+    def singles(self) -> list[int]:
+        """The words of one token."""
+        return [word[0] for word in self.words if len(word) == 1]
+
+    def at_first(self, num_tokens: int) -> set[int]:
+        """Token ids that the model forbids after `num_tokens` of a reply, besides those that depend
+        on other tokens."""
+        found = {*self.singles}
+        return found.union(*(ids for until, ids in self.first if num_tokens < until))
+
+
+_NOTHING = ForbiddenTokens()
+
 NOT_YET: dict[str, tuple[object, ...]] = {
     "prompt_logprob_token_ids": (None,),
     "prompt_logprob_start": (None,),
@@ -227,6 +250,7 @@ class SamplingParams(msgspec.Struct, metaclass=_CheckedNames, omit_defaults=True
     log-probabilities are the model's own. End tokens and stop strings do not end the output
     earlier."""
     _bad_words_token_ids: list[list[int]] | None = None
+    _never_generated: ForbiddenTokens | None = None
     _reasoning: ReasoningMarks | None = None
     _kept_token_ids: list[int] | None = None
 
@@ -284,6 +308,11 @@ class SamplingParams(msgspec.Struct, metaclass=_CheckedNames, omit_defaults=True
     def bad_words_token_ids(self) -> list[list[int]] | None:
         """`bad_words` as tokens; None before `update_from_tokenizer`."""
         return self._bad_words_token_ids
+
+    @property
+    def never_generated(self) -> ForbiddenTokens:
+        """Tokens that the model forbids; none before `forbid`."""
+        return self._never_generated or _NOTHING
 
     @property
     def reasoning(self) -> ReasoningMarks | None:
@@ -367,17 +396,17 @@ class SamplingParams(msgspec.Struct, metaclass=_CheckedNames, omit_defaults=True
         """Set the reasoning marks of this request: grammars apply after the reasoning."""
         self._reasoning = marks
 
-    def update_from_tokenizer(
-        self, tokenizer: TextEncoder | None, never: Iterable[list[int]] = ()
-    ) -> None:
-        """Tokenize `bad_words`, and add the token sequences that the model must `never` generate.
-        Raises RequestError for words without tokens, or for too many words."""
+    def update_from_tokenizer(self, tokenizer: TextEncoder) -> None:
+        """Tokenize `bad_words`. Raises RequestError for words without tokens, or for too many
+        words."""
         words = self.bad_words
-        if tokenizer is None or not words:
-            own = []
-        else:
-            own = bad_word_token_ids(words, tokenizer, env.max_bad_words())
-        self._bad_words_token_ids = [*own, *never] or None
+        self._bad_words_token_ids = (
+            bad_word_token_ids(words, tokenizer, env.max_bad_words()) if words else None
+        )
+
+    def forbid(self, tokens: ForbiddenTokens | None) -> None:
+        """Set the tokens that the model never generates."""
+        self._never_generated = tokens
 
     def _normalise_numbers(self) -> None:
         self.n = as_int("n", self.n)

@@ -275,20 +275,24 @@ def test_word_pieces(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("lowers", "strips"), [(True, False), (True, None), (False, True), (False, None), (True, True)]
+    ("lowers", "strips"),
+    [(True, False), (True, None), (False, True), (False, None), (True, True), (None, None)],
 )
 def test_word_pieces_of_files_that_say_what_happens_to_letters(
-    lowers: bool, strips: bool | None, tmp_path: Path
+    lowers: bool | None, strips: bool | None, tmp_path: Path
 ) -> None:
-    """Also against the look of the vocabulary: an uncased German model keeps its umlauts."""
+    """Also against the look of the vocabulary: an uncased German model keeps its umlauts, and a
+    file that does not say it is of an uncased model, even if it has tokens with capital letters."""
     words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"fußurBö", "für", "fur", "B", "##ä",
              "##a", "Bö", "bo", "bö", "##ß", "##s", "Bo"]  # fmt: skip
     vocab = tmp_path / "vocab.txt"
     vocab.write_text("\n".join(words) + "\n")
-    theirs = transformers.BertTokenizer(str(vocab), do_lower_case=lowers, strip_accents=strips)
+    lowered = lowers is not False
+    theirs = transformers.BertTokenizer(str(vocab), do_lower_case=lowered, strip_accents=strips)
     writer = gguf.GGUFWriter(tmp_path / "m.gguf", "bert")
     add_tokenizer(writer, "bert", len(words), words)
-    writer.add_bool("tokenizer.ggml.normalizer.lowercase", lowers)
+    if lowers is not None:
+        writer.add_bool("tokenizer.ggml.normalizer.lowercase", lowers)
     if strips is not None:
         writer.add_bool("tokenizer.ggml.normalizer.strip_accents", strips)
     writer.add_tensor("token_embd.weight", np.zeros((len(words), 1), np.float32))

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from quire.adapters.config import LoRAConfig, PromptAdapterConfig
 from quire.config.checkpoint.hf_overrides import HFValues
@@ -23,6 +23,9 @@ from quire.images.config import ImagesConfig
 from quire.reasoning.marks import ReasoningMarks
 from quire.redaction import shown
 from quire.structured.config import StructuredOutputsConfig
+
+if TYPE_CHECKING:
+    from quire.params import ForbiddenTokens
 
 SchedulingPolicy = Literal["fcfs", "priority"]
 BackendName = Literal["cpu", "reference", "transformers"]
@@ -64,8 +67,8 @@ class ModelConfig:
     weights: WeightSource = "checkpoint"
     default_sampling_params: Mapping[str, Any] = field(default_factory=dict)
     """From generation_config.json, for parameters that a request does not set."""
-    never_generated: tuple[list[int], ...] = ()
-    """Sequences of tokens that generation_config.json forbids in every reply."""
+    never_generated: ForbiddenTokens | None = None
+    """Tokens that generation_config.json forbids in every reply."""
     max_output_tokens: int | None = None
     """Most tokens of any reply of a server; None: what the context has room for."""
     eos_token_ids: tuple[int, ...] = ()

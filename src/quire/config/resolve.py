@@ -20,7 +20,7 @@ from quire.config.ranks import MAX_RANKS
 from quire.config.records import Dtype, ExecutorBackend, ParallelConfig, SchedulerConfig
 from quire.errors import ConfigError, RequestError, quoted
 from quire.log import get_logger
-from quire.params import SamplingParams
+from quire.params import ForbiddenTokens, SamplingParams
 
 logger = get_logger(__name__)
 
@@ -309,8 +309,8 @@ def resolve_sampling_defaults(args: EngineArgs, own: GenerationConfig) -> dict[s
 
 def resolve_never_generated(
     args: EngineArgs, own: GenerationConfig, eos_token_ids: Collection[int], vocab_size: int
-) -> tuple[list[int], ...]:
-    """Sequences of tokens that no request generates; a warning names the settings of the model or
+) -> ForbiddenTokens:
+    """Tokens that no request generates; a warning names the settings of the model or
     of the user that have no effect. `own` are the model's own."""
     given = args.override_generation_config or {}
     source = own.source if own.values else "override_generation_config"

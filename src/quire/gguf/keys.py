@@ -91,8 +91,9 @@ class Keys:
         value = self.value(key)
         if value is None:
             return None
+        kinds = kind if kind is int else (int, float)
         if not isinstance(value, list) or not all(
-            isinstance(item, kind) and not isinstance(item, bool) for item in value
+            isinstance(item, kinds) and not isinstance(item, bool) for item in value
         ):
             raise self.error(key, "a list of numbers")
         if len(value) != length:
@@ -101,24 +102,28 @@ class Keys:
 
     def token_of(self, role: str, tokens: list[str]) -> str | None:
         """The token of a role, such as "bos"; None if the file names none."""
-        key = f"tokenizer.ggml.{role}_token_id"
-        if self.value(key) is None:
+        token_id = self.role_id(role)
+        if token_id is None:
             return None
-        token_id = self.whole(key)
         if not 0 <= token_id < len(tokens):
-            raise self.error(key, f"an id below {len(tokens)}")
+            raise self.error(f"tokenizer.ggml.{role}_token_id", f"an id below {len(tokens)}")
         return tokens[token_id]
 
-    def token_ids(self, name: str, num_tokens: int) -> list[int]:
+    def role_id(self, role: str) -> int | None:
+        """The id of a role's token, which may be too large; None if the file names none, or has -1,
+        as early conversions wrote for none."""
+        key = f"tokenizer.ggml.{role}_token_id"
+        if isinstance(self.value(key), list):
+            raise self.error(key, "a whole number")
+        return None if self.value(key) in (None, -1, 2**32 - 1) else self.whole(key)
+
+    def token_ids(self, name: str) -> list[int]:
         """The list of ids under a key of the tokenizer; empty where there is none."""
         key = f"tokenizer.ggml.{name}"
         found = self.value(key)
         if not isinstance(found, list | None):
             raise self.error(key, "a list of token ids")
-        ids = self.numbers(key, int, len(found or ())) or []
-        if not all(0 <= token_id < num_tokens for token_id in ids):
-            raise self.error(key, f"a list of ids below {num_tokens}")
-        return ids
+        return self.numbers(key, int, len(found or ())) or []
 
     def tensor(self, name: str) -> GgufTensor | None:
         """The tensor of that name in any of the files."""

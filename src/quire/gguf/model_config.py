@@ -63,8 +63,8 @@ def model_config(keys: Keys) -> Config:
         is_yarn = scaling.get("rope_type") == "yarn"
         config["rope_scaling"] = {**scaling, **(row.yarn if is_yarn else {})}
     for name in ("bos", "eos"):
-        if keys.value(f"tokenizer.ggml.{name}_token_id") is not None:
-            config[f"{name}_token_id"] = keys.whole(f"tokenizer.ggml.{name}_token_id")
+        if (token_id := keys.role_id(name)) is not None:
+            config[f"{name}_token_id"] = token_id
     return config
 
 
@@ -173,7 +173,8 @@ def generation_config(keys: Keys, tokens: list[str]) -> Config:
     """Tokens that end a text, those that are never generated, and the sampling that the file
     recommends."""
     found: dict[str, Any] = {"eos_token_id": end_token_ids(keys, tokens)}
-    if suppressed := keys.token_ids("suppress_tokens", len(tokens)):
+    suppressed = keys.token_ids("suppress_tokens")
+    if suppressed := [one for one in suppressed if 0 <= one < len(tokens)]:  # as in llama.cpp
         found["suppress_tokens"] = suppressed
     for name, ours in _SAMPLING.items():
         if keys.value(f"general.sampling.{name}") is not None:

@@ -32,7 +32,7 @@ from quire.log import get_logger, phase
 
 logger = get_logger(__name__)
 
-_VERSION = 8
+_VERSION = 9
 """Version of the unpacked files; increase it when their contents change."""
 _PREFIX = "gguf-"
 MAIN_NAME = "model.gguf"

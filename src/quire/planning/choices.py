@@ -29,6 +29,7 @@ from quire.config.resolve import Usage
 from quire.errors import CheckpointError, ConfigError, quoted
 from quire.log import get_logger
 from quire.models import GGUF_FORMATS, BlockFormats, Expanded, Shipped
+from quire.params import ForbiddenTokens
 from quire.planning.adapters.given_rows import prompt_adapters, prompt_embeds_width
 from quire.planning.checkpoint import Checkpoint
 from quire.planning.facts import Facts
@@ -65,7 +66,7 @@ class Choices:
     enable_prefix_caching: bool
     kv_memory: KVMemoryChoice
     sampling_defaults: Mapping[str, Any]
-    never_generated: tuple[list[int], ...]
+    never_generated: ForbiddenTokens
     """Sequences of tokens that the model's settings forbid."""
     max_output_tokens: int | None
     """Limit for the tokens of each server reply; None: as many as fit."""
@@ -121,7 +122,7 @@ def settle_choices(args: EngineArgs, usage: Usage, facts: Facts) -> Choices:
         never_generated=(
             resolve.resolve_never_generated(args, facts.generation, facts.eos_token_ids, vocab_size)
             if pooling is None
-            else ()
+            else ForbiddenTokens()
         ),
         max_output_tokens=resolve.resolve_max_output_tokens(args, sampling_defaults),
         served_names=resolve.served_names(args, checkpoint.name),

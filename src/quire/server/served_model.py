@@ -47,7 +47,7 @@ class ServedModel:
     names: tuple[str, ...]
     """Names by which requests ask for the model; replies use the first one by default."""
     args: ServerArgs
-    pool: WorkPool
+    shared_pool: WorkPool
     """The server's pool, which runs work that grows with the size of a request."""
     is_draining: Callable[[], bool] = lambda: False
     """Whether the server refuses new requests because it is shutting down."""
@@ -82,6 +82,21 @@ class ServedModel:
     """Made at the first request with images."""
     disabled_thinking_effort: str | None = None
     """Reasoning effort that stands for disabled thinking; None before the first such request."""
+
+    own_pool: WorkPool | None = None
+    """Made at the first request of a model whose tokenizer may be slow."""
+
+    @property
+    def pool(self) -> WorkPool:
+        """Runs work that grows with the size of a request: on threads of this model's own if the
+        checkpoint may make even a short text take long, so that other models' requests do not
+        wait."""
+        tokenizer = None if self.engine is None else self.engine.tokenizer
+        if tokenizer is None or tokenizer.is_quick:
+            return self.shared_pool
+        if self.own_pool is None:
+            self.own_pool = self.shared_pool.apart()
+        return self.own_pool
 
     @contextmanager
     def admitting(self) -> Iterator[AsyncLLM]:

@@ -17,6 +17,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextvars import ContextVar
 from functools import partial
 from typing import Any, ParamSpec, TypeVar
+from weakref import WeakSet
 
 from quire.errors import CapacityError
 from quire.system.free_memory import release_free_memory
@@ -87,9 +88,13 @@ class WorkPool:
     limit on how much of it may wait. Owned by the event loop.
     """
 
-    def __init__(self, max_large: int = 1, max_large_waiting: int = 16) -> None:
+    def __init__(
+        self, max_large: int = 1, max_large_waiting: int = 16, inline_size: int = INLINE_SIZE
+    ) -> None:
         self.max_large_seen = 0
         """The most functions of large work that ever ran at once; for tests."""
+        self._inline_size = inline_size
+        self._apart: WeakSet[WorkPool] = WeakSet()
         self._max_large = max_large
         self._max_waiting = max_large_waiting
         self._threads = ThreadPoolExecutor(_NUM_THREADS, "quire-work")
@@ -109,7 +114,7 @@ class WorkPool:
     ) -> T:
         """The function's result. Raises its errors, and CapacityError if too much large work waits.
         If cancelled, the function ends at its next `check_wanted`."""
-        if size <= INLINE_SIZE:
+        if size <= self._inline_size:
             return function(*args, **kwargs)
         submit = self._submit_large if size > LARGE_SIZE else self._threads.submit
         try:
@@ -142,6 +147,13 @@ class WorkPool:
             if size > _KEPT_SIZE:
                 self._release_memory_soon()
 
+    def apart(self) -> WorkPool:
+        """A pool with threads of its own and none of its work on the event loop: for work of which
+        a little may take long. It is closed with this one."""
+        pool = WorkPool(self._max_large, self._max_waiting, inline_size=0)
+        self._apart.add(pool)
+        return pool
+
     async def turn(self) -> None:
         """Lets other tasks run between two pieces of small work. Returns sooner or
         later, so that tasks with much such work do not all continue in the same turn."""
@@ -153,6 +165,8 @@ class WorkPool:
     def close(self) -> None:
         """Ends the threads after their current work; waiting work is not run."""
         self._is_closed = True
+        for pool in self._apart:
+            pool.close()
         self._threads.shutdown(wait=False, cancel_futures=True)
         self._outside_threads.shutdown(wait=False, cancel_futures=True)
         self._large_threads.shutdown(wait=False, cancel_futures=True)

@@ -11,6 +11,7 @@ import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -152,6 +153,36 @@ def _is_known(step: dict[str, Any]) -> bool:
     return _alternatives(step) <= _CONTRACTIONS | _LETTERS | _OTHERS
 
 
+def has_quick_patterns(backend: tokenizers.Tokenizer) -> bool:
+    """Whether all regular expressions that are applied to texts are known ones, which take time in
+    proportion to a text. Of others, a character may take a quarter of a second: the library gives
+    up a match after ten million steps."""
+    parts = [_state(backend.normalizer), _state(backend.pre_tokenizer)]
+    return all(
+        pattern in _known_patterns() or _alternatives_of(pattern) <= _QUICK
+        for pattern in _patterns(parts)
+    )
+
+
+_QUICK = _CONTRACTIONS | _LETTERS | _OTHERS | {" {2,}", "[0-9][0-9][0-9]", r"[0-9]"}
+
+
+@cache
+def _known_patterns() -> frozenset[str]:
+    from quire.gguf.tokenizers.word_patterns import WORD_PATTERNS
+
+    return frozenset(split for row in WORD_PATTERNS.values() for split in row.splits)
+
+
+def _patterns(part: Any) -> Iterator[str]:
+    if isinstance(part, dict):
+        yield from (value for key, value in part.items() if key == "Regex")
+        part = [*part.values()]
+    if isinstance(part, list):
+        for one in part:
+            yield from _patterns(one)
+
+
 def _takes_words(step: dict[str, Any]) -> bool:
     """Whether its pattern matches words whole; ByteLevel's own is GPT-2's."""
     if step["type"] == "ByteLevel":
@@ -162,8 +193,10 @@ def _takes_words(step: dict[str, Any]) -> bool:
 def _alternatives(step: dict[str, Any]) -> set[str]:
     """The parts of a Split's pattern between the `|` that are in no group."""
     pattern = step["pattern"].get("Regex")
-    if pattern is None:
-        return {""}
+    return {""} if pattern is None else _alternatives_of(pattern)
+
+
+def _alternatives_of(pattern: str) -> set[str]:
     found, depth = [""], 0
     for place, letter in enumerate(pattern):
         is_escaped = place > 0 and pattern[place - 1] == "\\"

@@ -10,13 +10,14 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from quire.config.checkpoint.model_files import read_optional_json_object
 from quire.errors import CheckpointError, RequestError
 from quire.log import get_logger
-from quire.tokenizer.borders import Borders, find_borders
+from quire.tokenizer.borders import Borders, find_borders, has_quick_patterns
 from quire.tokenizer.library_errors import library_errors
 from quire.tokenizer.pieces import PieceTable, piece_table
 from quire.tokenizer.rust_tokenizer import build_rust_tokenizer
@@ -125,24 +126,28 @@ class Tokenizer:
     def encode_pair(self, first: str, second: str) -> EncodedPair:
         """The ids of two texts with the special tokens around them. Raises RequestError as `encode`
         does."""
-        with library_errors(_no_ids):
-            [found] = self.backend.encode_batch([(first, second)])
+        [found] = self._encodings([(first, second)])
         types = found.type_ids if self._gives_types else [0] * len(found.ids)
         return EncodedPair(found.ids, types)
 
     def beginning(self, text: str, num_tokens: int) -> str:
         """The text of its first `num_tokens` tokens, without special ones."""
-        with library_errors(_no_ids):
-            [found] = self.backend.encode_batch([text], add_special_tokens=False)
+        [found] = self._encodings([text], add_special_tokens=False)
         offsets = found.offsets
         return text if len(offsets) <= num_tokens else text[: offsets[num_tokens - 1][1]]
 
     def ending(self, text: str, num_tokens: int) -> str:
         """The text of its last `num_tokens` tokens, without special ones."""
-        with library_errors(_no_ids):
-            [found] = self.backend.encode_batch([text], add_special_tokens=False)
+        [found] = self._encodings([text], add_special_tokens=False)
         offsets = found.offsets
         return text if len(offsets) <= num_tokens else text[offsets[-num_tokens][0] :]
+
+    def _encodings(
+        self, inputs: Sequence[str | tuple[str, str]], *, add_special_tokens: bool = True
+    ) -> list[tokenizers.Encoding]:
+        """Encodings with types and offsets. The library's `encode` would hold the GIL."""
+        with library_errors(_no_ids):
+            return self.backend.encode_batch(list(inputs), add_special_tokens=add_special_tokens)
 
     @property
     def truncation_side(self) -> Literal["left", "right"]:
@@ -219,17 +224,33 @@ class Tokenizer:
         return piece_table(self.backend)
 
     @cached_property
+    def is_quick(self) -> bool:
+        """Whether a short text takes no noticeable time, whatever it is."""
+        return has_quick_patterns(self.backend)
+
+    @cached_property
     def borders(self) -> Borders | None:
         """Positions at which texts may be cut; None if cutting may give other ids."""
         return find_borders(self.backend)
 
     @cached_property
     def special_frame(self) -> SpecialFrame:
-        """The special tokens around every text."""
-        inner = self.backend.encode("a", add_special_tokens=False).ids
-        ids = self.backend.encode("a", add_special_tokens=True).ids
-        begin = next(i for i in range(len(ids)) if ids[i : i + len(inner)] == inner)
-        return SpecialFrame(ids[:begin], ids[begin + len(inner) :])
+        """The special tokens around every text. Raises RequestError if the checkpoint puts none
+        around a text, but leaves it out."""
+        for text in self._some_texts():
+            [inner] = self._encodings([text], add_special_tokens=False)
+            [whole] = self._encodings([text])
+            for begin in range(len(whole.ids) - len(inner.ids) + 1):
+                end = begin + len(inner.ids)
+                if inner.ids and whole.ids[begin:end] == inner.ids:
+                    return SpecialFrame(whole.ids[:begin], whole.ids[end:])
+        raise _no_ids("its post_processor leaves out the text")
+
+    def _some_texts(self) -> Iterator[str]:
+        """Texts of which one has tokens: some vocabularies have no small letters."""
+        yield from "aA1. "
+        own = (one for one in range(self.max_token_id + 1) if one not in self.added_tokens)
+        yield from map(self.token_text, islice(own, 1000))
 
     @cached_property
     def vocab_size(self) -> int:

@@ -20,6 +20,7 @@ from quire.protocol.input_rows import token_ids_without
 from quire.reasoning.marks import ReasoningTokens
 from quire.reasoning.passage import ReasoningPassage
 from quire.sampling.masks import MASK_BITS
+from quire.sampling.word_endings import WordEndings
 
 if TYPE_CHECKING:
     from quire.protocol import ScheduledRequest
@@ -67,48 +68,51 @@ class FixedTokens(TokenState):
 
 
 class TokenBias(TokenState):
-    """`logit_bias`; tokens that are banned until `min_tokens`, unless a grammar allows nothing
-    else; and tokens that would complete a bad word."""
+    """`logit_bias`; tokens that are banned until `min_tokens` or by the model at the begin of a
+    reply, unless a grammar allows nothing else; and tokens that would complete a word: a bad word
+    of the request, within the reply; one of the model's, also within the prompt."""
 
-    __slots__ = ("_always", "_bad_words", "_ban", "_ban_until")
+    __slots__ = ("_always", "_bad_words", "_bans", "_never")
 
     def __init__(self, request: ScheduledRequest) -> None:
         params = request.sampling_params
         words = params.bad_words_token_ids or []
         bias = params.logit_bias or {}
-        banned = [word[0] for word in words if len(word) == 1]
+        never = params.never_generated
+        banned = [word[0] for word in (*words, *never.words) if len(word) == 1]
         self._always = (
             np.array([*bias, *banned], np.int32),
             np.array([*bias.values(), *[-np.inf] * len(banned)], np.float32),
         )
-        self._ban_until = request.num_prompt_tokens + params.min_tokens
-        self._ban = np.array(request.banned_token_ids, np.int32)
-        output = request.token_ids[request.num_prompt_tokens :]
-        self._bad_words = _BadWords([word for word in words if len(word) > 1], output)
+        bans = [(params.min_tokens, request.banned_token_ids), *never.first]
+        self._bans = [
+            (request.num_prompt_tokens + until, np.array(ids, np.int32)) for until, ids in bans
+        ]
+        self._bad_words = _BadWords(words, request.token_ids[request.num_prompt_tokens :])
+        self._never = _BadWords(never.words, request.token_ids)
 
     def tokens(self, num_tokens: int, mask: Words | None = None) -> tuple[Ints, Floats] | None:
         ids, values = self._always
-        if num_tokens >= self._ban_until:
-            self._ban = self._ban[:0]
-        ban = self._ban
+        self._bans = [one for one in self._bans if num_tokens < one[0]]
+        ban = np.concatenate([_NO_TOKENS, *(one for _, one in self._bans)])
         if mask is not None and len(ban) and not _allows_others(mask, ban):
             ban = ban[:0]
-        bad = self._bad_words.endings()
+        bad = self._bad_words.endings() + self._never.endings()
         if len(ban) or bad:
             banned = np.concatenate([ban, np.array(bad, np.int32)])
             ids = np.concatenate([ids, banned])
             values = np.concatenate([values, np.full(len(banned), -np.inf, np.float32)])
-        is_over = not len(ids) and not len(self._ban) and not self._bad_words.any()
-        return None if is_over else (ids, values)
+        lasts = self._bans or self._bad_words.any() or self._never.any()
+        return (ids, values) if len(ids) or lasts else None
 
     def append(self, token_id: int) -> None:
         self._bad_words.append(token_id)
+        self._never.append(token_id)
 
     def fork(self) -> TokenBias:
         twin = copy.copy(self)
-        twin._bad_words = copy.copy(
-            self._bad_words
-        )  # a shallow copy suffices: `append` replaces the list
+        # Shallow copies suffice: `append` replaces the list.
+        twin._bad_words, twin._never = copy.copy(self._bad_words), copy.copy(self._never)
         return twin
 
 
@@ -204,6 +208,7 @@ class TokenTrace:
 
 
 _LEAST_ROOM = 64
+_NO_TOKENS = np.empty(0, np.int32)
 
 
 def _allows_others(mask: Words, ids: Ints) -> bool:
@@ -216,36 +221,26 @@ def _allows_others(mask: Words, ids: Ints) -> bool:
 
 
 class _BadWords:
-    """Words of two or more tokens. The last token of a word is banned if the generated tokens end
-    with its other tokens."""
+    """Words of two or more tokens, and the last tokens before the next one."""
 
-    __slots__ = ("_longest", "_output", "_words")
+    __slots__ = ("_tail", "_words")
 
-    def __init__(self, words: list[list[int]], output: list[int]) -> None:
-        self._longest = max((len(word) - 1 for word in words), default=0)
-        self._output = (
-            output[len(output) - self._longest :] if self._longest < len(output) else output
-        )
-        self._words: dict[int, list[list[int]]] = {}
-        """Words by their second to last token."""
-        for word in words:
-            self._words.setdefault(word[-2], []).append(word)
+    def __init__(self, words: list[list[int]], tokens: list[int]) -> None:
+        self._words = WordEndings(words)
+        self._tail = tokens[max(0, len(tokens) - self._words.longest) :]
 
     def any(self) -> bool:
         """Whether there are words."""
-        return bool(self._words)
+        return self._words.longest > 0
 
     def append(self, token_id: int) -> None:
-        """Adds the next generated token."""
-        if self._words:
-            self._output = [*self._output, token_id][-self._longest :]
+        """Adds the next token."""
+        if self._words.longest:
+            self._tail = [*self._tail, token_id][-self._words.longest :]
 
     def endings(self) -> list[int]:
         """The tokens that would complete a word."""
-        if not self._words or not self._output:
-            return []
-        found = self._words.get(self._output[-1], ())
-        return [word[-1] for word in found if self._output[1 - len(word) :] == word[:-1]]
+        return self._words.after(self._tail)
 
 
 def _allowed(request: ScheduledRequest) -> TokenState | None:
@@ -260,7 +255,9 @@ def _reported(request: ScheduledRequest) -> TokenState | None:
 
 def _bias(request: ScheduledRequest) -> TokenState | None:
     params = request.sampling_params
-    if request.banned_token_ids or params.logit_bias or params.bad_words_token_ids:
+    never = params.never_generated
+    bans = request.banned_token_ids or params.bad_words_token_ids or never.words or never.first
+    if bans or params.logit_bias:
         return TokenBias(request)
     return None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -92,6 +93,20 @@ def test_tokens_that_the_file_names(tmp_path: Path) -> None:
             _ends(keys)
 
 
+def test_roles_that_no_token_has(tmp_path: Path) -> None:
+    """Early conversions wrote -1 for them, as 4294967295."""
+    roles = ("bos", "eos", "eot", "padding", "seperator", "unknown", "mask")
+    none = {f"{role}_token_id": 2**32 - 1 for role in roles} | {"eom_token_id": Typed("i32", -1)}
+    keys = _keys(tmp_path, _all(CONTROL, "</s>"), **none)
+    assert _ends(keys) == ["</s>"]
+    config = json.loads(tokenizer_files(keys)["tokenizer_config.json"])
+    assert not [name for name in config if name.endswith("_token")]
+    with pytest.raises(CheckpointError, match="padding_token_id is 257; it must be an id below"):
+        tokenizer_files(_keys(tmp_path, _all(CONTROL, "</s>"), padding_token_id=257))
+
+
 def test_tokens_that_are_never_generated(tmp_path: Path) -> None:
-    keys = _keys(tmp_path, _all(CONTROL, "<image|>"), suppress_tokens=[Typed("i32", 256)])
+    keys = _keys(tmp_path, _all(CONTROL, "<image|>"), suppress_tokens=[
+        Typed("i32", one) for one in (256, -1, 257)
+    ])  # fmt: skip
     assert generation_config(keys, token_texts(keys))["suppress_tokens"] == [256]

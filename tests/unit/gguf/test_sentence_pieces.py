@@ -4,6 +4,7 @@ of the library sentencepiece."""
 from __future__ import annotations
 
 import random
+import tracemalloc
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -14,9 +15,11 @@ from gguf_files import Typed, float_tensors, gguf_bytes
 from sentencepiece import SentencePieceProcessor
 from tokenizers import Tokenizer
 
+from quire.errors import CheckpointError
 from quire.gguf.keys import Keys
 from quire.gguf.split import read_headers
 from quire.gguf.tokenizers.files import tokenizer_files
+from quire.gguf.tokenizers.sentence_pieces import derived_merges
 
 WORDS = ["▁a", "ab", "▁b", "▁ab", "abab", "ba", "aab", "▁aab"]
 NO_PREFIX = sp.number(3, 0)
@@ -73,3 +76,15 @@ def test_runs_of_blanks(architecture: str, lengths: Sequence[int], tmp_path: Pat
     for _ in range(200):
         text = "".join(generator.choices(letters, k=generator.randrange(1, 30)))
         assert ours.encode(text).ids == theirs.encode(text), text
+
+
+def test_the_memory_of_merges_is_bounded(tmp_path: Path) -> None:
+    """A small file can have pieces that are made of two others in very many ways."""
+    pieces = [letter * length for letter in "abcdefgh" for length in range(1, 513)]
+    tracemalloc.start()
+    try:
+        with pytest.raises(CheckpointError, match="made of two others in more than"):
+            derived_merges(tmp_path, pieces, [-float(index) for index in range(len(pieces))])
+        assert tracemalloc.get_traced_memory()[1] < 100 << 20
+    finally:
+        tracemalloc.stop()

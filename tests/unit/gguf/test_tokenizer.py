@@ -257,6 +257,19 @@ def test_words_between_blanks(tmp_path: Path) -> None:
     assert found.encode(" AB  abd.\n中中z").ids == [0, 9, 9, 6, 8, 10, 3, 2]
 
 
+@pytest.mark.parametrize("charsmap", [2**31 - 1, "ab", [300], [0.5], ["a"], True])
+def test_a_charsmap_is_a_list_of_bytes(charsmap: Any, tmp_path: Path) -> None:
+    """A number would be so many zeros."""
+    metadata = {
+        "tokenizer.ggml.model": "t5",
+        "tokenizer.ggml.tokens": ["<s>", "</s>", "<unk>", "a"],
+        "tokenizer.ggml.scores": [0.0, 0.0, 0.0, -1.0],
+        "tokenizer.ggml.precompiled_charsmap": charsmap,
+    }
+    with pytest.raises(CheckpointError, match=r"precompiled_charsmap .* must be a list of bytes"):
+        _build(tmp_path, metadata, "bert")
+
+
 def test_a_start_token_where_the_kind_or_the_file_says_so(tmp_path: Path) -> None:
     base = {"bos_token_id": 1, "eos_token_id": 2}
     tokenizer = byte_level()

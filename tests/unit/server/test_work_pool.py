@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+from typing import Any
 
 import pytest
 
@@ -17,6 +18,8 @@ from quire.server.work_pool import (
     WorkPool,
     check_wanted,
 )
+
+from .conftest import Harness
 
 
 def thread_name() -> str:
@@ -35,6 +38,52 @@ def test_where_work_is_done_depends_on_its_size() -> None:
         pool.close()
 
     asyncio.run(main())
+
+
+def test_a_pool_apart_does_no_work_on_the_event_loop() -> None:
+    async def main() -> None:
+        pool = WorkPool()
+        own = pool.apart()
+        assert await own.run(0, thread_name) == thread_name()
+        assert (await own.run(1, thread_name)).startswith("quire-work")
+        gate = threading.Event()
+        stuck = [asyncio.ensure_future(own.run(1, gate.wait)) for _ in range(20)]
+        await asyncio.sleep(0.05)
+        assert (await pool.run(INLINE_SIZE + 1, thread_name)).startswith("quire-work")
+        gate.set()
+        await asyncio.gather(*stuck)
+        pool.close()
+        with pytest.raises(RuntimeError, match="after shutdown"):
+            await own.run(1, thread_name)
+
+    asyncio.run(main())
+
+
+def test_a_tokenizer_that_may_be_slow_has_threads_of_its_own(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tokenizer, names = harness.model.engine.tokenizer, []
+    encode_batch = tokenizer.encode_batch
+
+    def noted(*args: Any, **options: Any) -> Any:
+        names.append(thread_name())
+        return encode_batch(*args, **options)
+
+    monkeypatch.setattr(tokenizer, "encode_batch", noted)
+    message = [{"role": "user", "content": "A"}]
+    bodies: dict[str, Any] = {
+        "/v1/completions": {"prompt": "A", "max_tokens": 1, "bad_words": ["x"]},
+        "/v1/chat/completions": {"messages": message, "max_tokens": 1},
+        "/v1/messages": {"messages": message, "max_tokens": 1, "model": "tiny"},
+        "/tokenize": {"prompt": "A"},
+    }
+    for path, body in bodies.items():
+        for is_quick in (True, False):
+            monkeypatch.setitem(vars(tokenizer), "is_quick", is_quick)
+            names.clear()
+            assert harness.post(path, body).status_code == 200
+            assert names
+            assert (thread_name() in names) == is_quick, path
 
 
 def test_large_work_waits_and_too_much_of_it_is_refused() -> None:

@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers, trainers
 from trained_tokenizers import byte_fallback, byte_level, corpus, metaspace, save, word_level
 
+from quire.gguf.tokenizers.word_patterns import WORD_PATTERNS
 from quire.tokenizer import Tokenizer
-from quire.tokenizer.borders import find_borders
+from quire.tokenizer.borders import find_borders, has_quick_patterns
 
 LLAMA3 = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"
@@ -223,3 +224,24 @@ def test_a_saved_byte_level_tokenizer_can_be_cut(tmp_path: Path) -> None:
     saved = Tokenizer.from_directory(save(tmp_path, byte_level()))
     assert saved.borders is not None
     assert json.loads((tmp_path / "tokenizer.json").read_text())
+
+
+def _with_pattern(pattern: str) -> tokenizers.Tokenizer:
+    rust = tokenizers.Tokenizer(models.BPE({"a": 0}, []))
+    split = pre_tokenizers.Split(Regex(pattern), behavior="isolated")
+    rust.pre_tokenizer = pre_tokenizers.Sequence([split, pre_tokenizers.ByteLevel()])
+    return rust
+
+
+def test_patterns_that_take_little_time() -> None:
+    """Those of the files that Quire writes itself, and of the usual tokenizers."""
+    for row in WORD_PATTERNS.values():
+        assert all(has_quick_patterns(_with_pattern(pattern)) for pattern in row.splits)
+    for make in (byte_level, byte_fallback, word_level, metaspace):
+        assert has_quick_patterns(make())
+    for pattern in ("(a+)+$", "(?=(?:a|a){23}z)", r"\s+|(a+)+$", r"\p{L}*\p{L}*z"):
+        assert not has_quick_patterns(_with_pattern(pattern))
+        rust = tokenizers.Tokenizer(models.BPE({"a": 0}, []))
+        steps = [normalizers.NFC(), normalizers.Replace(Regex(pattern), "x")]
+        rust.normalizer = normalizers.Sequence(steps)
+        assert not has_quick_patterns(rust)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,8 +12,9 @@ import pytest
 import tokenizers
 from trained_tokenizers import TEXTS, byte_fallback, byte_level, metaspace, save, word_level
 
-from quire.errors import CheckpointError
+from quire.errors import CheckpointError, RequestError
 from quire.tokenizer import Tokenizer
+from quire.tokenizer.tokenizer import SpecialFrame
 
 transformers = pytest.importorskip("transformers")
 
@@ -167,3 +170,41 @@ def test_ids_that_are_no_tokens_decode_to_nothing(
     strange = [-1, ours.max_token_id + 1, 2**31, 2**32, 2**70]
     assert ours.decode([*strange, *ids, *strange]) == ours.decode(ids)
     assert [ours.id_to_token(token_id) for token_id in strange] == [None] * 5
+
+
+@pytest.mark.parametrize("letter", ["a", "A", "\u0101"])
+def test_special_tokens_of_a_small_vocabulary(letter: str) -> None:
+    rust = tokenizers.Tokenizer(tokenizers.models.BPE({"<s>": 0, "</s>": 1, letter: 2}, []))
+    rust.add_special_tokens(["<s>", "</s>"])
+    frame = tokenizers.processors.TemplateProcessing(
+        single="<s> $A </s>", special_tokens=[("<s>", 0), ("</s>", 1)]
+    )
+    rust.post_processor = frame
+    assert Tokenizer(rust, {}).special_frame == SpecialFrame([0], [1])
+    rust.post_processor = tokenizers.processors.TemplateProcessing(
+        single="<s>", special_tokens=[("<s>", 0)]
+    )
+    with pytest.raises(RequestError, match="leaves out the text"):
+        _ = Tokenizer(rust, {}).special_frame
+
+
+def test_other_threads_run_while_texts_are_encoded() -> None:
+    """Also while types and offsets are found: a pattern of a checkpoint can take seconds."""
+    rust = tokenizers.Tokenizer(tokenizers.models.BPE({"a": 0, "b": 1}, []))
+    rust.pre_tokenizer = tokenizers.pre_tokenizers.Split(
+        tokenizers.Regex("(a+)+$"), behavior="isolated"
+    )
+    tokenizer, text = Tokenizer(rust, {}), ("a" * 18 + "b") * 40
+    for work in (
+        lambda: tokenizer.encode(text),
+        lambda: tokenizer.encode_pair(text, "a"),
+        lambda: tokenizer.beginning(text, 5),
+        lambda: tokenizer.ending(text, 5),
+    ):
+        thread = threading.Thread(target=work)
+        turns = 0
+        thread.start()
+        while thread.is_alive():
+            turns += 1
+            time.sleep(0.005)
+        assert turns > 8

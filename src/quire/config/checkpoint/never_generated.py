@@ -7,20 +7,22 @@ Called when an engine is configured. Source of keys and neutral values: transfor
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from quire.errors import ConfigError, quoted
 
-BANNING_KEYS = ("suppress_tokens", "bad_words_ids")
+if TYPE_CHECKING:
+    from quire.params import ForbiddenTokens
+
+BANNING_KEYS = ("suppress_tokens", "bad_words_ids", "begin_suppress_tokens", "min_new_tokens")
+_NO_END = 1 << 31
 _MAX_TOKENS = 1 << 16
 """Every request carries them."""
 _NEUTRAL: dict[str, tuple[object, ...]] = {
-    "begin_suppress_tokens": (None, []),
     "no_repeat_ngram_size": (None, 0),
     "encoder_no_repeat_ngram_size": (None, 0),
     "encoder_repetition_penalty": (None, 1),
     "min_length": (None, 0),
-    "min_new_tokens": (None, 0),
     "forced_bos_token_id": (None,),
     "forced_eos_token_id": (None,),
     "forced_decoder_ids": (None, []),
@@ -52,11 +54,13 @@ def without_effect(values: Mapping[str, Any]) -> dict[str, Any]:
 
 def never_generated(
     values: Mapping[str, Any], source: str, eos_token_ids: Collection[int], vocab_size: int
-) -> tuple[list[int], ...]:
-    """The sequences of tokens that are never generated: `suppress_tokens` and `bad_words_ids`. Ids
-    that are not in the vocabulary need no ban, and a word that is an end token has none, as in
-    transformers. `source` names the file in messages. Raises ConfigError for anything but lists of
-    ids, and for too many of them."""
+) -> ForbiddenTokens:
+    """The tokens of `suppress_tokens` and `bad_words_ids`; those of `begin_suppress_tokens`, which
+    are not the first of a reply; and end tokens before `min_new_tokens`. Ids that are not in the
+    vocabulary need no ban, and a word that is an end token has none, as in transformers. `source`
+    names the file in messages. Raises ConfigError for values of other types, and for too many."""
+    from quire.params import ForbiddenTokens
+
     singles = _ids(values.get("suppress_tokens"), "suppress_tokens", source)
     words = values.get("bad_words_ids")
     if not isinstance(words, list | None):
@@ -67,21 +71,35 @@ def never_generated(
     ends = [[token_id] for token_id in eos_token_ids]
     found = [[token_id] for token_id in singles] + [one for one in sequences if one not in ends]
     found = [one for one in found if max(one) < vocab_size]
-    if sum(map(len, found)) > _MAX_TOKENS:
+    first = _first(values, source, eos_token_ids, vocab_size)
+    count = sum(map(len, found)) + sum(len(ids) for _, ids in first)
+    if count > _MAX_TOKENS:
         raise ConfigError(
-            f"{source} forbids {sum(map(len, found))} tokens; at most {_MAX_TOKENS} are read. "
-            f"{_HOW_TO_IGNORE}"
+            f"{source} forbids {count} tokens; at most {_MAX_TOKENS} are read. {_HOW_TO_IGNORE}"
         )
-    if len({one[0] for one in found if len(one) == 1}) == vocab_size:
+    tokens = ForbiddenTokens(found, first)
+    if len(tokens.at_first(0)) == vocab_size:
         raise ConfigError(f"{source} forbids all {vocab_size} tokens. {_HOW_TO_IGNORE}")
-    return tuple(found)
+    return tokens
+
+
+def _first(
+    values: Mapping[str, Any], source: str, eos_token_ids: Collection[int], vocab_size: int
+) -> list[tuple[int, list[int]]]:
+    least = values.get("min_new_tokens")
+    if least is not None and (isinstance(least, bool) or not isinstance(least, int) or least < 0):
+        raise _error(source, "min_new_tokens", "a number of tokens, such as 5", least)
+    key = "begin_suppress_tokens"
+    bans = [(1, _ids(values.get(key), key, source)), (min(least or 0, _NO_END), eos_token_ids)]
+    inside = [(until, [one for one in ids if one < vocab_size]) for until, ids in bans]
+    return [(until, ids) for until, ids in inside if until and ids]
 
 
 _HOW_TO_IGNORE = "Set generation_config='vllm' to ignore it"
 
 
 def _ids(value: Any, key: str, source: str) -> list[int]:
-    if value is None and key == "suppress_tokens":
+    if value is None and key != "bad_words_ids":
         return []
     if not isinstance(value, list) or not all(
         isinstance(one, int) and not isinstance(one, bool) and one >= 0 for one in value

@@ -12,7 +12,7 @@ from quire.errors import RequestError
 from quire.frontend.beams.search import Beam, BeamSearch, StopStrings
 from quire.inputs import PromptType
 from quire.outputs import CompletionOutput, FlatLogprobs, Logprob, RequestOutput
-from quire.params import RequestOutputKind, SamplingParams
+from quire.params import ForbiddenTokens, RequestOutputKind, SamplingParams
 from quire.reasoning.marks import ReasoningMarks
 
 if TYPE_CHECKING:
@@ -45,10 +45,11 @@ def begin_search(
         raise TypeError(f"params must be BeamSearchParams, but got {type(params).__name__}")
     params.verify()
     model, allowed = processor.model_config, params.allowed_token_ids
-    banned = [word[0] for word in model.never_generated if len(word) == 1]
     num_asked = None
     if allowed is None:
-        num_asked = _num_asked(params.beam_width, num_logprobs, model, width_name, len(banned))
+        num_asked = _num_asked(params.beam_width, num_logprobs, model, width_name)
+    never = model.never_generated or ForbiddenTokens()
+    most_forbidden = len({word[-1] for word in never.words} | never.at_first(0))
     one_token = SamplingParams(
         logprobs=num_asked,
         logprob_token_ids=allowed,
@@ -74,6 +75,10 @@ def begin_search(
         lora_request=lora_request,
         prompt_adapter_request=prompt_adapter_request,
     )
+    if most_forbidden and num_asked not in (None, -1):
+        # The best tokens may all be forbidden ones; users' requests have the limit max_logprobs.
+        for one in (base.params, *(core.sampling_params for core in base.core_requests)):
+            one.logprobs = min(num_asked + most_forbidden, model.vocab_size)
     room = model.max_model_len - base.num_virtual_tokens - len(base.prompt_token_ids)
     stops = params.stop if isinstance(params.stop, list) else []
     tokenizer = processor.tokenizer
@@ -85,7 +90,7 @@ def begin_search(
         params,
         max_tokens=min(params.max_tokens, room),
         eos_token_ids=_ends(processor),
-        banned_token_ids=banned,
+        never_generated=never,
         keeps_logprobs=num_logprobs is not None,
         stop_strings=(
             StopStrings(stops, tokenizer, skip_special=params.skip_special_tokens)
@@ -101,16 +106,10 @@ def _ends(processor: InputProcessor) -> set[int]:
     return own | {*processor.model_config.eos_token_ids}
 
 
-def _num_asked(
-    width: int, num_logprobs: int | None, model: ModelConfig, name: str, num_banned: int
-) -> int:
-    """The number of log-probabilities of each step, with room for tokens that are never generated.
-    Raises RequestError if that is too many."""
+def _num_asked(width: int, num_logprobs: int | None, model: ModelConfig, name: str) -> int:
+    """The number of log-probabilities of each step. Raises RequestError if that is too many."""
     _check_width(width, model, name)
-    if num_logprobs == -1:
-        return -1
-    most = model.vocab_size if model.max_logprobs == -1 else model.max_logprobs
-    return max(min(2 * width + num_banned, model.vocab_size, most), num_logprobs or 0)
+    return -1 if num_logprobs == -1 else max(min(2 * width, model.vocab_size), num_logprobs or 0)
 
 
 def _check_width(width: int, model: ModelConfig, name: str) -> None:

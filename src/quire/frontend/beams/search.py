@@ -20,6 +20,8 @@ import msgspec
 from quire.beam_search import BeamSearchParams
 from quire.errors import EngineGenerateError
 from quire.outputs import FlatLogprobs, RequestOutput
+from quire.params import ForbiddenTokens
+from quire.sampling.word_endings import WordEndings
 from quire.system import clock
 from quire.tokenizer import Tokenizer
 from quire.tokenizer.detokenizer import IncrementalDetokenizer
@@ -148,16 +150,17 @@ class BeamSearch:
         eos_token_ids: Collection[int],
         keeps_logprobs: bool,
         stop_strings: StopStrings | None = None,
-        banned_token_ids: Collection[int] = (),
+        never_generated: ForbiddenTokens | None = None,
     ) -> None:
         """`base`: the request of the first step. `max_tokens`: at most the room in the context.
         `eos_token_ids`: tokens that end a sequence. `keeps_logprobs`: keep the log-probabilities of
         all positions for the result. `stop_strings`: those of `params`; None without any.
-        `banned_token_ids`: tokens that the model never generates."""
+        `never_generated`: tokens that the model forbids."""
         self.base = base
         self.params = params
         self._eos_token_ids = frozenset(eos_token_ids)
-        self._banned_token_ids = frozenset(banned_token_ids)
+        self._never = never_generated or ForbiddenTokens()
+        self._endings = WordEndings(self._never.words)
         self._num_offered = 2 * params.beam_width
         self._keeps_logprobs = keeps_logprobs
         self._longest = len(base.prompt_token_ids) + max_tokens
@@ -241,9 +244,11 @@ class BeamSearch:
         self.num_steps_left -= 1
         ends: list[Beam] = []
         steps: list[_Step] = []
+        forbidden = self._never.at_first(self._num_steps - 1)
         for beam, output in zip(self._beams, outputs, strict=True):
+            here = forbidden.union(self._endings.after(beam.token_ids))
             found = _best(output, self.base.params.logprobs, self.params.allowed_token_ids)
-            candidates = [one for one in found if one.token_id not in self._banned_token_ids]
+            candidates = [one for one in found if one.token_id not in here]
             ends_here = self._ends_among(candidates)
             for token_id, logprob, _ in candidates[: self._num_offered]:
                 text, stop = self._text(beam, token_id)

@@ -310,9 +310,10 @@ class InputProcessor:
                 )
         resolved.update_from_generation_config(self._generation_config, self.eos_token_id)
         resolved.update_from_trace(self.model_config.max_model_len - num_prompt_tokens)
-        is_traced = resolved.trace_decode_token_ids is not None
-        never = () if is_traced else self.model_config.never_generated
-        resolved.update_from_tokenizer(self.tokenizer, never)
+        if self.tokenizer is not None:
+            resolved.update_from_tokenizer(self.tokenizer)
+        if resolved.trace_decode_token_ids is None:
+            resolved.forbid(self.model_config.never_generated)
         if resolved.structured_outputs is not None:
             resolved.structured_outputs = self._grammars.checked(resolved.structured_outputs)
         check_bans(resolved, self._banned_token_ids(resolved), self.model_config)

@@ -169,7 +169,8 @@ def check_bans(params: SamplingParams, banned_token_ids: list[int], model: Model
             parameter="bad_words",
             value=params.bad_words,
         )
-    banned = {*banned_token_ids, *(word[0] for word in words if len(word) == 1)}
+    of_the_model = params.never_generated.at_first(0)
+    banned = {*banned_token_ids, *of_the_model, *(word[0] for word in words if len(word) == 1)}
     if params.allowed_token_ids is None:
         if len(banned) - len(outside_vocabulary(banned, model.vocab_size)) >= model.vocab_size:
             raise RequestError(
@@ -182,8 +183,7 @@ def check_bans(params: SamplingParams, banned_token_ids: list[int], model: Model
     if banned.issuperset(params.allowed_token_ids):
         raise RequestError(
             "allowed_token_ids must contain a token that min_tokens and bad_words do not forbid, "
-            f"got {quoted(params.allowed_token_ids)}."
-            + (_OF_THE_MODEL if model.never_generated else ""),
+            f"got {quoted(params.allowed_token_ids)}." + (_OF_THE_MODEL if of_the_model else ""),
             parameter="allowed_token_ids",
             value=params.allowed_token_ids,
         )

@@ -277,9 +277,10 @@ class AsyncLLM(EngineControl, EngineBase, UnsupportedAsyncMethods):
         if self._client.is_other_process and isinstance(params, SamplingParams):
             checked_json(params.extra_args, "extra_args", _IN_A_PROCESS)
         process = partial(self.input_processor.process, request_id, prompt, params, **options)
-        # Compiling a grammar may take long.
+        # Compiling a grammar may take long, and so may a tokenizer of unknown patterns.
         has_grammar = getattr(params, "structured_outputs", None) is not None
-        return await asyncio.to_thread(process) if has_grammar else process()
+        is_quick = self.tokenizer is None or self.tokenizer.is_quick
+        return process() if is_quick and not has_grammar else await asyncio.to_thread(process)
 
     def _begin_session(
         self,

@@ -21,17 +21,15 @@ _MAX_CHARS = 100
 
 
 def word_pieces(keys: Keys, tokens: list[str]) -> Json:
-    """BERT's tokenizer. Replaces `tokens` by WordPiece's own spelling. In a file that does not say
-    whether letters are lowered, a vocabulary with capital letters is of a cased model."""
+    """BERT's tokenizer. Replaces `tokens` by WordPiece's own spelling. Letters are lowered unless
+    the file says otherwise, as in llama.cpp: vocabularies of uncased models may have capital
+    letters, as Chinese ones have "<S>"."""
     kinds = keys.numbers("tokenizer.ggml.token_type", int, len(tokens)) or [_NORMAL] * len(tokens)
     tokens[:] = [
         text if kind == _CONTROL else _word_piece(text)
         for text, kind in zip(tokens, kinds, strict=True)
     ]
     lowers = keys.flag("tokenizer.ggml.normalizer.lowercase")
-    if lowers is None:
-        named = zip(tokens, kinds, strict=True)
-        lowers = not any(kind == _NORMAL and text != text.lower() for text, kind in named)
     unknown = _special(keys, tokens, "unknown", "[UNK]")
     return {
         "normalizer": {
@@ -39,7 +37,7 @@ def word_pieces(keys: Keys, tokens: list[str]) -> Json:
             "clean_text": True,
             "handle_chinese_chars": True,
             "strip_accents": keys.flag("tokenizer.ggml.normalizer.strip_accents"),
-            "lowercase": lowers,
+            "lowercase": lowers is not False,
         },
         "pre_tokenizer": {"type": "BertPreTokenizer"},
         "decoder": {"type": "WordPiece", "prefix": "##", "cleanup": True},
@@ -104,10 +102,12 @@ def unigram(keys: Keys, tokens: list[str]) -> Json:
 
 
 def _bytes(keys: Keys, value: Any) -> bytes:
-    try:
-        return bytes(value)
-    except (TypeError, ValueError):
-        raise keys.error("tokenizer.ggml.precompiled_charsmap", "a list of bytes") from None
+    # bytes() of a number would be as many zeros.
+    if not isinstance(value, list) or not all(
+        isinstance(one, int) and -128 <= one < 256 for one in value
+    ):
+        raise keys.error("tokenizer.ggml.precompiled_charsmap", "a list of bytes")
+    return bytes(one & 255 for one in value)
 
 
 def _special(keys: Keys, tokens: list[str], role: str, usual: str) -> str:

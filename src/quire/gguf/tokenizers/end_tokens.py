@@ -46,12 +46,15 @@ def end_token_ids(keys: Keys, tokens: list[str]) -> list[int]:
 
 def _by_role(keys: Keys, tokens: list[str]) -> list[int]:
     """The ids under the keys of files; `eos_token_ids` is Ollama's."""
-    found = [
-        keys.whole(f"tokenizer.ggml.{role}_token_id")
+    named = [
+        keys.role_id(role)
         for role in ("eos", "eot", "eom")
         if keys.token_of(role, tokens) is not None
     ]
-    return found + keys.token_ids("eos_token_ids", len(tokens))
+    further = keys.token_ids("eos_token_ids")
+    if not all(0 <= token_id < len(tokens) for token_id in further):
+        raise keys.error("tokenizer.ggml.eos_token_ids", f"a list of ids below {len(tokens)}")
+    return [token_id for token_id in (*named, *further) if token_id is not None]
 
 
 def _is_control(kinds: list[int] | None, token_id: int | None, by_role: list[int]) -> bool:

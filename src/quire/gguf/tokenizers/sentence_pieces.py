@@ -17,7 +17,10 @@ _NORMAL, _USER_DEFINED, _UNUSED = 1, 4, 5
 _SPACE = "▁"
 _MAX_PIECE = 512
 """Characters of a piece: the work grows with their square."""
-_MAX_PAIRS = 1 << 23
+_MAX_PAIRS = 1 << 21
+"""Four times those of Gemma, whose vocabulary is the largest."""
+_MAX_PAIR_CHARS = 1 << 25
+"""Characters of all pairs together, eight times those of Gemma."""
 
 
 def sentence_pieces(keys: Keys, tokens: list[str], *, has_prefix: bool | None = None) -> Json:
@@ -86,17 +89,22 @@ def derived_merges(path: Path, pieces: list[str], scores: list[float]) -> list[l
         raise CheckpointError(f"{path}: all scores of tokens must be finite numbers")
     ids = {piece: piece_id for piece_id, piece in enumerate(pieces)}
     found: list[tuple[float, int, int, int]] = []
+    num_chars = 0
     for piece, piece_id in ids.items():
         if len(piece) > _MAX_PIECE:
             raise CheckpointError(
                 f"{path}: the token {quoted(piece)} has {len(piece)} characters; at most "
                 f"{_MAX_PIECE} are read"
             )
-        score = -scores[piece_id]
+        score, before = -scores[piece_id], len(found)
         for cut in range(1, len(piece)):
             if piece[:cut] in ids and piece[cut:] in ids:
                 found.append((score, -cut, cut - len(piece), piece_id))
-        if len(found) > _MAX_PAIRS:
-            raise CheckpointError(f"{path}: the vocabulary has too many merges")
+        num_chars += (len(found) - before) * len(piece)
+        if len(found) > _MAX_PAIRS or num_chars > _MAX_PAIR_CHARS:
+            raise CheckpointError(
+                f"{path}: its pieces are made of two others in more than {_MAX_PAIRS} ways, or "
+                f"with more than {_MAX_PAIR_CHARS} characters, which no known vocabulary needs"
+            )
     found.sort(key=lambda pair: pair[:3])
     return [[pieces[piece][:-cut], pieces[piece][-cut:]] for _, cut, _, piece in found]
