@@ -170,7 +170,7 @@ def test_vectors_are_those_of_the_checkpoint(name: str, tmp_path: Path) -> None:
     file = write_gguf(tmp_path / "checkpoint", tmp_path / "m.gguf", KINDS[name], "bert", pooling)
     prompts = texts()
     with LLM(str(file), dtype="float32") as llm:
-        assert llm.supported_tasks == (("classify",) if case.labels else ("embed",))
+        assert llm.supported_tasks == (("classify",) if case.labels else ("embed", "token_embed"))
         found = results(llm, prompts)
     with LLM(str(tmp_path / "checkpoint"), dtype="float32", skip_tokenizer_init=True) as llm:
         wanted = results(llm, prompts)
@@ -197,13 +197,19 @@ def test_embedding_gemma(has_dense: bool, tmp_path: Path) -> None:
     file = write_gguf(tmp_path / "checkpoint", tmp_path / "m.gguf", "gemma-embedding", "bert", 1,
                       **(dense if has_dense else {}))  # fmt: skip
     with LLM(str(file), dtype="float32") as llm:
-        assert llm.supported_tasks == ("embed",)
+        assert llm.supported_tasks == ("embed", "token_embed")
         found = results(llm, texts())
+        [tokens] = llm.encode(texts()[1:2], pooling_task="token_embed", use_tqdm=False)
     for text, vector in zip(texts(), found, strict=True):
         truth = wanted(case, model, text, "mean")
         for matrix in dense.values() if has_dense else ():
             truth = matrix @ truth
         assert distance(vector, truth) <= 1e-5
+    truth = wanted(case, model, texts()[1], "all")
+    for matrix in dense.values() if has_dense else ():
+        truth = truth @ matrix.T
+    truth /= np.linalg.norm(truth, axis=-1, keepdims=True)
+    assert np.allclose(tokens.outputs.data, truth, atol=1e-5)
 
 
 @pytest.mark.parametrize("form", ["new", "old"])

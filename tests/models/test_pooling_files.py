@@ -106,11 +106,29 @@ def test_dense_layers_prompts_and_dimensions(tmp_path: Path) -> None:
             llm.embed("a", pooling_params=PoolingParams(prompt_name="other"), use_tqdm=False)
         with pytest.raises(RequestError, match=r"contains 26 input tokens.*truncate_prompt_tokens"):
             llm.embed("a " * 22, use_tqdm=False)
+        [plain, short] = llm.encode(
+            TEXTS[:1] * 2,
+            [PoolingParams(prompt_name="document"), short],
+            pooling_task="token_embed",
+            use_tqdm=False,
+        )
+        rows = np.tanh(states(model, tmp_path, TEXTS[0]) @ weight.T + bias)
+        for tokens, size in ((plain, 12), (short, 4)):
+            truth = rows[:, :size] / np.linalg.norm(rows[:, :size], axis=1, keepdims=True)
+            assert np.allclose(tokens.outputs.data, truth, atol=2e-6)
+        chunked = PoolingParams(late_chunking_params=LateChunkingParams(2))
+        with pytest.raises(RequestError, match="dense layers without activations"):
+            llm.encode("a", chunked, pooling_task="token_embed", use_tqdm=False)
         cut = llm.embed(
             "a " * 60, use_tqdm=False, tokenization_kwargs={"truncate_prompt_tokens": -1}
         )
         assert len(cut[0].prompt_token_ids) == 24
         assert cut[0].prompt_token_ids[-1] == WORDS.index("[SEP]")
+    options["pooler_config"] = {"task": "token_embed"}
+    with LLM(str(tmp_path), **options) as llm:  # type: ignore[arg-type]
+        document = PoolingParams(prompt_name="document")
+        [same] = llm.encode(TEXTS[0], document, pooling_task="token_embed", use_tqdm=False)
+        assert same.outputs.data.tobytes() == plain.outputs.data.tobytes()
 
 
 @pytest.mark.parametrize(
@@ -557,6 +575,8 @@ def test_the_heads_of_bge_m3(tmp_path: Path) -> None:
         assert found.outputs.data.shape == wanted.shape
     with LLM(str(tmp_path), **options) as llm:  # type: ignore[arg-type]
         [dense] = llm.embed([ids], use_tqdm=False)
+        with pytest.raises(RequestError, match=r"pooler_config=\{'task': 'token_embed'\}$"):
+            llm.encode([ids], pooling_task="token_embed", use_tqdm=False)
     assert np.allclose(dense.outputs.embedding, unit(hidden[0].numpy()), atol=1e-5)
 
 

@@ -3,6 +3,7 @@ chunks, preempted, after a prefix hit, from the KV store, with an adapter and on
 
 from __future__ import annotations
 
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +49,7 @@ def engine(directory: Path, pooler: dict[str, Any], **options: Any) -> LLM:
 
 
 def bits(llm: LLM, prompts: list[list[int]], lora: LoRARequest | None = None) -> list[bytes]:
-    [task] = llm.supported_tasks
+    task = llm.supported_tasks[0]
     found = llm.encode(prompts, pooling_task=task, use_tqdm=False, lora_request=lora)
     return [_bits_of(one) for one in found]
 
@@ -93,6 +94,38 @@ def test_vectors(case: Case, pooler: dict[str, Any], tmp_path: Path) -> None:
     check(write_checkpoint(case, tmp_path / "model"), case, pooler, tmp_path)
 
 
+@pytest.mark.parametrize("kind", ["CLS", "LAST", "MEAN"])
+@pytest.mark.parametrize("name", ["qwen3-biases", "lfm2"])
+def test_vectors_of_tokens_of_an_embedder(name: str, kind: str, tmp_path: Path) -> None:
+    """They are those of an engine for them, whatever else a step has, and in chunks too."""
+    case = MODELS[name]
+    directory, pooler = write_checkpoint(case, tmp_path / "model"), {"pooling_type": kind}
+    prompts = prompts_of(case)
+    with engine(directory, VECTORS["tokens"]) as llm:
+        truth = {"token_embed": bits(llm, prompts)}
+    with engine(directory, pooler, enable_prefix_caching=False) as llm:
+        truth["embed"] = bits(llm, prompts)
+        layout = llm.llm_engine.vllm_config.cache.layout
+    stored: dict[str, Any] = {"kv_store": True, "kv_store_path": str(tmp_path / "store")}
+    for budget in (23, 256) if kind == "LAST" else (128,):
+        blocks = layout.most_blocks(128, budget, 16) + 2
+        with engine(directory, pooler, max_num_batched_tokens=budget, max_num_seqs=4,
+                    num_gpu_blocks_override=blocks, **stored) as llm:  # fmt: skip
+            core, found = llm.llm_engine, {}
+            for number, task in product(range(len(prompts)), truth):
+                prompt = {"prompt_token_ids": prompts[number]}
+                core.add_request(f"{number}.{task}", prompt, PoolingParams(task=task))
+            for step in range(300):
+                found |= {one.request_id: _bits_of(one) for one in core.step()}
+                if step in (1, 4, 8):
+                    assert llm.reset_prefix_cache(reset_running_requests=True)
+                if not core.has_unfinished_requests():
+                    break
+            for task, wanted in truth.items():
+                assert [found[f"{number}.{task}"] for number in range(len(prompts))] == wanted
+            assert bits(llm, prompts) == truth["embed"]
+
+
 @pytest.mark.parametrize("pooler", CLASSES.values(), ids=CLASSES)
 def test_classes(pooler: dict[str, Any], tmp_path: Path) -> None:
     case = MODELS["qwen3-biases"]
@@ -104,6 +137,29 @@ def _classifier(case: Case, directory: Path) -> Path:
     config = case.config_class(**case.settings, num_labels=3)
     transformers.Qwen3ForSequenceClassification(config).save_pretrained(directory)
     return directory
+
+
+@pytest.mark.parametrize("kind", ["CLS", "LAST", "MEAN"])
+def test_vectors_of_tokens_with_adapters(kind: str, tmp_path: Path) -> None:
+    case, directory = MODELS["qwen3-biases"], tmp_path / "model"
+    torch.manual_seed(5)
+    transformers.Qwen3Model(case.config_class(**case.settings)).save_pretrained(directory)
+    lora = LoRARequest("other", 1, str(write_random_adapter(tmp_path / "a", directory, seed=3)))
+    prompts = prompts_of(case)[:3]
+    with engine(directory, VECTORS["tokens"], enable_lora=True) as llm:
+        truth = {("token_embed", one): bits(llm, prompts, one) for one in (None, lora)}
+    with engine(directory, {"pooling_type": kind}, enable_lora=True) as llm:
+        truth |= {("embed", one): bits(llm, prompts, one) for one in (None, lora)}
+        names = list(product(truth, range(len(prompts))))
+        for number, ((task, one), place) in enumerate(names):
+            prompt, params = {"prompt_token_ids": prompts[place]}, PoolingParams(task=task)
+            llm.llm_engine.add_request(str(number), prompt, params, lora_request=one)
+        found: dict[str, bytes] = {}
+        while llm.llm_engine.has_unfinished_requests():
+            found |= {one.request_id: _bits_of(one) for one in llm.llm_engine.step()}
+    wanted = [truth[key][place] for key, place in names]
+    assert [found[str(number)] for number in range(len(names))] == wanted
+    assert all(truth[task, None] != truth[task, lora] for task in ("embed", "token_embed"))
 
 
 @pytest.mark.parametrize("pooler", [CLASSES["cls"], CLASSES["last"], CLASSES["tokens"]], ids=str)
@@ -132,10 +188,17 @@ def test_on_two_ranks(name: str, sizes: dict[str, int], tmp_path: Path) -> None:
     for pooler in (VECTORS["cls"], VECTORS["last"], VECTORS["mean"]):
         with engine(directory, pooler, enable_prefix_caching=False) as llm:
             truth = [bits(llm, [prompt])[0] for prompt in prompts]
+        with engine(directory, VECTORS["tokens"]) as llm:
+            tokens = bits(llm, prompts)
         with engine(directory, pooler, max_num_batched_tokens=128, max_num_seqs=4,
                     kv_cache_memory_bytes=1 << 20, **sizes) as llm:  # fmt: skip
             for _ in range(2):
                 assert bits(llm, prompts) == truth
+            if pooler is VECTORS["mean"] and "tensor_parallel_size" in sizes:
+                assert llm.supported_tasks == ("embed",)
+                continue
+            found = llm.encode(prompts, pooling_task="token_embed", use_tqdm=False)
+            assert [_bits_of(one) for one in found] == tokens
 
 
 def test_what_a_text_needs_whole_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 from quire import LLM, SamplingParams
 from quire.backends.base import StepOutput
 from quire.protocol import StepResult
+from quire.scheduler.request import Request
 from quire.scheduler.step_planner import StepPlanner
 from quire.worker.model_runner import BegunStep, ModelRunner
 
@@ -65,14 +67,14 @@ def test_any_draft_gives_the_same_tokens(
     plan_running, finish = StepPlanner._plan_running, ModelRunner.finish
     seen = dict.fromkeys(("plans", "right", "wrong"), 0)
 
-    def guess(planner: StepPlanner, step: Any) -> bool:
-        for request in planner._states.running:
+    def guess(planner: StepPlanner, step: Any, running: Sequence[Request]) -> None:
+        for request in running:
             text = next(t for t in texts if t[: request.num_tokens] == request.token_ids)
             coming = text[request.num_tokens : request.num_tokens + int(random.integers(1, 6))]
             request.draft_token_ids = [
                 token if random.random() < chance else (token + 1) % 256 for token in coming
             ]
-        return plan_running(planner, step)
+        plan_running(planner, step, running)
 
     def counted(runner: ModelRunner, begun: BegunStep, output: StepOutput) -> StepResult:
         plan, result = begun.plan, finish(runner, begun, output)

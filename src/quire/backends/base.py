@@ -181,6 +181,10 @@ class StepBatch:
     rows_in: NDArray[np.float32] | None = None
     """[T, W]; what a program with `RowsIn` reads."""
 
+    unpooled: NDArray[np.bool_] | None = None
+    """[L]; of a program with `MeanRows`, the rows that it leaves as they are. None: none of
+    them."""
+
     @property
     def num_logits_out(self) -> int:
         """Rows of logits that are copied out."""

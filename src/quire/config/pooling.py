@@ -72,6 +72,14 @@ class PoolingConfig:
     logit_mean: float = 0.0
     logit_sigma: float = 1.0
     """Scores are moved and scaled before the activation: (x - mean) / sigma."""
+    has_activations: bool = False
+    """Whether dense layers after the pooling have activations."""
+    tokens: PoolingConfig | None = None
+    """How an embedder's requests for a vector of each token are finished; None: it has none."""
+
+    def of(self, task: str | None) -> PoolingConfig:
+        """The pooling of requests for a task; None: of those that name none."""
+        return self.tokens if self.tokens is not None and task == self.tokens.task else self
 
     def inner(self, token_ids: Sequence[int]) -> slice:
         """The tokens of a text that have results."""
@@ -98,7 +106,7 @@ class PoolingConfig:
     @property
     def supported_tasks(self) -> tuple[PoolingTask, ...]:
         """The tasks of requests."""
-        return (self.task,)
+        return (self.task,) if self.tokens is None else (self.task, self.tokens.task)
 
     def longest_text(self, max_model_len: int) -> int | None:
         """The most tokens that a text may have; None: any number."""

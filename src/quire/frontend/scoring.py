@@ -22,7 +22,7 @@ from quire.config.pooling import PoolingConfig
 from quire.config.records import ModelConfig
 from quire.errors import ConfigError, RequestError, quoted
 from quire.frontend.arguments import located
-from quire.frontend.inputs.model_checks import text_fills_model, works, wrong_task
+from quire.frontend.inputs.model_checks import check_text, works, wrong_task
 from quire.frontend.inputs.tokenization import Truncation
 from quire.inputs import PromptType, TokensPrompt
 from quire.outputs import PoolingOutput, PoolingRequestOutput, ScoringOutput, ScoringRequestOutput
@@ -139,8 +139,8 @@ class PairTokens:
         found = self._encoded(tokenizer, query, document)
         count = len(found["prompt_token_ids"])
         if limits.truncation is None:
-            if count > self.model.max_model_len:
-                raise text_fills_model(count, self.model.max_model_len)
+            if self.model.pooling is not None:
+                check_text(count, self.model.pooling, self.model.max_model_len)
             return found
         limit = limits.truncation.num_tokens
         side = limits.truncation.side or tokenizer.truncation_side

@@ -405,7 +405,8 @@ class TakeRows(Op):
 @dataclass(frozen=True, slots=True)
 class MeanRows(Op):
     """out[l] = the mean of x over the tokens of the request of batch.logits_rows[l], all of which
-    the step has. Sums of 16 tokens, counted from the first of the request, are added in order."""
+    the step has. Sums of 16 tokens, counted from the first of the request, are added in order.
+    Where batch.unpooled is set, out[l] = x[batch.logits_rows[l]]."""
 
     rows: ClassVar[RowsRead] = "request"
     x: Value

@@ -88,10 +88,13 @@ class PoolingParams(msgspec.Struct, omit_defaults=True):
         if self.prompt_name and self.prompt_name not in pooling.prompts:
             known = ", ".join(sorted(pooling.prompts)) or "none"
             raise _error("prompt_name", self.prompt_name, f"must be one of the model's: {known}")
+        own = pooling.of(self.task)
         if self.late_chunking_params is not None and (
-            pooling.task != "token_embed" or pooling.step_tag_id is not None
+            own.task != "token_embed" or own.step_tag_id is not None or own.has_activations
         ):
-            wanted = "needs a model with the task token_embed, and no step_tag_id"
+            wanted = (
+                "needs the task token_embed, no step_tag_id, and dense layers without activations"
+            )
             raise _error("late_chunking_params", self.late_chunking_params, wanted)
         if self.dimensions is not None:
             self._verify_dimensions(self.dimensions, pooling, model)

@@ -257,8 +257,9 @@ class ServerArgs:
     """Longest text that is tokenized: a prompt, or all inputs of the chat template. By default 8
     bytes for each token of max_model_len, and at least 1 MiB."""
     max_reply_values: int | None = None
-    """Log-probabilities, echoed tokens and returned prompt ids in one reply, all choices together.
-    By default what one choice of max_model_len tokens with max_logprobs has, and at least 1048576.
+    """Log-probabilities, echoed tokens and returned prompt ids in one reply, all choices together;
+    or numbers of the vectors of all tokens. By default what one choice of max_model_len tokens with
+    max_logprobs has, and at least 1048576; of vectors, those of such a text, and at least 16777216.
     """
     response_store_bytes: int = 256 * MiB
     """Memory for the responses of /v1/responses that are stored; the oldest make room, of several

@@ -109,7 +109,7 @@ def _work_bounds(args: ServerArgs, config: EngineConfig | None) -> list[Bound]:
         Bound(
             "max_reply_values",
             _or_model(values, str),
-            "logprobs and echoed tokens of a reply",
+            "logprobs, echoed tokens, vectors of a reply",
             "400",
         ),
         Bound("max_large_requests", str(args.max_large_requests), "large ones at work", "wait"),

@@ -167,7 +167,7 @@ class InputBatch:
         drafts = None
         if num_drafts is not None:
             counts = 1 + num_drafts[is_complete]
-            offsets = _counted(counts)
+            offsets = counted(counts)
             logits_rows = np.repeat(logits_rows - counts + 1, counts) + offsets
             sampled_rows = np.repeat(sampled_rows, counts)
             num_tokens = np.repeat(num_tokens, counts) + offsets
@@ -344,7 +344,7 @@ def _counts_of(drafts: dict[int, list[int]], rows: Rows) -> Ints:
     return np.array([len(drafts.get(row, ())) for row in rows.tolist()], np.int32)
 
 
-def _counted(counts: Ints) -> Ints:
+def counted(counts: Ints) -> Ints:
     """The concatenation of 0, 1, ..., count - 1 for each count."""
     firsts = np.cumsum(counts) - counts
     return np.arange(int(counts.sum()), dtype=np.int32) - np.repeat(firsts, counts).astype(np.int32)

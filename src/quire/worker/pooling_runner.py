@@ -7,18 +7,18 @@ vector is shortened and divided by its length, or scores become probabilities. C
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from quire.backends.base import StepBatch, StepModel, StepOutput
+from quire.backends.base import StepModel, StepOutput
 from quire.config.pooling import PoolingActivation, PoolingConfig
 from quire.errors import BackendError
 from quire.protocol import PooledRows, SchedulePlan, StepResult
 from quire.protocol.pooling_params import PoolingParams
 from quire.worker.diagnosis import explain_failures
-from quire.worker.input_batch import InputBatch, PreparedStep
+from quire.worker.input_batch import InputBatch, PreparedStep, counted
 from quire.worker.model_runner import BegunStep, apply_plan
 
 Floats = NDArray[np.float32]
@@ -32,6 +32,8 @@ class PoolingRunner:
     batch: InputBatch
     pooling: PoolingConfig
     keeps_all: bool = True
+    _rows_so_far: dict[str, list[Floats]] = field(default_factory=dict)
+    """By request id, the rows of texts of which earlier steps have computed a part."""
 
     def begin(self, plan: SchedulePlan) -> BegunStep:
         """Prepare the input of the model for a plan."""
@@ -39,7 +41,9 @@ class PoolingRunner:
         step = self.batch.prepare(plan)
         batch = step.batch
         batch.sampling = None
-        batch.logits_rows = self._rows(batch, _done(step))
+        for request_id in plan.released_request_ids:
+            self._rows_so_far.pop(request_id, None)
+        self._choose_rows(step)
         batch.token_types = self.batch.token_types(step)
         self.batch.begin(step)
         return BegunStep(plan, step, [], None)
@@ -47,31 +51,38 @@ class PoolingRunner:
     def finish(self, begun: BegunStep, output: StepOutput) -> StepResult:
         """Return the result of a plan. Raises BackendError."""
         plan, step, batch = begun.plan, begun.step, begun.batch
-        done, vectors = _done(step), output.vectors
+        vectors, is_done = output.vectors, _is_done(step)
         if vectors is None or len(vectors) != len(batch.logits_rows):
             raise BackendError("the model gave no vectors, or too few")
         self.batch.advance(step, np.zeros(len(step.sampled_rows), np.int32))
         pooled: dict[str, PooledRows] = {}
         failed: list[int] = []
-        ends = np.cumsum(self._counts(batch, done))
-        pieces = np.split(vectors, ends[:-1]) if len(done) else []
-        for index, rows in zip(done.tolist(), pieces, strict=True):
-            request_id = plan.request_ids[index]
+        ends = np.cumsum(self._counts(step, self._by_token(step)))
+        pieces = np.split(vectors, ends[:-1]) if len(ends) else []
+        for index, rows in enumerate(pieces):
+            request_id, place = plan.request_ids[index], int(step.rows[index])
+            params = self.batch.pooling_params(place)
+            pooling = self.pooling.of(params.task)
+            if pooling.is_by_token:
+                self._rows_so_far.setdefault(request_id, []).append(rows)
+            if not is_done[index]:
+                continue
+            if pooling.is_by_token:
+                rows = np.concatenate(self._rows_so_far.pop(request_id))
             if not np.isfinite(rows).all():
                 failed.append(index)
                 continue
-            params = self.batch.pooling_params(int(step.rows[index]))
             if (chunking := params.late_chunking_params) is None:
-                rows = self._steps(rows, int(step.rows[index]))
+                rows = self._steps(rows, place)
             else:
                 rows = chunk_means(rows, chunking.chunk_size)
-            found = [finish(row, params, self.pooling) for row in rows]
+            found = [finish(row, params, pooling) for row in rows]
             data = b"".join(row.astype("<f4").tobytes() for row in found)
             width = len(found[0]) if found else rows.shape[1]
-            if self.pooling.is_sparse:
+            if pooling.is_sparse:
                 pooled[request_id] = PooledRows(data, len(found))
             else:
-                pooled[request_id] = PooledRows(data, width, self.pooling.is_by_token)
+                pooled[request_id] = PooledRows(data, width, pooling.is_by_token)
         result = StepResult(sampled_token_ids=[[] for _ in plan.request_ids], pooled=pooled)
         if failed:
             result.failures = self._failures(plan, step, failed)
@@ -90,40 +101,47 @@ class PoolingRunner:
             rows = rows[tokens == pooling.step_tag_id]
         return rows
 
-    def _counts(self, batch: StepBatch, done: NDArray[np.intp]) -> NDArray[np.int32]:
-        """Rows of each request that is done."""
-        if self.pooling.is_by_token:
-            return np.diff(batch.seq_starts)[done]
-        return np.ones(len(done), np.int32)
+    def _by_token(self, step: PreparedStep) -> NDArray[np.bool_]:
+        """[R]; the requests whose tokens have results."""
+        tasks = (self.batch.pooling_params(row).task for row in step.rows.tolist())
+        return np.array([self.pooling.of(task).is_by_token for task in tasks], np.bool_)
 
-    def _rows(self, batch: StepBatch, done: NDArray[np.intp]) -> NDArray[np.int32]:
-        """The tokens whose states are pooled: of a mean, any one of the request. Where these are
-        not the last token, the step has all tokens (`PoolingConfig.needs_all_rows`)."""
-        starts = batch.seq_starts
-        if self.pooling.is_by_token:
-            spans = [np.arange(starts[i], starts[i + 1], dtype=np.int32) for i in done]
-            return np.concatenate([*spans, np.empty(0, np.int32)])
+    def _counts(self, step: PreparedStep, by_token: NDArray[np.bool_]) -> NDArray[np.int32]:
+        """[R]; rows of each request: one of a text that is done, or one for each token."""
+        found = np.where(by_token, np.diff(step.batch.seq_starts), _is_done(step))
+        return found.astype(np.int32)
+
+    def _choose_rows(self, step: PreparedStep) -> None:
+        """Sets the tokens whose states are pooled: of a mean, any one of the request. Where these
+        are not the last token, the step has all tokens (`PoolingConfig.needs_all_rows`)."""
+        batch, by_token = step.batch, self._by_token(step)
+        counts = self._counts(step, by_token)
+        firsts = batch.seq_starts[:-1]
         if self.pooling.pooling_type == "last":
-            return (starts[1:] - 1)[done].astype(np.int32)
-        return starts[:-1][done].astype(np.int32)
+            firsts = np.where(by_token, firsts, batch.seq_starts[1:] - 1)
+        batch.logits_rows = (np.repeat(firsts, counts) + counted(counts)).astype(np.int32)
+        if self.pooling.pooling_type == "mean" and by_token.any():
+            batch.unpooled = np.repeat(by_token, counts)
 
     def _failures(
         self, plan: SchedulePlan, step: PreparedStep, failed: list[int]
     ) -> dict[str, str]:
         known = {index: self.batch.known_tokens(int(step.rows[index])) for index in failed}
-        messages = explain_failures(self.model, step.batch, known, keeps_all=self.keeps_all)
+        batch = step.batch
+        if batch.unpooled is not None:  # the mean of a request is not finite if a row of it is not
+            batch = replace(batch, logits_rows=batch.seq_starts[:-1], unpooled=None)
+        messages = explain_failures(self.model, batch, known, keeps_all=self.keeps_all)
         return {plan.request_ids[index]: message for index, message in messages.items()}
 
 
-def _done(step: PreparedStep) -> NDArray[np.intp]:
-    """Places of the requests whose last token the step computes."""
-    count = len(step.rows)
-    return np.arange(count) if step.samples is None else np.flatnonzero(step.samples)
+def _is_done(step: PreparedStep) -> NDArray[np.bool_]:
+    """[R]; the requests whose last token the step computes."""
+    return np.ones(len(step.rows), np.bool_) if step.samples is None else step.samples
 
 
 def chunk_means(rows: Floats, size: int) -> Floats:
-    """The mean of each `size` rows; the last one may be of fewer. The head of vectors of tokens is
-    linear, so that its order with the mean does not matter."""
+    """The mean of each `size` rows; the last one may be of fewer. Dense layers are linear then
+    (`PoolingConfig.has_activations`), so that their order with the mean does not matter."""
     pieces = [rows[begin : begin + size] for begin in range(0, len(rows), size)]
     return np.stack([piece.astype(np.float64).mean(axis=0) for piece in pieces]).astype(np.float32)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from pathlib import Path
 
 import numpy as np
@@ -37,7 +38,10 @@ def test_an_online_engine_gives_the_same_vectors(tmp_path: Path) -> None:
 
     async def run() -> None:
         assert await asyncio.gather(*map(one, texts)) == wanted
-        assert await engine.get_supported_tasks() == ("embed",)
+        assert await engine.get_supported_tasks() == ("embed", "token_embed")
+        params = PoolingParams(task="token_embed")
+        [tokens] = [output async for output in engine.encode(texts[0], params, "tokens")]
+        assert tokens.outputs.data.shape == (4, 32)
         with pytest.raises(RequestError, match=r"generates no text; use LLM\.embed"):
             await engine.add_request("r", "red", SamplingParams())
         stream = await engine.add_request("gone", "red", PoolingParams())
@@ -89,18 +93,49 @@ def test_what_texts_in_pieces_need(tmp_path: Path) -> None:
             LLM(str(tmp_path), pooler_config=config, **OPTIONS)
 
 
-def test_a_vector_for_each_token_needs_its_task(tmp_path: Path) -> None:
-    """As the error says."""
+def test_vectors_of_tokens_in_company(tmp_path: Path) -> None:
+    """An embedder gives the vectors of tokens that an engine for them gives, in one step with
+    vectors of texts, whose bits do not change."""
     write_encoder(tmp_path)
-    found = {"task": "token_embed"}
-    with (
-        LLM(str(tmp_path), **OPTIONS) as llm,
-        pytest.raises(RequestError, match=f"the engine with pooler_config={found}$"),
-    ):
-        llm.encode(["red sky"], pooling_task="token_embed", use_tqdm=False)
-    with LLM(str(tmp_path), pooler_config=found, **OPTIONS) as llm:
-        [output] = llm.encode(["red sky"], pooling_task="token_embed", use_tqdm=False)
-        assert output.outputs.data.shape == (4, 32)
+    texts = ["red sky", "the sky is blue", "a", "red blue " * 8]
+    tasks = ["embed", "token_embed"]
+    for pooling_type, backend in itertools.product(("CLS", "LAST", "MEAN"), ("cpu", "reference")):
+        options = {**OPTIONS, "backend": backend}
+        with LLM(str(tmp_path), pooler_config={"task": "token_embed"}, **options) as llm:
+            alone = llm.encode(texts, pooling_task="token_embed", use_tqdm=False)
+            wanted = {f"{n} token_embed": one.outputs.data for n, one in enumerate(alone)}
+        with LLM(str(tmp_path), pooler_config={"pooling_type": pooling_type}, **options) as llm:
+            alone = llm.encode(texts, pooling_task="embed", use_tqdm=False)
+            wanted |= {f"{n} embed": one.outputs.data for n, one in enumerate(alone)}
+            engine = llm.llm_engine
+            for (number, text), task in itertools.product(enumerate(texts), tasks):
+                engine.add_request(f"{number} {task}", text, PoolingParams(task=task))
+            found = {one.request_id: one.outputs.data for one in engine.step()}
+            assert not engine.has_unfinished_requests()
+            again = llm.encode(texts, pooling_task="embed", use_tqdm=False)
+        assert {name: one.tobytes() for name, one in found.items()} == {
+            name: one.tobytes() for name, one in wanted.items()
+        }
+        assert [one.outputs.data.tobytes() for one in again] == [
+            one.outputs.data.tobytes() for one in alone
+        ]
+
+
+def test_what_vectors_of_tokens_need(tmp_path: Path) -> None:
+    """A long text is not cut into pieces, and one call has one task."""
+    write_encoder(tmp_path)
+    config = {"enable_chunked_processing": True, "use_activation": False}
+    with LLM(str(tmp_path), pooler_config=config, **OPTIONS) as llm:
+        with pytest.raises(RequestError, match=r"length is 20 tokens.*=-1 to cut it\.$"):
+            llm.encode([[5] * 21], pooling_task="token_embed", use_tqdm=False)
+        [raw] = llm.encode([[5] * 20], pooling_task="token_embed", use_tqdm=False)
+        assert not np.allclose(np.linalg.norm(raw.outputs.data, axis=1), 1)
+        params = PoolingParams(task="token_embed")
+        for call in (llm.embed, lambda text, **given: llm.score(text, text, **given)):
+            with pytest.raises(RequestError, match="task must be embed, or be left out"):
+                call("red", pooling_params=params, use_tqdm=False)
+        with pytest.raises(RequestError, match="does not support the token_classify task"):
+            llm.encode("red", pooling_task="token_classify", use_tqdm=False)
 
 
 def test_a_text_that_is_not_finite_fails_alone(tmp_path: Path) -> None:
@@ -111,13 +146,15 @@ def test_a_text_that_is_not_finite_fails_alone(tmp_path: Path) -> None:
     parts = [part for param in build_program(config).params() for part in param.parts]
     tensors = {part.name: random.normal(size=part.shape).astype(np.float32) for part in parts}
     with LLM(str(tmp_path), **OPTIONS) as llm:
-        assert llm.supported_tasks == ("embed",)
+        assert llm.supported_tasks == ("embed", "token_embed")
     tensors["bert.embeddings.word_embeddings.weight"][WORDS.index("red"), 3] = np.nan
     save_file(tensors, tmp_path / "model.safetensors")
-    for backend in ("reference", "auto"):
-        with LLM(str(tmp_path), backend=backend) as llm:
+    for backend, kind in itertools.product(("reference", "auto"), ("CLS", "MEAN")):
+        with LLM(str(tmp_path), backend=backend, pooler_config={"pooling_type": kind}) as llm:
             with pytest.raises(EngineGenerateError, match=r"not finite.*first in: .*embed_tokens"):
                 llm.embed(["the sky", "red", "blue"], use_tqdm=False)
+            with pytest.raises(EngineGenerateError, match=r"not finite.*first in: .*embed_tokens"):
+                llm.encode(["the sky", "red"], pooling_task="token_embed", use_tqdm=False)
             good = llm.embed(["the sky", "blue"], use_tqdm=False)
             assert all(np.isfinite(one.outputs.embedding).all() for one in good)
 

@@ -33,11 +33,13 @@ torch = pytest.importorskip("torch")
 class Client:
     """Posts JSON to one server."""
 
-    def __init__(self, directory: Path, **args: Any) -> None:
+    def __init__(
+        self, directory: Path, *, server: dict[str, Any] | None = None, **args: Any
+    ) -> None:
         options = {"load_format": "dummy", "served_model_name": "tiny", "backend": "reference"}
         self._loop = asyncio.new_event_loop()
         given = EngineArgs(str(directory), **{**options, **args})
-        self.server = InProcessServer(given, ServerArgs())
+        self.server = InProcessServer(given, ServerArgs(**(server or {})))
 
     def post(self, path: str, **body: Any) -> Any:
         """The JSON of a reply with status 200."""
@@ -310,6 +312,38 @@ def test_classes_and_similarities_in_teis_form(embedder: Client, reranker: Clien
         assert "pair of texts" in reranker.refused("/predict", inputs=wrong), wrong
 
 
+def test_vectors_of_all_tokens(embedder: Client) -> None:
+    """As the model gives them, like those of text-embeddings-inference, unless `normalize` is true;
+    `/pooling` gives them the length 1."""
+    texts = ["the sky", "a red sky is blue"]
+    raw = [np.array(one) for one in embedder.post("/embed_all", inputs=texts)]
+    assert [one.shape for one in raw] == [(4, 32), (7, 32)]
+    assert embedder.post("/embed_all", inputs=texts, normalize=False)[0] == raw[0].tolist()
+    units = [one / np.linalg.norm(one, axis=1, keepdims=True) for one in raw]
+    found = embedder.post("/embed_all", inputs=texts, normalize=True)
+    pooled = embedder.post("/pooling", input=texts, task="token_embed")["data"]
+    for wanted, one, item in zip(units, found, pooled, strict=True):
+        assert np.allclose(one, wanted, atol=1e-6)
+        assert item["data"] == one
+    assert np.allclose(vector(embedder, "the sky"), found[0][0], atol=1e-6)
+    short = embedder.post("/embed_all", inputs="the sky", dimensions=8)
+    assert short == [raw[0][:, :8].tolist()]
+    coded = embedder.post("/pooling", input="the sky", task="token_embed", encoding_format="base64")
+    data = base64.b64decode(coded["data"][0]["data"])
+    assert np.frombuffer(data, np.float32).reshape(4, 32).tolist() == found[0]
+
+
+def test_the_vectors_of_all_tokens_in_a_reply_are_bounded(tmp_path: Path) -> None:
+    client = Client(write_encoder(tmp_path), server={"max_reply_values": 300})
+    assert client.post("/embed_all", inputs="the sky")
+    field, message = client.blamed("/embed_all", inputs=["red", "the sky", "red", "red"])
+    assert (field, "320 numbers or more" in message) == ("inputs", True), message
+    field, message = client.blamed("/pooling", input=["the sky"] * 3, task="token_embed")
+    assert (field, "max_reply_values 300" in message) == ("input", True), message
+    assert len(client.post("/pooling", input=["the sky"] * 30)["data"]) == 30
+    client.close()
+
+
 def test_sparse_vectors(tmp_path: Path, embedder: Client) -> None:
     """The largest weight of each token, without those around the text."""
     directory = write_encoder(tmp_path, bos_token_id=2, eos_token_id=3)
@@ -408,7 +442,7 @@ def test_truncation(embedder: Client) -> None:
         ({"input": "a", "dimensions": 9}, "only supports Matryoshka dimensions [8, 32]"),
         ({"input": "a", "dimensions": 0}, "dimensions must be greater than 0"),
         ({"input": "a", "encoding_format": "bits"}, "encoding_format"),
-        ({"input": "a", "late_chunking_params": {"chunk_size": 4}}, "needs a model with the task"),
+        ({"input": "a", "late_chunking_params": {"chunk_size": 4}}, "needs the task token_embed"),
         ({"input": "a", "late_chunking_params": {"chunk_size": 0}}, "chunk_size"),
         ({"input": "a", "late_chunking_params": {}}, "chunk_size"),
         ({"input": "a", "prompt_name": "query"}, "prompt_name must be one of the model's: none"),
@@ -425,7 +459,8 @@ def test_errors_name_the_routes_that_work(embedder: Client, reranker: Client) ->
     assert "/v1/embeddings" in embedder.refused("/v1/chat/completions", messages=messages)
     assert "/v1/embeddings" in embedder.refused("/classify", input="a")
     assert "/rerank" in reranker.refused("/v1/embeddings", input="a")
-    assert "--pooler-config.task" in embedder.refused("/pooling", input="a", task="token_embed")
+    assert "--pooler-config.task" in embedder.refused("/pooling", input="a", task="token_classify")
+    assert "token_embed task" in reranker.refused("/embed_all", inputs="a")
 
 
 def test_pairs(reranker: Client) -> None:

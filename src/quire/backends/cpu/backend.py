@@ -41,6 +41,7 @@ from quire.backends.cpu.steps.given_rows import GivenRowPlaces
 from quire.backends.cpu.steps.pieces import PieceOps
 from quire.backends.cpu.steps.rank_callback import RankCallback
 from quire.backends.cpu.steps.step_kv import has_step_kv, step_kv
+from quire.backends.cpu.steps.unpooled import UnpooledOps
 from quire.backends.cpu.stored_weights import WEIGHT_FORMATS, num_bytes, stored_weights
 from quire.backends.cpu.weights import WeightLoader, unread_places
 from quire.config.kv_groups import StateGroup
@@ -259,6 +260,8 @@ class CpuBackend(Backend):
             shared_bytes=sum(place.nbytes for place in shared.values()),
             pieces=None if pieces is None or width is None
             else PieceOps(pieces, encoded, kv.block_size, width),
+            unpooled=None if width is None
+            else UnpooledOps.of(self._library, ops, encoded, width),
         )  # fmt: skip
 
 

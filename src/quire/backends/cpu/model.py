@@ -29,6 +29,7 @@ from quire.backends.cpu.lowering import NativeOp, StoredWeight
 from quire.backends.cpu.steps.given_rows import GivenRowPlaces
 from quire.backends.cpu.steps.pieces import CpuStepInPieces, PieceOps
 from quire.backends.cpu.steps.step_kv import step_tables
+from quire.backends.cpu.steps.unpooled import UnpooledOps
 from quire.config.kv_groups import KVGroup, StateGroup
 from quire.errors import BackendError, RankError
 from quire.program import OpPlace
@@ -67,6 +68,7 @@ class CpuModel(CompiledModel):
         caller: CallerRows | None = None,
         shared_bytes: int = 0,
         pieces: PieceOps | None = None,
+        unpooled: UnpooledOps | None = None,
     ) -> None:
         """`places`: the bytes of the weights, which are kept alive. `kv_groups`: the groups
         of layers; a request has a block table for each. `vector_width`: numbers in a row of the
@@ -74,7 +76,8 @@ class CpuModel(CompiledModel):
         blocks of so many tokens (`step_kv`). `given`: the places of rows that steps are given.
         `caller`: rows of values that steps take from their caller or give to it. `shared_bytes`:
         bytes of weights that belong to another model. `pieces`: how steps are computed piece by
-        piece; None: they are computed whole."""
+        piece; None: they are computed whole. `unpooled`: how steps leave out the mean for some
+        rows; None: the model has no mean."""
         self._adapters = adapters
         self._library = library
         self._ffi = library.ffi
@@ -107,6 +110,7 @@ class CpuModel(CompiledModel):
         self._given = given
         self._caller = caller
         self._pieces = pieces
+        self._unpooled = unpooled
 
     def step(self, batch: StepBatch) -> StepOutput:
         """Runs the ops over the batch in one native call, or in the largest pieces if the model is
@@ -115,6 +119,8 @@ class CpuModel(CompiledModel):
             output = self.in_pieces(batch).advance(math.inf)
             assert output is not None
             return output
+        if self._unpooled is not None and batch.unpooled is not None and len(batch.token_ids):
+            return self._step_unpooled(self._unpooled, batch, batch.unpooled)
         model = self._open()
         alive: list[Any] = []
         native = self._batch(batch, alive)
@@ -145,6 +151,18 @@ class CpuModel(CompiledModel):
             return super().in_pieces(batch)
         return CpuStepInPieces(self._pieces, batch, self._run_ops)
 
+    def _step_unpooled(
+        self, ops: UnpooledOps, batch: StepBatch, unpooled: NDArray[np.bool_]
+    ) -> StepOutput:
+        """A step in which some rows are results without the mean."""
+        batch = self._with_tables(batch)
+        self._begin(batch)
+        try:
+            vectors = ops.step(batch, unpooled, self._run_ops)
+        finally:
+            self._library.lib.quire_set_ops(self._open(), ops.records, ops.count)
+        return StepOutput(np.empty(0, np.int32), vectors=vectors)
+
     def _run_ops(
         self, records: Any, count: int, batch: StepBatch, vectors: NDArray[np.float32] | None
     ) -> None:
@@ -154,7 +172,7 @@ class CpuModel(CompiledModel):
         if vectors is not None:
             result.logits = self._ffi.from_buffer("float[]", vectors)
         if lib.quire_set_ops(model, records, count) or lib.quire_step(model, native, result):
-            raise self._library.error("a piece of a step failed")
+            raise self._failure("a piece of a step failed")
 
     def _begin(self, batch: StepBatch) -> None:
         if self._caller is not None:
@@ -162,9 +180,9 @@ class CpuModel(CompiledModel):
         if self._exchange is not None:
             self._exchange.group.begin(batch.token_ids)
 
-    def _failure(self) -> Exception:
+    def _failure(self, what: str = "the step failed") -> Exception:
         """Why the native step failed."""
-        error = self._library.error("the step failed")
+        error = self._library.error(what)
         cause = None if self._exchange is None else self._exchange.error
         if isinstance(cause, RankError):
             return cause
@@ -290,11 +308,14 @@ class CpuModel(CompiledModel):
     def _batch(self, batch: StepBatch, alive: list[Any]) -> Any:
         """Return a quire_batch without sampling. It points into arrays of the batch and of
         `alive`."""
+        return self._native_batch(self._with_tables(batch), alive)
+
+    def _with_tables(self, batch: StepBatch) -> StepBatch:
+        """The batch with block tables of its own step, if K and V live for one step."""
         self._check_lengths(batch)
-        if self._step_block_size is not None:
-            tables = step_tables(batch, self._step_block_size)
-            batch = replace(batch, block_tables=tables)
-        return self._native_batch(batch, alive)
+        if self._step_block_size is None:
+            return batch
+        return replace(batch, block_tables=step_tables(batch, self._step_block_size))
 
     def _native_batch(self, batch: StepBatch, alive: list[Any]) -> Any:
         native = self._ffi.new("quire_batch *")

@@ -129,8 +129,9 @@ def _pooling_rows(plan: EnginePlan) -> list[tuple[str, str]]:
         return []
     what = "classes" if pooling.task.endswith("classify") else "numbers"
     activation = pooling.activation if pooling.is_activated else "identity"
+    tokens = "" if pooling.tokens is None else ", or by token_embed for each token"
     rows = [
-        ("task", f"{pooling.task}: {pooling.width:,} {what} for each text"),
+        ("task", f"{pooling.task}: {pooling.width:,} {what} for each text{tokens}"),
         ("pooling", f"{pooling.pooling_type}, then {activation}"),
     ]
     if pooling.prompts:

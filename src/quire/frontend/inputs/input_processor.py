@@ -30,6 +30,7 @@ from quire.frontend.inputs.model_checks import (
     check_params,
     check_processor,
     check_reasoning,
+    check_text,
 )
 from quire.frontend.inputs.pieces import VirtualTokens, pieces
 from quire.frontend.inputs.prompt_parser import ParsedPrompt, PromptParser
@@ -233,6 +234,10 @@ class InputProcessor:
         resolved = params.clone()
         resolved.token_type_ids = params.token_type_ids or parsed.token_type_ids
         resolved.verify(model.pooling, model.served_model_name[0], self._num_token_types)
+        pooling = model.pooling.of(params.task)
+        check_text(len(parsed.token_ids), pooling, model.max_model_len)
+        if pooling.is_by_token:
+            resolved.skip_reading_prefix_cache = True  # only computing a token gives its state
         if resolved.token_type_ids and len(resolved.token_type_ids) != len(parsed.token_ids):
             raise RequestError(
                 f"token_type_ids must have one number for each of the {len(parsed.token_ids)} "

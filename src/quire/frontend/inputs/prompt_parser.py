@@ -14,9 +14,9 @@ from quire.errors import PromptError, quoted
 from quire.frontend.inputs.images.placing import PlacedImages
 from quire.frontend.inputs.images.prompts import ImagePrompts
 from quire.frontend.inputs.model_checks import (
+    check_text,
     prompt_fills_context,
     prompt_too_long,
-    text_fills_model,
 )
 from quire.frontend.inputs.prompt_embeds import (
     PLACEHOLDER,
@@ -230,9 +230,7 @@ class PromptParser:
         if not count:
             raise PromptError("The decoder prompt cannot be empty", parameter="prompt")
         if pooling is not None:
-            longest = pooling.longest_text(limit)
-            if longest is not None and count > longest:
-                raise text_fills_model(count, longest)
+            check_text(count, pooling, limit)
         elif count > limit:
             raise prompt_too_long(count, limit)
         elif count == limit:

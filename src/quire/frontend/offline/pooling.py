@@ -176,11 +176,14 @@ class PoolingMethods:
         pooling = self.model_config.pooling
         if pooling is None:
             raise RequestError(cannot_pool(self.model_config))
-        if task is not None and task not in pooling.supported_tasks:
+        task = task or pooling.task
+        if task not in pooling.supported_tasks:
             raise RequestError(wrong_task(self.model_config, task), parameter="pooling_task")
         every = as_prompts(prompts)
         given = PoolingParams() if params is None else params
-        params_of = one_each("params", given, PoolingParams, len(every))
+        params_of = [
+            _for_task(one, task) for one in one_each("params", given, PoolingParams, len(every))
+        ]
         adapters = GivenAdapters(lora_request).each(len(every))
         name = None if isinstance(given, PoolingParams) else "pooling_params"
         tickets: list[Ticket] = []
@@ -207,6 +210,19 @@ class PoolingMethods:
             self.llm_engine.abort_request([ticket.request_id for ticket in tickets])
             raise
         return [_checked(one) for one in found]
+
+
+def _for_task(params: PoolingParams, task: PoolingTask) -> PoolingParams:
+    """The parameters with this task. Raises RequestError if they have another one."""
+    if params.task not in (None, task):
+        raise RequestError(
+            f"pooling_params: task must be {task}, or be left out, in this call, got {params.task}",
+            parameter="task",
+            value=params.task,
+        )
+    own = params.clone()
+    own.task = task
+    return own
 
 
 def _checked(output: Any) -> Pooled:

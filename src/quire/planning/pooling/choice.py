@@ -28,7 +28,7 @@ from quire.errors import (
 )
 from quire.models.base import ModelFamily
 from quire.models.config_reader import ConfigReader
-from quire.models.pooling.head import PoolingHead, marked
+from quire.models.pooling.head import DenseLayer, PoolingHead, marked
 from quire.models.pooling.reading import (
     CLASSIFIES,
     SentenceModel,
@@ -92,9 +92,11 @@ def with_pooling(args: EngineArgs, hf_config: dict[str, Any], path: Path) -> Poo
     if task == "classify":
         rows = token_rows(hf_config, path) or sentence.logit_rows
     reader = ConfigReader(text)
-    dense = sentence.dense if task == "embed" else ()
+    dense = sentence.dense if task.endswith("embed") else ()
+    own_layers: tuple[DenseLayer, ...] = ()
     if task.startswith("token_") and not CLASSIFIES.search(name):
-        dense = token_layers(path, task, family.facts(reader).hidden_size)
+        own_layers = token_layers(path, task, family.facts(reader).hidden_size)
+    dense = own_layers or dense
     head = PoolingHead(
         _pooling_type(config, sentence, task) or default_pooling(family, task, reader),
         dense,
@@ -107,12 +109,34 @@ def with_pooling(args: EngineArgs, hf_config: dict[str, Any], path: Path) -> Poo
     if head.num_labels and not CLASSIFIES.search(name):
         raise ConfigError(_no_classes(name))
     pooling = _settings(config, hf_config, sentence, task, head)
+    if own_layers:
+        pooling = replace(pooling, outer_tokens=_outer_tokens(hf_config, task))
     width = pooling.width or family.facts(reader).hidden_size
     form = _score_form(args, hf_config, sentence, has_rows=bool(rows))
     pooling = replace(pooling, width=width, score_form=form)
     _check_returned(pooling)
     _check_dimensions(config, pooling, str(args.model))
+    if task == "embed" and _gives_tokens(args, path, pooling):
+        pooling = replace(pooling, tokens=_of_tokens(config, pooling))
     return Pooled(marked(hf_config, head), pooling)
+
+
+def _gives_tokens(args: EngineArgs, path: Path, pooling: PoolingConfig) -> bool:
+    """Whether an embedder gives a vector for each token too. BGE-M3 has other layers for that, and
+    ranks that share memory cannot leave out the mean."""
+    is_shared = pooling.pooling_type == "mean" and args.tensor_parallel_size > 1
+    return not is_shared and not token_layers(path, "token_embed", pooling.width)
+
+
+def _of_tokens(config: PoolerConfig, pooling: PoolingConfig) -> PoolingConfig:
+    """The pooling of an embedder's requests for a vector of each token."""
+    return replace(
+        pooling,
+        task="token_embed",
+        pooling_type="all",
+        is_activated=config.use_activation is not False,
+        is_chunked=False,
+    )
 
 
 def _settings(
@@ -144,13 +168,13 @@ def _settings(
         is_difference=len(head.token_rows) == 2 and not is_apart(hf_config),
         max_tokens=sentence.max_tokens,
         is_sparse=is_sparse,
-        outer_tokens=_outer_tokens(hf_config, task, head),
         step_tag_id=config.step_tag_id,
         returned_columns=_returned(config, task),
         is_chunked=_is_chunked(config, task),
         max_embed_len=config.max_embed_len,
         logit_mean=config.logit_mean or 0.0,
         logit_sigma=1.0 if config.logit_sigma is None else config.logit_sigma,
+        has_activations=any(layer.activation is not None for layer in head.dense),
     )
 
 
@@ -201,13 +225,9 @@ def _activation(
     return "identity" if is_sparse else "normalize"
 
 
-def _outer_tokens(
-    hf_config: Mapping[str, Any], task: PoolingTask, head: PoolingHead
-) -> tuple[int | None, int | None]:
+def _outer_tokens(hf_config: Mapping[str, Any], task: PoolingTask) -> tuple[int | None, int | None]:
     """The tokens around a text for which BGE-M3 has no vectors, or no weights. The defaults are
     those of XLM-R."""
-    if not task.startswith("token_") or not head.dense:
-        return (None, None)
     first, last = hf_config.get("bos_token_id", 0), hf_config.get("eos_token_id", 2)
     return (first, last if task == "token_classify" else None)
 

@@ -17,8 +17,9 @@ from quire.structured.config import OWN_BACKENDS
 
 _LEAST_LIMIT = 1 << 20
 _BYTES_PER_TOKEN = 8
-_WHOLE_VOCABULARY_LIMIT = 1 << 24
-"""Most values in a reply if log-probabilities of all tokens are allowed."""
+_LARGE_REPLY = 1 << 24
+"""Most values in a reply if log-probabilities of all tokens are allowed, or the model has vectors
+of tokens."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +37,9 @@ class WorkLimits:
         length = model.max_model_len
         values = (1 + model.max_logprobs) * length
         if model.max_logprobs == -1:
-            values = _WHOLE_VOCABULARY_LIMIT
+            values = _LARGE_REPLY
+        if model.pooling is not None:
+            values = max(_LARGE_REPLY, length * model.pooling.width)
         return cls(
             max_prompts=args.max_prompts,
             max_tokenize_bytes=args.max_tokenize_bytes
@@ -64,6 +67,18 @@ class WorkLimits:
                 f"(max_tokenize_bytes {self.max_tokenize_bytes}).",
                 parameter=name,
                 value=size,
+            )
+
+    def check_vectors(self, num_values: int, name: str) -> None:
+        """Checks the numbers of the vectors of all tokens of a request's texts; `name` is their
+        field."""
+        if num_values > self.max_reply_values:
+            raise RequestError(
+                f"the vectors of all tokens of {name} have {num_values} numbers or more, which is "
+                "more than this server allows in one reply (max_reply_values "
+                f"{self.max_reply_values}); send fewer texts in a request, or shorter ones",
+                parameter=name,
+                value=num_values,
             )
 
     def check_reply(

@@ -223,7 +223,7 @@ class PoolingJob:
     def require(self, *tasks: PoolingTask) -> None:
         """Raises RequestError unless the model does one of these tasks."""
         model = self.model.config.model
-        if model.pooling is not None and model.pooling.task not in tasks:
+        if model.pooling is not None and not {*tasks} & {*model.pooling.supported_tasks}:
             raise RequestError(wrong_task(model, tasks[0]), parameter="model")
 
     async def run(
@@ -270,6 +270,7 @@ class PoolingJob:
         self.model.limits.check_prompts(len(prompts), 1, fields[-1][0])
         processor = self.model.live_engine().input_processor
         inputs: list[EngineInput] = []
+        width, num_values = self._width_of_tokens(params), 0
         places = [(name, index, count) for name, count in fields for index in range(count)]
         for (name, index, count), prompt in zip(places, prompts, strict=True):
             with named_as_asked({_TOKEN_IDS: f"{name}="}), located(name, index, count):
@@ -287,8 +288,17 @@ class PoolingJob:
                     for core_request in made.core_requests:
                         core_request.cache_salt = salt
                 inputs.append(made)
+            num_values += len(made.prompt_token_ids) * width
+            self.model.limits.check_vectors(num_values, name)
             check_wanted()
         return inputs
+
+    def _width_of_tokens(self, params: PoolingParams) -> int:
+        """Numbers of a token's vector in the reply; 0: the request does not ask for them."""
+        pooling = self.model.config.model.pooling
+        if pooling is None or params.task != "token_embed":
+            return 0
+        return params.dimensions or pooling.vector_width
 
 
 _TOKEN_IDS = "prompt_token_ids="

@@ -137,6 +137,29 @@ def test_every_route_takes_its_model_from_the_query(tiny_model: Path) -> None:
     assert pooling <= paths
 
 
+@pytest.mark.parametrize(
+    ("names", "wanted"),
+    [(["embedder", "embedder2"], "embedder2"), (["embedder2", "colbert"], "colbert")],
+)
+def test_vectors_of_tokens_are_those_of_a_model_for_them_or_of_an_embedder(
+    tiny_model: Path, names: list[str], wanted: str
+) -> None:
+    harness, loader = fleet(tiny_model, names)
+    [member] = [one for one in harness.context.fleet.members if one.name == "embedder2"]
+    assert member.config is not None
+    pooling = member.config.model.pooling
+    assert pooling is not None
+    pooling = replace(pooling, tokens=replace(pooling, task="token_embed", pooling_type="all"))
+    model = replace(member.config.model, pooling=pooling)
+    member.config = member.model.planned = replace(member.config, model=model)
+
+    async def scenario(client: httpx.AsyncClient) -> None:
+        assert await loads(loader, client, "/embed_all", {"inputs": "x"}) == [wanted]
+        await harness.context.fleet.close()
+
+    harness.run(scenario)
+
+
 def test_where_no_model_can_the_first_one_says_so(tiny_model: Path) -> None:
     harness, loader = fleet(tiny_model, ["chat"])
 

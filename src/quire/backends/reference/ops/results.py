@@ -22,7 +22,11 @@ def _(op: MeanRows, frame: Frame) -> None:
     x, starts = frame.values[op.x], frame.batch.seq_starts
     out = np.empty((len(frame.batch.logits_rows), op.out.dim), np.float32)
     requests = np.searchsorted(starts, frame.batch.logits_rows, side="right") - 1
+    unpooled = frame.batch.unpooled
     for row, request in enumerate(requests):
+        if unpooled is not None and unpooled[row]:
+            out[row] = x[frame.batch.logits_rows[row]]
+            continue
         tokens = x[starts[request] : starts[request + 1]].astype(np.float64)
         sums = [
             tokens[at : at + _MEAN_BLOCK].sum(axis=0) for at in range(0, len(tokens), _MEAN_BLOCK)

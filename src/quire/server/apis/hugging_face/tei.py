@@ -51,6 +51,15 @@ class TeiEmbedRequest(TeiRequest, kw_only=True):
     dimensions: Int64 | None = None
 
 
+class TeiEmbedAllRequest(TeiRequest, kw_only=True):
+    """Texts whose tokens become vectors."""
+
+    normalize: bool | None = None
+    """Whether vectors have length 1; by default those of an embedder are as the model gives them,
+    and those of a model for vectors of tokens have length 1."""
+    dimensions: Int64 | None = None
+
+
 class SparseValue(msgspec.Struct, kw_only=True):
     """A number of a sparse vector that is not 0."""
 
@@ -124,15 +133,20 @@ async def embed(http: Request, request: TeiEmbedRequest) -> Response | None:
 
 
 @ROUTES.on("POST", "/embed_all", gives="token_embed", response=list[list[list[float]]])
-async def embed_all(http: Request, request: TeiEmbedRequest) -> Response | None:
+async def embed_all(http: Request, request: TeiEmbedAllRequest) -> Response | None:
     """A list with the vectors of the tokens of each text."""
     return await _embed(http, request, "token_embed")
 
 
-async def _embed(http: Request, request: TeiEmbedRequest, task: PoolingTask) -> Response | None:
+async def _embed(
+    http: Request, request: TeiEmbedRequest | TeiEmbedAllRequest, task: PoolingTask
+) -> Response | None:
     fields = PoolingFields(model=request.model, use_activation=request.normalize)
     job = PoolingJob.of(http, fields, "embd", TEI_NAMES)
     job.require(task)
+    pooling = job.model.config.model.pooling
+    if task == "token_embed" and request.normalize is None and pooling is not None:
+        fields.use_activation = pooling.is_by_token
     params = fields.params(task)
     params.dimensions, params.prompt_name = request.dimensions, request.prompt_name
     results = await _results(job, request, params)
