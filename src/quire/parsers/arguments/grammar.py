@@ -139,7 +139,7 @@ def object_part(
     every = value.of_type("object")
     shared = len(every) > 1
     for flat in every if flats is None else flats:
-        _check_object(flat)
+        _check_object(flat, is_lenient=value.is_lenient)
         properties, required, _ = members_of(flat)
         if not all(value.inner(properties[name]).alternatives for name in required):
             continue
@@ -166,15 +166,16 @@ def object_part(
     return whole
 
 
-def _check_object(flat: Flat) -> None:
-    """Raises GrammarError for what these parts do not hold."""
+def _check_object(flat: Flat, *, is_lenient: bool) -> None:
+    """Raises GrammarError for what these parts do not hold. `is_lenient`: numbers of members are
+    not held, and that is no error."""
     properties, required, more = members_of(flat)
     rest = {key for one in flat.get("allOf", ()) for key in one}
     is_open = more is not False or "patternProperties" in flat
     least, most = flat.get("minProperties", 0), flat.get("maxProperties")
-    if least > len(required):
+    if least > len(required) and not is_lenient:
         raise unwritable("minProperties")
-    if most is not None and (is_open or most < len(properties)):
+    if not is_lenient and most is not None and (is_open or most < len(properties)):
         raise unwritable("maxProperties")
     if wrong := rest & {*PROPERTIES, "minProperties", "maxProperties"}:
         raise unwritable(f"different {min(wrong)}")
