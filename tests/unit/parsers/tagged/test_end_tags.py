@@ -67,7 +67,7 @@ def test_a_string_contains_what_ends_it(name: str, call: str, end: str, is_held:
     part = TOOL_FORMATS[name]().grammar(TOOLS, is_parallel=False)
     grammar = checked_grammar(structural_tag=json.dumps({"type": "structural_tag", "format": part}))
     texts = [f"say {end} to end", f"{end}x", f"{end} {end}\nx", f"a{end[:-1]}", f"{end}{end}."]
-    for text in texts if name != "minimax_m3" else texts[:2]:
+    for text in texts if name != "minimax_m3" else [*texts[:3], *texts[4:]]:
         written = call.format(text)
         assert read(name, written, TOOLS) == ("", [("f", {"s": text})]), written
         assert follows(grammar, written) or not is_held, written
@@ -84,3 +84,12 @@ def test_an_end_counts_before_the_next_argument_and_the_end_of_the_call(gap: str
     grammar = checked_grammar(structural_tag=json.dumps({"type": "structural_tag", "format": part}))
     for inner in (f"x</parameter>{gap}<parameter=s>y", f"x</parameter>{gap}</function>"):
         assert not follows(grammar, QWEN.format(inner))
+
+
+def test_an_element_of_minimax_may_have_text_and_elements() -> None:
+    inner = f"hi {MARK}<k>v{MARK}</k> there {MARK}<k>w{MARK}</k>"
+    meant = {"k": ["v", "w"], "$text": "hi  there "}
+    assert read("minimax_m3", M3.format(inner), {"f": {}}) == ("", [("f", {"s": meant})])
+    junk = f"1{MARK}</s>junk{MARK}<n>5"
+    written = M3.format(junk).replace(f"5{MARK}</s>", f"5{MARK}</n>")
+    assert read("minimax_m3", written, TOOLS) == ("", [("f", {"s": "1", "n": 5})])
