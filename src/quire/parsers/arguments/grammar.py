@@ -79,7 +79,8 @@ def calls_part(tools: Schemas, layout: Layout, *, is_parallel: bool) -> Part:
 
 def arguments_part(schema: Mapping[str, Any], layout: Layout) -> Part:
     """The arguments in the order of the schema. Arguments that are not required may be missing."""
-    excluded = [] if layout.ends is None else layout.ends.excluded
+    value = ValueSchema.of_tool(schema)
+    excluded = [] if layout.ends is None else layout.ends.of_names(sorted(value.names())).excluded
     has_types = "{type}" in layout.text[0]
     is_apart = has_types or layout.value is not None
 
@@ -97,7 +98,6 @@ def arguments_part(schema: Mapping[str, Any], layout: Layout) -> Part:
         return any_of(sequence(key.part(tail), any_of(parts)) for tail, parts in by_tail.items())
 
     after, head = layout.text[1], layout.head
-    value = ValueSchema.of_tool(schema)
     return object_part(value, argument, after + head, begin=head, end=after)
 
 
