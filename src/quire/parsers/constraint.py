@@ -55,7 +55,8 @@ def reply_constraint(
     left_out = [] if left_out is None else left_out
     schemas: Schemas = {}
     if rules.choice != "none" and is_known:
-        schemas = rules.schemas(check, left_out, format.tools and _check_of(format.tools))
+        check_tool = None if format.tools is None else _check_of(format.tools)
+        schemas = rules.schemas(check, left_out, check_tool)
     if not schemas and content is None:
         return None
     calls: Part | None = None
