@@ -54,10 +54,20 @@ def expects_text(source: str) -> bool:
 
 @lru_cache(maxsize=32)
 def reads_thinking(source: str) -> bool:
-    """Whether the template compares something with `thinking`, the type of parts with reasoning."""
-    tree = _parsed(source)
-    compared = () if tree is None else tree.find_all(nodes.Compare)
-    return any(_is_constant(op.expr, "thinking") for one in compared for op in one.ops)
+    """Whether the template compares something with `thinking`, the type of parts with reasoning, or
+    selects by it."""
+    if (tree := _parsed(source)) is None:
+        return False
+    values = list[nodes.Node]()
+    for one in tree.find_all(nodes.Compare):
+        is_equal = one.ops[0].op in ("eq", "ne")  # in `'thinking' in message` it is a name
+        values += [*([one.expr] if is_equal else []), *(op.expr for op in one.ops)]
+    for chosen in tree.find_all(nodes.Filter):
+        values += chosen.args[1:] if chosen.name in ("selectattr", "rejectattr") else []
+    values += [
+        item for one in values if isinstance(one, nodes.List | nodes.Tuple) for item in one.items
+    ]
+    return any(_is_constant(one, "thinking") for one in values)
 
 
 def _searches_content(source: str) -> bool:

@@ -16,14 +16,17 @@ StrictLevel = Literal["auto", "function", "parameter"]
 grammar for a reply that need not be a call, unless a tool is strict. Here, tool names are enforced
 at every level, and:
 
-- `auto`: schemas hold. Unless a tool is `strict: true`, keywords that cannot be compiled are left
-  out. If a schema cannot be compiled at all, the arguments may be any object; this applies only
-  with `strict: false`, or without `strict` if the reply need not be a call.
+- `auto`: schemas hold. Unless a tool is `strict: true`, keywords that cannot be compiled, or that
+  the format of calls cannot hold, are left out. If a schema cannot be compiled or held at all, the
+  arguments may be any object; this applies only with `strict: false`, or without `strict` if the
+  reply need not be a call.
 - `function`: arguments may be any object, except for tools with `strict: true`.
 - `parameter`: schemas hold for every tool.
 """
 Check = Callable[[StructuredOutputsParams], object]
 """Raises GrammarError for a grammar that cannot be compiled."""
+CheckTool = Callable[[str, Mapping[str, Any]], object]
+"""Raises GrammarError for a tool's name and schema that the format of calls cannot hold."""
 MAX_TOOLS = 256
 """Maximum number of tools that one reply may call."""
 _ANY_OBJECT: Mapping[str, Any] = {"type": "object"}
@@ -57,10 +60,14 @@ class OfferedTool:
             raise self._error("must have the type object, because arguments are an object", kind)
         return {**given, "type": "object"}
 
-    def check_schema(self, schema: Mapping[str, Any], check: Check) -> None:
-        """Raises GrammarError, naming the field, if the schema cannot be compiled."""
+    def check_schema(
+        self, schema: Mapping[str, Any], check: Check, check_tool: CheckTool | None = None
+    ) -> None:
+        """Raises GrammarError, naming the field, if the schema cannot be compiled or held."""
         try:
             check(StructuredOutputsParams(json=parsed_schema("json", schema)))
+            if check_tool is not None:
+                check_tool(self.name, schema)
         except GrammarError as error:
             message = str(error).replace(f"{FIELD}.json", self.place)
             if self.strict is not False:
@@ -68,28 +75,33 @@ class OfferedTool:
             raise GrammarError(message, parameter=self.place) from None
 
     def held_schema(
-        self, level: StrictLevel, check: Check, *, must_call: bool
+        self,
+        level: StrictLevel,
+        check: Check,
+        check_tool: CheckTool | None = None,
+        *,
+        must_call: bool,
     ) -> Mapping[str, Any] | None:
         """The schema that the arguments must follow. None: any object, because the schema cannot be
-        compiled and need not hold. Raises GrammarError if it must hold."""
+        compiled or held and need not hold. Raises GrammarError if it must hold."""
         if level == "function" and self.strict is not True:
             return _ANY_OBJECT
         is_lenient = level == "auto" and not self.strict
         try:
             schema = self.schema
             for one in (schema, {**schema, "x-guidance": {"lenient": True}}) if is_lenient else ():
-                if self._works(one, check):
+                if self._works(one, check, check_tool):
                     return one
-            self.check_schema(schema, check)  # raises the error of the unchanged schema
+            self.check_schema(schema, check, check_tool)  # raises the error of the unchanged schema
         except GrammarError:
             if is_lenient and (self.strict is False or not must_call):
                 return None
             raise
         return schema
 
-    def _works(self, schema: Mapping[str, Any], check: Check) -> bool:
+    def _works(self, schema: Mapping[str, Any], check: Check, check_tool: CheckTool | None) -> bool:
         try:
-            self.check_schema(schema, check)
+            self.check_schema(schema, check, check_tool)
         except GrammarError:
             return False
         return True
@@ -122,9 +134,11 @@ class CallRules:
         is_loose = self.choice == "auto" and self.level == "auto"
         return is_loose and any(tool.parameters and not tool.strict for tool in self.allowed)
 
-    def schemas(self, check: Check, left_out: list[str]) -> dict[str, Mapping[str, Any]]:
+    def schemas(
+        self, check: Check, left_out: list[str], check_tool: CheckTool | None = None
+    ) -> dict[str, Mapping[str, Any]]:
         """The schema of the arguments of each tool. Adds to `left_out` the paths of schemas that
-        are ignored because they cannot be compiled. Raises GrammarError."""
+        are ignored because they cannot be compiled or held. Raises GrammarError."""
         if len(self.allowed) > MAX_TOOLS:
             raise GrammarError(
                 f"at most {MAX_TOOLS} tools may be offered, not {len(self.allowed)}",
@@ -132,7 +146,8 @@ class CallRules:
             )
         held = dict[str, Mapping[str, Any]]()
         for tool in self.allowed:
-            schema = tool.held_schema(self.level, check, must_call=self.choice == "required")
+            must_call = self.choice == "required"
+            schema = tool.held_schema(self.level, check, check_tool, must_call=must_call)
             if schema is None:
                 left_out.append(tool.place)
             held[tool.name] = _ANY_OBJECT if schema is None else schema

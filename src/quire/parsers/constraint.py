@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 from quire.errors import GrammarError, RequestError
-from quire.parsers.call_rules import CallRules, Check
+from quire.parsers.call_rules import CallRules, Check, CheckTool
 from quire.parsers.format import ReasoningTags, ReplyFormat, Schemas, ToolFormat
 from quire.structured.params import FIELD, KINDS, StructuredOutputsParams
 from quire.structured.source import parsed_json, parsed_schema
@@ -53,12 +53,15 @@ def reply_constraint(
     """
     is_known = format.tools is None or format.tools.has_grammar
     left_out = [] if left_out is None else left_out
-    schemas = rules.schemas(check, left_out) if rules.choice != "none" and is_known else {}
+    schemas: Schemas = {}
+    if rules.choice != "none" and is_known:
+        check_tool = None if format.tools is None else _check_of(format.tools)
+        schemas = rules.schemas(check, left_out, check_tool)
     if not schemas and content is None:
         return None
     calls: Part | None = None
     if schemas:
-        calls = _calls(_tools_of(format), schemas, rules)
+        calls = _tools_of(format).grammar(schemas, is_parallel=rules.is_parallel)
     must_call = rules.choice == "required"
     part = None if content is None or must_call else _content_part(content)
     whole = format.own_form(calls, part, must_call=must_call, is_reasoning=is_reasoning)
@@ -77,31 +80,20 @@ def reply_constraint(
     return msgspec.structs.replace(options, **{**dict.fromkeys(KINDS), "structural_tag": tag})
 
 
-def _calls(tools: ToolFormat, schemas: Schemas, rules: CallRules) -> Part:
-    """The grammar of the calls. Raises GrammarError, which names the tool, if the format cannot
-    hold a schema, and if definitions refer to each other in too long a chain and the format expands
-    references."""
-    try:
-        for tool in rules.allowed:
-            with _named_as(tool.place):
-                tools.grammar({tool.name: schemas[tool.name]}, is_parallel=False)
-        return tools.grammar(schemas, is_parallel=rules.is_parallel)
-    except RecursionError:
-        raise GrammarError(
-            "the parameters of a tool are nested too deeply for this model's call format: use a "
-            "shorter chain of definitions that refer to each other",
-            parameter="tools",
-        ) from None
+def _check_of(tools: ToolFormat) -> CheckTool:
+    """The check whether the format can hold a schema."""
 
+    def check(name: str, schema: Mapping[str, Any]) -> None:
+        try:
+            tools.grammar({name: schema}, is_parallel=False)
+        except RecursionError:  # definitions refer to each other in too long a chain
+            raise GrammarError(
+                f"{FIELD}.json is nested too deeply for this model's call format: use a shorter "
+                "chain of definitions that refer to each other",
+                parameter=f"{FIELD}.json",
+            ) from None
 
-@contextmanager
-def _named_as(place: str) -> Iterator[None]:
-    """Makes errors about a schema name its place in the request."""
-    try:
-        yield
-    except GrammarError as error:
-        message = str(error).replace(f"{FIELD}.json", place)
-        raise GrammarError(message, parameter=place) from None
+    return check
 
 
 @contextmanager

@@ -455,3 +455,19 @@ def test_the_result_of_a_tool_may_have_images(form: Any) -> None:
 
     assert content(text, text) == "x\nx"
     assert content(text, image) == ([text, image] if form == "openai" else "<image>\nx")
+
+
+@pytest.mark.parametrize(
+    ("asked", "is_read"),
+    [
+        ("part.type in ['text', 'thinking']", True),
+        ("'thinking' == part.type", True),
+        ("[part] | selectattr('type', 'equalto', 'thinking') | list", True),
+        ("'thinking' in part", False),
+        ("[part] | selectattr('thinking') | list", False),
+    ],
+)
+def test_templates_ask_for_parts_with_reasoning_in_other_ways(asked: str, is_read: bool) -> None:
+    source = THINKING_PARTS.replace("part.type == 'thinking'", f"part.thinking and {asked}")
+    answer = {"role": "assistant", "content": "So.", "reasoning": "why"}
+    assert rendered_here(source, [answer]) == ("[why]So.;" if is_read else "So.;")

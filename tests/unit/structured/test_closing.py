@@ -10,7 +10,9 @@ import jsonschema
 import pytest
 from tests.unit.structured.texts import checked_grammar, follows
 
+from quire.errors import GrammarError
 from quire.structured.schemas.closing import closed
+from quire.structured.schemas.resolving import Resolver
 
 A, B = {"a": {"type": "integer"}}, {"b": {"type": "string"}}
 BASE = {"type": "object", "properties": A, "required": ["a"]}
@@ -32,6 +34,10 @@ BOTH_BRANCHES = {
         ({**BASE, "additionalProperties": B["b"]}, [{"a": 1, "b": "x"}], [{"a": 1, "b": 2}]),
         ({**BASE, "minProperties": 2}, [{"a": 1, "b": 2}], [{"a": 1}]),
         ({"patternProperties": {"^x": A["a"]}}, [{"x1": 2}, {}], [{"y": 2}, {"x": ""}]),
+        ({"properties": A, "patternProperties": {"^x": A["a"]}, "required": ["e"]},
+         [{"e": 1}, {"a": 1, "e": "", "x": 1}], [{"a": 1}, {"e": 1, "x": ""}]),
+        ({**BASE, "patternProperties": {"^x": A["a"]}, "allOf": [{"properties": B,
+          "required": ["b"]}]}, [{"a": 1, "b": ""}, {"a": 1, "b": "", "x": 1}], [{"a": 1}]),
         ({"type": "array", "items": BASE}, [[{"a": 1}]], [[{"a": 1, "z": 1}]]),
         ({"additionalProperties": BASE}, [{"x": {"a": 1}}], [{"x": {"a": 1, "z": 1}}]),
         ({"anyOf": [BASE, {"properties": B}]}, [{"a": 1}, {"b": ""}], [{"a": 1, "b": ""}]),
@@ -89,6 +95,21 @@ def test_schemas_that_would_become_too_large_stay_open() -> None:
     }
     closed({"$defs": chain, "$ref": "#/$defs/d0"})
     checked_grammar(json={"$defs": {**chain}, **BASE})
+
+
+def test_the_work_of_merging_has_a_bound() -> None:
+    many = {"allOf": [{"enum": [*range(1000)]}, *({"minLength": i} for i in range(100))]}
+    with pytest.raises(GrammarError, match="combines too many"):
+        Resolver(many).alternatives(many)
+    several = {"allOf": [{"enum": [*range(1000)]}, *({"minLength": i} for i in range(20))]}
+    assert len(Resolver(several).alternatives(several)[0]["enum"]) == 1000
+
+
+def test_equal_values_are_common() -> None:
+    two = {"allOf": [{"enum": [1, True, "1", None, [1], {"a": 1, "b": 2}]},
+                     {"enum": [1.0, 0, {"b": 2, "a": 1}, None, [True], "1"]}]}  # fmt: skip
+    (flat,) = Resolver(two).alternatives(two)
+    assert json.dumps(flat["enum"]) == json.dumps([1, "1", None, {"a": 1, "b": 2}])
 
 
 def random_schema(dice: random.Random, depth: int) -> dict[str, Any]:

@@ -79,7 +79,8 @@ def calls_part(tools: Schemas, layout: Layout, *, is_parallel: bool) -> Part:
 
 def arguments_part(schema: Mapping[str, Any], layout: Layout) -> Part:
     """The arguments in the order of the schema. Arguments that are not required may be missing."""
-    excluded = [] if layout.ends is None else layout.ends.excluded
+    value = ValueSchema.of_tool(schema)
+    excluded = [] if layout.ends is None else layout.ends.of_names(sorted(value.names())).excluded
     has_types = "{type}" in layout.text[0]
     is_apart = has_types or layout.value is not None
 
@@ -97,7 +98,6 @@ def arguments_part(schema: Mapping[str, Any], layout: Layout) -> Part:
         return any_of(sequence(key.part(tail), any_of(parts)) for tail, parts in by_tail.items())
 
     after, head = layout.text[1], layout.head
-    value = ValueSchema.of_tool(schema)
     return object_part(value, argument, after + head, begin=head, end=after)
 
 
@@ -139,7 +139,7 @@ def object_part(
     every = value.of_type("object")
     shared = len(every) > 1
     for flat in every if flats is None else flats:
-        _check_object(flat)
+        _check_object(flat, is_lenient=value.is_lenient)
         properties, required, _ = members_of(flat)
         if not all(value.inner(properties[name]).alternatives for name in required):
             continue
@@ -166,15 +166,16 @@ def object_part(
     return whole
 
 
-def _check_object(flat: Flat) -> None:
-    """Raises GrammarError for what these parts do not hold."""
+def _check_object(flat: Flat, *, is_lenient: bool) -> None:
+    """Raises GrammarError for what these parts do not hold. `is_lenient`: numbers of members are
+    not held, and that is no error."""
     properties, required, more = members_of(flat)
     rest = {key for one in flat.get("allOf", ()) for key in one}
     is_open = more is not False or "patternProperties" in flat
     least, most = flat.get("minProperties", 0), flat.get("maxProperties")
-    if least > len(required):
+    if least > len(required) and not is_lenient:
         raise unwritable("minProperties")
-    if most is not None and (is_open or most < len(properties)):
+    if not is_lenient and most is not None and (is_open or most < len(properties)):
         raise unwritable("maxProperties")
     if wrong := rest & {*PROPERTIES, "minProperties", "maxProperties"}:
         raise unwritable(f"different {min(wrong)}")

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
 
 from quire.parsers.arguments.values import CONTAINERS, Types
 from quire.parsers.reader import Emit, Parse, TextReader
@@ -12,6 +12,8 @@ from quire.structured.tags.texts import SPACE, any_of, expression
 
 _MOST_HEAD = 512
 """Maximum number of characters in the head of a tag."""
+_MOST_NAMES = 32
+"""Maximum number of names of arguments by which a begin tag differs from text."""
 _ATTRIBUTE = re.compile(r"""(\w{1,64})\s{0,8}=\s{0,8}["']([^"']{0,64})["']""")
 
 
@@ -76,6 +78,18 @@ class ValueEnds:
     others: Mapping[str, tuple[str, ...]]
     """Texts that end a value without its end tag, as some models write, and what may follow each;
     nothing: anything."""
+    begins: tuple[str, ...] = ()
+    """Those of `others` that begin an argument."""
+    name_forms: tuple[str, ...] = ()
+    """How the name of an argument, `{name}`, may be written after them."""
+
+    def of_names(self, names: Collection[str]) -> ValueEnds:
+        """The same for a tool with these arguments: only they begin. Unchanged if they are none or
+        many."""
+        if not 0 < len(names) <= _MOST_NAMES:
+            return self
+        after = tuple(form.replace("{name}", name) for name in names for form in self.name_forms)
+        return replace(self, others={**self.others, **dict.fromkeys(self.begins, after)})
 
     def followers(self, end: str) -> tuple[str, ...]:
         """The texts of which one follows, after white space, where this text ends a string; before

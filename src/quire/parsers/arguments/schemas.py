@@ -31,6 +31,12 @@ class ValueSchema:
             root = dict(schema)
         return cls({"type": "object", **root}, Resolver(root, is_lenient=is_lenient))
 
+    @property
+    def is_lenient(self) -> bool:
+        """Whether keywords that cannot be held are left out."""
+        options = self.resolver.root.get("x-guidance")
+        return isinstance(options, Mapping) and bool(options.get("lenient"))
+
     def inner(self, schema: Any) -> ValueSchema:
         """Another schema of the document."""
         return ValueSchema(schema, self.resolver)

@@ -32,7 +32,8 @@ class ArgumentsWriter:
         reply.begin_call(name)
         self._reply, self._trim, self._unknown = reply, trim, unknown
         self._schema = reply.schema_of(name)
-        self._names = self._schema.names()
+        self.names = self._schema.names()
+        """The names of the arguments that the tool declares."""
         self._count = 0
         self._held: list[str] | None = None
         """Parts of an argument that may wrap all arguments."""
@@ -74,7 +75,7 @@ class ArgumentsWriter:
         self._count += 1
 
     def _may_be_all(self, key: str) -> bool:
-        return key in _WRAPPERS and bool(self._names) and key not in self._names
+        return key in _WRAPPERS and bool(self.names) and key not in self.names
 
     def _emit_held(self) -> None:
         if self._held is not None:
@@ -87,4 +88,4 @@ class ArgumentsWriter:
             value = json.loads(text)
         except (ValueError, RecursionError):
             return False
-        return isinstance(value, Mapping) and value.keys() <= self._names
+        return isinstance(value, Mapping) and value.keys() <= self.names

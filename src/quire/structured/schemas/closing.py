@@ -40,7 +40,8 @@ _MAX_DEPTH = 100
 
 def closed(schema: dict[str, Any]) -> dict[str, Any]:
     """A closed copy, for a schema of checked depth. A schema that combines so many others in one
-    place, or both `anyOf` and `oneOf`, that they cannot be merged stays as it is: open."""
+    place, both `anyOf` and `oneOf`, or different `patternProperties`, that they cannot be merged
+    stays as it is: open."""
     if not all(isinstance(schema.get(key, {}), dict) for key in DEFINITIONS):
         return schema
     root = with_definitions(schema)
@@ -94,6 +95,9 @@ class _Closer:
         """A reference to these alternatives. Raises GrammarError for what cannot be merged."""
         if len(self.merged) >= _MAX_MERGED or len(self._resolver.branched) > 1:
             raise too_complex()
+        left = [key for flat in flats for one in flat.get("allOf", ()) for key in one]
+        if any(key in left for key in PROPERTIES):
+            raise too_complex()
         keyword = next(iter(self._resolver.branched), "anyOf")
         number = len(self.merged)
         while (name := f"closed_{number}") in self._taken:
@@ -116,10 +120,11 @@ class _Closer:
         names, least = found.get("properties", {}), found.get("minProperties", 0)
         if not isinstance(least, int) or least > len(names):
             return found
-        if "patternProperties" not in found:
-            required = found.get("required")
-            needed = required if _is_texts(required) else []
-            found["properties"] = {**names, **{key: {} for key in needed if key not in names}}
+        required = found.get("required")
+        more = [key for key in required if key not in names] if _is_texts(required) else []
+        if more and "patternProperties" in found:
+            return found
+        found["properties"] = {**names, **{key: {} for key in more}}
         return {**found, "additionalProperties": False}
 
     def _inner(self, key: str, value: Any) -> Any:

@@ -15,6 +15,7 @@ given, or become an `allOf` of them, and are resolved when they are asked for.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
@@ -32,7 +33,8 @@ Flat = dict[str, Any]
 MAX_ALTERNATIVES = 64
 """Maximum number of alternatives of one schema."""
 MAX_STEPS = 50_000
-"""Maximum number of schemas and properties that are merged for one root."""
+"""Maximum number of schemas, and of their types, values and properties, that are merged for one
+root."""
 MAX_NESTED = 100
 """Maximum number of references, branches and parts of `allOf` within each other."""
 _MAX_MOVED = 64
@@ -40,6 +42,8 @@ _DEFINITION = re.compile(r"#/(\$defs|definitions)/[^/]+")
 BRANCHES = ("anyOf", "oneOf")
 _JOINING = frozenset({"$ref", "allOf", "unevaluatedProperties", *BRANCHES, *ANNOTATIONS})
 PROPERTIES = ("properties", "patternProperties", "additionalProperties")
+_LONG = ("properties", "required", "enum", "type", "allOf")
+"""Keywords whose values are copied or compared when two schemas are merged."""
 _HINTS = {
     "object": ("properties", "required", "additionalProperties", "patternProperties"),
     "array": ("items", "prefixItems", "minItems", "maxItems"),
@@ -125,7 +129,7 @@ class Resolver:
         found: list[Flat] = []
         for one in ones:
             for other in others:
-                self._spend(1 + len(one.get("properties", ())))
+                self._spend(1)
                 if (flat := self._both_of(one, other)) is not None:
                     found.append(flat)
         return self._bounded(found)
@@ -144,6 +148,7 @@ class Resolver:
         """The schema of the values that are valid by both; None if there are none."""
         if not one or not other:
             return one or other
+        self._spend(sum(len(each.get(key, ())) for each in (one, other) for key in _LONG))
         flat = {**other, **one}
         left = list[Any](flat.pop("allOf", ()))
         if "allOf" in one:
@@ -260,7 +265,7 @@ def _own(schema: Mapping[str, Any]) -> Flat | None:
     names = [given] if isinstance(given, str) else _list(given)
     names = [one.lower() for one in names if isinstance(one, str)]
     if names:
-        flat["type"] = [TYPE_NAMES.get(name, name) for name in names]
+        flat["type"] = [*dict.fromkeys(TYPE_NAMES.get(name, name) for name in names)]
     if "const" in flat:
         values, flat["enum"] = flat.get("enum"), [flat.pop("const")]
         if isinstance(values, list):
@@ -299,15 +304,20 @@ def _list(value: Any) -> list[Any]:
 
 
 def _common(ones: list[Any], others: list[Any]) -> list[Any]:
-    def is_same(one: Any, other: Any) -> bool:
-        return isinstance(one, bool) == isinstance(other, bool) and bool(one == other)
+    known = set(map(_key, others))
+    return [one for one in ones if _key(one) in known]
 
-    return [one for one in ones if any(is_same(one, other) for other in others)]
+
+def _key(value: Any) -> Any:
+    """The same for equal values: for 1 and 1.0, and not for 1 and true."""
+    if isinstance(value, dict | list):
+        return json.dumps(value, sort_keys=True)
+    return isinstance(value, bool), isinstance(value, str), value
 
 
 def _common_types(ones: list[str], others: list[str]) -> list[str]:
     """`integer` is a part of `number`."""
-    pairs = ((ones, others), (others, ones))
+    pairs = ((ones, {*others}), (others, {*ones}))
     found = [
         name
         for names, rest in pairs

@@ -67,7 +67,7 @@ def test_a_string_contains_what_ends_it(name: str, call: str, end: str, is_held:
     part = TOOL_FORMATS[name]().grammar(TOOLS, is_parallel=False)
     grammar = checked_grammar(structural_tag=json.dumps({"type": "structural_tag", "format": part}))
     texts = [f"say {end} to end", f"{end}x", f"{end} {end}\nx", f"a{end[:-1]}", f"{end}{end}."]
-    for text in texts if name != "minimax_m3" else texts[:2]:
+    for text in texts if name != "minimax_m3" else [*texts[:3], *texts[4:]]:
         written = call.format(text)
         assert read(name, written, TOOLS) == ("", [("f", {"s": text})]), written
         assert follows(grammar, written) or not is_held, written
@@ -84,3 +84,36 @@ def test_an_end_counts_before_the_next_argument_and_the_end_of_the_call(gap: str
     grammar = checked_grammar(structural_tag=json.dumps({"type": "structural_tag", "format": part}))
     for inner in (f"x</parameter>{gap}<parameter=s>y", f"x</parameter>{gap}</function>"):
         assert not follows(grammar, QWEN.format(inner))
+
+
+def test_an_element_of_minimax_may_have_text_and_elements() -> None:
+    inner = f"hi {MARK}<k>v{MARK}</k> there {MARK}<k>w{MARK}</k>"
+    meant = {"k": ["v", "w"], "$text": "hi  there "}
+    assert read("minimax_m3", M3.format(inner), {"f": {}}) == ("", [("f", {"s": meant})])
+    junk = f"1{MARK}</s>junk{MARK}<n>5"
+    written = M3.format(junk).replace(f"5{MARK}</s>", f"5{MARK}</n>")
+    assert read("minimax_m3", written, TOOLS) == ("", [("f", {"s": "1", "n": 5})])
+
+
+BEGINS = [
+    ("qwen3_coder", QWEN, "<parameter={}>"),
+    ("glm47", GLM, "<arg_key>{}</arg_key>"),
+    ("hy_v4", HUNYUAN, "<arg_key>{}</arg_key>"),
+    ("minimax_m2", MINIMAX, '<parameter name="{}">'),
+    ("deepseek_v32", DEEPSEEK, f'<{DSML}parameter name="{{}}" string="true">'),
+    ("minicpm5", CASES[-2][1], '<param name="{}">'),
+]
+
+
+@pytest.mark.parametrize(("name", "call", "begin"), BEGINS)
+def test_a_string_contains_begin_tags_of_arguments_that_the_tool_has_not(
+    name: str, call: str, begin: str
+) -> None:
+    part = TOOL_FORMATS[name]().grammar(TOOLS, is_parallel=False)
+    grammar = checked_grammar(structural_tag=json.dumps({"type": "structural_tag", "format": part}))
+    text = f"a {begin.format('x')} b {begin.format('')}"
+    assert read(name, call.format(text), TOOLS) == ("", [("f", {"s": text})])
+    assert follows(grammar, call.format(text))
+    assert not follows(grammar, call.format(f"a {begin.format('n')} b"))
+    (_, arguments), *_ = read(name, call.format(f"a{begin.format('n')}5"), TOOLS)[1]
+    assert arguments["s"] == "a"

@@ -143,3 +143,25 @@ def test_what_cannot_be_held_names_the_tool(schema: dict[str, Any], message: str
     with pytest.raises(GrammarError, match=message) as raised:
         reply_constraint(format, CallRules([tool], "required"), trial().checked)
     assert raised.value.parameter == "tools[3].parameters"
+
+
+@pytest.mark.parametrize("strict", [None, False])
+def test_what_cannot_be_held_is_left_out_unless_a_tool_is_strict(strict: bool | None) -> None:
+    format = reply_format(None, TOOL_FORMATS["qwen3_coder"]())
+    some = [{"anyOf": [{"required": [a]} for a in "abc"]} for _ in range(5)]
+    both = {"properties": {"a": INTEGER, "b": INTEGER}}
+    for schema, is_held in (
+        ({**A, "minProperties": 2, "additionalProperties": INTEGER}, True),
+        ({**both, "maxProperties": 1}, True),
+        ({**A, "allOf": some}, False),
+    ):
+        tool = OfferedTool("f", schema, strict=strict, place="tools[3].parameters")
+        left_out: list[str] = []
+        found = reply_constraint(
+            format, CallRules([tool], "auto"), trial().checked, left_out=left_out
+        )
+        assert found is not None
+        assert left_out == ([] if is_held else ["tools[3].parameters"])
+        grammar = checked_grammar(structural_tag=found.structural_tag)
+        assert follows(grammar, call(a="5"))
+        assert follows(grammar, call(a="x")) != is_held

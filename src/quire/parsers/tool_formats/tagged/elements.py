@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from quire.parsers.arguments.grammar import Key, NamedValues, any_of, json_parts, object_part
-from quire.parsers.arguments.reading import after_space, space_before, tag_head, up_to
+from quire.parsers.arguments.reading import after_space, tag_head, up_to
 from quire.parsers.arguments.schemas import ValueSchema
 from quire.parsers.arguments.strings import string_parts
 from quire.parsers.arguments.values import TEXT, Form, converted, json_text
@@ -31,6 +31,8 @@ class _Element:
     name: str
     text: list[str] = field(default_factory=list)
     children: list[_Element] = field(default_factory=list)
+    end: int = 0
+    """Number of texts that its parent had when this element ended."""
 
 
 class MiniMaxM3Calls(ToolFormat):
@@ -106,13 +108,23 @@ def _read_elements(reader: TextReader) -> Parse[_Element | None]:
             last.children.append(element)
             open_elements.append(element)
             continue
-        is_end = name.strip() == last.name and len(open_elements) > 1
-        space = (yield from space_before(reader, _MARK)) if is_end else ""
-        if space is None:
+        if name.strip() == last.name and len(open_elements) > 1:
+            last.end = len(open_elements[-2].text)
             open_elements.pop()
-        else:
-            last.text.append(f"{_MARK if is_end else ''}</{name}>{space}")
+        elif not _continue_text(last, name):
+            last.text.append(f"</{name}>")
     return open_elements[0]
+
+
+def _continue_text(parent: _Element, name: str) -> bool:
+    """Returns whether this end tag ends the last child again: the end tag before was part of its
+    text, as what came after it."""
+    child = parent.children[-1] if parent.children else None
+    if child is None or child.children or child.name != name.strip():
+        return False
+    child.text += [f"{_MARK}</{name}>", *parent.text[child.end :]]
+    del parent.text[child.end :]
+    return True
 
 
 def _grouped(elements: list[_Element]) -> dict[str, list[_Element]]:

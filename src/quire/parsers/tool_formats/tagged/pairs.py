@@ -47,7 +47,8 @@ class PairTags:
         others: dict[str, tuple[str, ...]] = {self.key: (), self.call_end: after_call}
         if self.section:
             others[self.section_end] = ()
-        return ValueEnds(self.value_end, (*others, self.call), others)
+        after = (*others, self.call)
+        return ValueEnds(self.value_end, after, others, (self.key,), (f"{{name}}{self.key_end}",))
 
 
 def pair_tags(
@@ -172,7 +173,8 @@ def _read_pair(reader: TextReader, writer: ArgumentsWriter, tags: PairTags) -> P
     key = "".join(parts).strip()
     form = writer.form(key, hint)
     value = writer.value(key, form)
-    end = yield from read_value(reader, tags.value_ends, value.take, form.types)
+    ends = tags.value_ends.of_names(writer.names)
+    end = yield from read_value(reader, ends, value.take, form.types)
     if end is not None:
         value.end()
     return end

@@ -57,7 +57,8 @@ class ParameterTags:
         if not self.is_section_end_text:
             others |= dict.fromkeys(self.section_ends, ())
         after = (*self.parameter, self.call_end, *self.section_ends, *self.call)
-        return ValueEnds(self.parameter_end, after, others)
+        forms = ("{name}>", '"{name}"', "'{name}'")
+        return ValueEnds(self.parameter_end, after, others, self.parameter, forms)
 
 
 def invoke_tags(*sections: str, mark: str = "", **others: Any) -> ParameterTags:
@@ -161,7 +162,7 @@ class ParameterCalls(ToolFormat):
     ) -> Parse[str | None]:
         tags = self.tags
         form = writer.form(key, _hint(attributes))
-        value, ends = writer.value(key, form), tags.value_ends
+        value, ends = writer.value(key, form), tags.value_ends.of_names(writer.names)
         if tags.has_cdata and (yield from reader.literal("<![CDATA[")):
             value.trim = ""
             while (yield from reader.until((_CDATA_END,), value.take)) is not None:
