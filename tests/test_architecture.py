@@ -214,6 +214,7 @@ def test_no_pickle_and_no_eval() -> None:
 
 
 MADE_EXPRESSIONS = {
+    "config/checkpoint/expressions.py": "single characters, and escaped texts",
     "config/command_line/values.py": "constants of the module",
     "config/model_lookup/gguf.py": "a shell pattern, for which Python writes atomic groups",
     "frontend/inputs/images/placing.py": "escaped texts",

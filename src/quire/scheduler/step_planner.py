@@ -123,10 +123,10 @@ class StepPlanner:
     def _plan_running(self, step: PlanInFlight, running: Iterable[Request]) -> None:
         """Plans requests that run, in order. `_has_room` is False if some of them lack blocks."""
         budget, add = step.budget, step.add
-        num_stages = self._config.num_stages
+        num_stages, runs = self._config.num_stages, RequestStatus.RUNNING
         for request in running:  # `_grow` removes from the end of all that run
             blocks = request.blocks
-            if request.awaits_mask or request.status is not RequestStatus.RUNNING:
+            if request.awaits_mask or request.status is not runs:
                 continue
             if request.num_drafts_in_flight:
                 continue  # a plan in flight decides which of its draft tokens are accepted

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import warnings
 
 import pytest
 from hypothesis import given
@@ -16,6 +17,7 @@ PUBLISHED = [
     r".*lm_head", r"model\.layers\.\d+\..*", r"^(?!.*lm_head).*", r".*mlp.gate$", r".*gate$",
     r"^(?!.*\.mlp\.experts(?:\.|$)).*$", r"(?!.*experts).*down", r".*self_attn\.(q|k|v|o)_proj$",
     r"(?!.*(?:mtp|stages)\.\d+\.).*(?:mlp|ffn)\.experts\.\d+\.(?:gate_proj|down_proj|w[123])$",
+    r"^((?!lm_head).)*$", r"(?:(?!experts).)*\.gate$", r"(?:.(?!gate))*", r"[^\W\d]+[.\-_]\B",
     r".*model.layers.[0-9]{2}.*", r"model\.layers\.(1[0-5]|[2-9])\.", r"visual.*", r".*\bmlp\b",
 ]  # fmt: skip
 HOSTILE = {
@@ -96,3 +98,20 @@ def test_names_and_expressions_are_bounded() -> None:
     many = Expressions("file")
     with pytest.raises(CheckpointError, match="file must have at most 4096 regular expressions"):
         any(many.match(f"b{number}", "a") for number in range(5000))
+
+
+def test_every_step_is_short() -> None:
+    large = "[" + "".join(chr(0x3000 + 2 * number) for number in range(4000)) + "]*x"
+    wide = "".join(chr(0x4E00 + number) for number in range(1000))
+    expressions = Expressions("file")
+    for first in range(100):  # members are not compared one by one
+        assert not expressions.match(large, wide[first:] + wide[:first])
+    for number in range(2000):  # a lookahead is followed once, not once for each position
+        assert not expressions.match("(?:(?!lm_head).)*X", f"{'a.' * 50}{number}")
+
+
+def test_the_parser_gives_no_warnings() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert Expressions("file").match("[[a]", "[")
+        assert Expressions("file").match("[a||b&&c]", "a")

@@ -2,9 +2,9 @@
 
 Files have expressions for Python's `re`. Some of them take exponential time there, and meanwhile
 no other thread of the process runs. This module reads the same syntax with Python's own parser and
-follows all ways through an expression at once. A set of positions is a number: bit i stands for the
-position before character i. Backreferences, lookbehind, flags, atomic groups and possessive repeats
-are refused.
+follows all ways through an expression at once, from its end to its beginning: so one pass finds all
+places where a lookahead holds. `re` finds single characters, texts and borders only.
+Backreferences, lookbehind, flags, atomic groups and possessive repeats are refused.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from __future__ import annotations
 import importlib
 import re
 import sys
+import warnings
 from collections.abc import Callable
-from functools import lru_cache
 from itertools import groupby
 from typing import Any
 
@@ -28,7 +28,8 @@ _FREE_STEPS = 100
 _MAX_STEPS = 200_000
 """Further steps of all matches together, a microsecond or a few each."""
 
-_PARSER = "re._parser" if sys.version_info >= (3, 11) else "sre_parse"
+_DOT = re.compile(r"\.")
+_parser: Any = importlib.import_module("re._parser" if sys.version_info >= (3, 11) else "sre_parse")
 
 
 class Expressions:
@@ -43,29 +44,30 @@ class Expressions:
 
     def match(self, expression: str, name: str) -> bool:
         """Whether the beginning of a name matches, as in `re.match`."""
-        return self._ends(expression, name, 1) != 0
+        run = self._named(name)
+        return self._starts(expression, run, run.everywhere) >> len(name) != 0
 
     def match_end(self, expression: str, name: str) -> bool:
         """Whether the whole name matches, or all of it after one of its dots."""
-        dots = self._named(name).places(".") << 1
-        return self._ends(expression, name, 1 | dots) >> len(name) != 0
+        run = self._named(name)
+        wanted = 1 << len(name) | run.places(_DOT) >> 1
+        return self._starts(expression, run, 1) & wanted != 0
 
     def check(self, expression: str) -> None:
         """Raises CheckpointError for an expression that is wrong or not supported."""
         if expression not in self._known:
             self._known[expression] = self._read(expression)
 
-    def _ends(self, expression: str, name: str, starts: int) -> int:
-        """The positions at which matches end that begin at `starts`."""
+    def _starts(self, expression: str, name: _Name, ends: int) -> int:
+        """The positions at which matches begin that end at `ends`."""
         self.check(expression)
-        run = self._named(name)
-        run.steps_left = allowed = self._steps_left + _FREE_STEPS
+        name.steps_left = allowed = self._steps_left + _FREE_STEPS
         try:
-            ends = self._known[expression](run, starts)
+            starts = self._known[expression](name, ends)
         except (_TooLongError, RecursionError):
-            raise self._error(expression, f"takes too long to match {quoted(name)}") from None
-        self._steps_left -= max(0, allowed - run.steps_left - _FREE_STEPS)
-        return ends
+            raise self._error(expression, f"takes too long to match {quoted(name.text)}") from None
+        self._steps_left -= max(0, allowed - name.steps_left - _FREE_STEPS)
+        return starts
 
     def _named(self, name: str) -> _Name:
         """The last name, whose sets of positions are kept, or another."""
@@ -88,7 +90,9 @@ class Expressions:
                 f"{self._where} must have at most {_MAX_EXPRESSIONS} regular expressions"
             )
         try:
-            parsed = importlib.import_module(_PARSER).parse(expression)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # such as "Possible nested set"
+                parsed = _parser.parse(expression)
             if parsed.state.flags & ~re.UNICODE:
                 raise _UnsupportedError("flags such as (?i)")
             return _sequence(parsed)
@@ -115,15 +119,14 @@ class _TooLongError(Exception):
 
 
 class _Name:
-    """A name that is matched."""
+    """A name that is matched. A set of its positions is a number: bit i stands for the position
+    before its last i characters."""
 
     def __init__(self, text: str) -> None:
         self.text = text
-        self.all = (1 << len(text)) - 1
-        """The positions before a character."""
+        self.everywhere = (2 << len(text)) - 1
         self.steps_left = 0
-        self._chars: dict[str, int] = {}
-        self._classes: dict[_Class, int] = {}
+        self._places: dict[str, int] = {}
 
     def spend(self) -> None:
         """Counts a step. Raises _TooLongError if none is left."""
@@ -131,196 +134,142 @@ class _Name:
         if self.steps_left < 0:
             raise _TooLongError
 
-    def places(self, text: str) -> int:
-        """The positions before each occurrence of a text."""
-        found, at = 0, self.text.find(text)
-        while at >= 0:
-            found |= 1 << at
-            at = self.text.find(text, at + 1)
-        return found
-
-    def places_of(self, wanted: _Class) -> int:
-        """The positions before each character of a class."""
-        found = self._classes.get(wanted)
+    def places(self, pattern: re.Pattern[str]) -> int:
+        """The positions at which a pattern of at most one character matches."""
+        found = self._places.get(pattern.pattern)
         if found is None:
-            if not self._chars:
-                for i, char in enumerate(self.text):
-                    self._chars[char] = self._chars.get(char, 0) | 1 << i
-            found = sum(places for char, places in self._chars.items() if wanted(char))
-            self._classes[wanted] = found
+            found, size = 0, len(self.text)
+            for match in pattern.finditer(self.text):
+                found |= 1 << size - match.start()
+            self._places[pattern.pattern] = found
         return found
 
 
 _Step = Callable[[_Name, int], int]
-"""Gives the positions after a part of an expression, for those before it."""
-_Class = Callable[[str], bool]
+"""Gives the positions before a part of an expression, for those after it."""
 
 
 def _sequence(parsed: Any) -> _Step:
     steps: list[_Step] = []
+    texts: list[str] = []
     for is_text, items in groupby(parsed, lambda item: item[0].name == "LITERAL"):
         if is_text:
-            steps.append(_text("".join(chr(code) for _, code in items)))
+            texts.append("".join(chr(code) for _, code in items))
+            steps.append(_text(texts[-1]))
         else:
             steps += [_part(op.name, value) for op, value in items]
+    steps.reverse()
 
-    def step(name: _Name, at: int) -> int:
+    def step(name: _Name, ends: int) -> int:
+        name.spend()
+        for text in texts:  # most names lack one
+            if text not in name.text:
+                return 0
         for one in steps:
             name.spend()
-            at = one(name, at)
-            if not at:
+            ends = one(name, ends)
+            if not ends:
                 break
-        return at
+        return ends
 
     return step
 
 
 def _part(op: str, value: Any) -> _Step:
-    found = _class(op, value)
-    if found is not None:
-        return lambda name, at: (at & name.places_of(found)) << 1
-    read = _PARTS.get(op)
-    if read is None:
-        raise _UnsupportedError(op.lower().replace("_", " "))
-    return read(value)
+    match op:
+        case "ANY":
+            return _simple(".", 1)
+        case "NOT_LITERAL":
+            return _simple(f"[^{re.escape(chr(value))}]", 1)
+        case "IN":
+            return _simple(f"[{''.join(_member(one.name, inner) for one, inner in value)}]", 1)
+        case "AT":
+            return _simple(_NAMED[value.name], 0)
+        case "FAILURE":
+            return lambda _name, _ends: 0
+        case "BRANCH":
+            return _branch([_sequence(one) for one in value[1]])
+        case "SUBPATTERN" if not (value[1] or value[2]):
+            return _sequence(value[3])
+        case "SUBPATTERN":
+            raise _UnsupportedError("flags such as (?i:)")
+        case "MAX_REPEAT" | "MIN_REPEAT":
+            return _repeat(*value)
+        case "ASSERT" | "ASSERT_NOT" if value[0] > 0:
+            return _lookahead(_sequence(value[1]), wanted=op == "ASSERT")
+        case "ASSERT" | "ASSERT_NOT":
+            raise _UnsupportedError("lookbehind")
+    raise _UnsupportedError(op.lower().replace("_", " "))
+
+
+def _simple(source: str, width: int) -> _Step:
+    """Step over `width` characters from where `source` matches."""
+    pattern = re.compile(source)
+    return lambda name, ends: ends << width & name.places(pattern)
 
 
 def _text(text: str) -> _Step:
-    return lambda name, at: (at & name.places(text)) << len(text)
+    rest = f"(?={re.escape(text[1:])})" if text[1:] else ""  # occurrences may overlap
+    return _simple(re.escape(text[0]) + rest, len(text))
 
 
-def _class(op: str, value: Any) -> _Class | None:
-    """Condition on one character; None: the part is not one character."""
-    if op == "ANY":
-        return _is_any
-    if op == "NOT_LITERAL":
-        return lambda char: ord(char) != value
-    if op != "IN":
-        return None
-    items = [(one.name, inner) for one, inner in value]
-    is_negated = items[0][0] == "NEGATE"
-    members = [_MEMBERS[name](inner) for name, inner in items[is_negated:]]
-    return lru_cache(256)(lambda char: any(one(char) for one in members) != is_negated)
+def _member(op: str, value: Any) -> str:
+    """A part of a class of characters."""
+    match op:
+        case "NEGATE":
+            return "^"
+        case "LITERAL":
+            return re.escape(chr(value))
+        case "RANGE":
+            return "-".join(re.escape(chr(code)) for code in value)
+    return _NAMED[value.name]
 
 
-def _is_any(char: str) -> bool:
-    return char != "\n"
+_NAMED = {
+    "AT_BEGINNING": r"\A", "AT_BEGINNING_STRING": r"\A", "AT_END": "$", "AT_END_STRING": r"\Z",
+    "AT_BOUNDARY": r"\b", "AT_NON_BOUNDARY": r"\B",
+    "CATEGORY_DIGIT": r"\d", "CATEGORY_NOT_DIGIT": r"\D", "CATEGORY_SPACE": r"\s",
+    "CATEGORY_NOT_SPACE": r"\S", "CATEGORY_WORD": r"\w", "CATEGORY_NOT_WORD": r"\W",
+}  # fmt: skip
 
 
-_MEMBERS: dict[str, Callable[[Any], _Class]] = {
-    "LITERAL": lambda code: lambda char: ord(char) == code,
-    "RANGE": lambda ends: lambda char: ends[0] <= ord(char) <= ends[1],
-    "CATEGORY": lambda category: _CATEGORIES[category.name],
-}
-_CATEGORIES: dict[str, _Class] = {
-    "CATEGORY_DIGIT": str.isdecimal,
-    "CATEGORY_NOT_DIGIT": lambda char: not char.isdecimal(),
-    "CATEGORY_SPACE": str.isspace,
-    "CATEGORY_NOT_SPACE": lambda char: not char.isspace(),
-    "CATEGORY_WORD": lambda char: char.isalnum() or char == "_",
-    "CATEGORY_NOT_WORD": lambda char: not (char.isalnum() or char == "_"),
-}
-
-
-def _branch(value: Any) -> _Step:
-    ways = [_sequence(one) for one in value[1]]
-
-    def step(name: _Name, at: int) -> int:
+def _branch(ways: list[_Step]) -> _Step:
+    def step(name: _Name, ends: int) -> int:
         found = 0
         for way in ways:
-            found |= way(name, at)
+            found |= way(name, ends)
         return found
 
     return step
 
 
-def _group(value: Any) -> _Step:
-    _, added, removed, parsed = value
-    if added or removed:
-        raise _UnsupportedError("flags such as (?i:)")
-    return _sequence(parsed)
-
-
-def _repeat(value: Any) -> _Step:
-    least, most, parsed = value
-    one = _class(parsed[0][0].name, parsed[0][1]) if len(parsed) == 1 else None
-    if one is not None and least < 2 and most == importlib.import_module(_PARSER).MAXREPEAT:
-        return lambda name, at: _run(name.places_of(one), at, least)
+def _repeat(least: int, most: int, parsed: Any) -> _Step:
     body = _sequence(parsed)
+    is_run = most == _parser.MAXREPEAT and parsed.getwidth() == (1, 1)
 
-    def step(name: _Name, at: int) -> int:
+    def step(name: _Name, ends: int) -> int:
         for _ in range(least):
             name.spend()
-            at = body(name, at)
-            if not at:
+            ends = body(name, ends)
+            if not ends:
                 return 0
-        new, left = at, most - least
+        if is_run:
+            # A sum carries the bit of an end to the end of its run of characters.
+            chars = body(name, name.everywhere) >> 1
+            return ((ends & chars) + chars ^ chars) | ends
+        new, left = ends, most - least
         while new and left:
-            new = body(name, new) & ~at
-            at |= new
+            new = body(name, new) & ~ends
+            ends |= new
             left -= 1
-        return at
+        return ends
 
     return step
 
 
-def _run(places: int, at: int, least: int) -> int:
-    """The positions after any number of characters of a class, which stand at `places`: a sum
-    carries a bit to the end of its run of bits."""
-    if least:
-        at = (at & places) << 1
-    return (((at & places) + places) ^ places) | at
-
-
-def _lookahead(value: Any, *, wanted: bool) -> _Step:
-    direction, parsed = value
-    if direction < 0:
-        raise _UnsupportedError("lookbehind")
-    body = _sequence(parsed)
-
-    def step(name: _Name, at: int) -> int:
-        found, left = 0, at
-        while left:
-            one = left & -left
-            left ^= one
-            if (body(name, one) != 0) == wanted:
-                found |= one
-        return found
+def _lookahead(body: _Step, *, wanted: bool) -> _Step:
+    def step(name: _Name, ends: int) -> int:
+        found = body(name, name.everywhere)
+        return ends & (found if wanted else ~found)
 
     return step
-
-
-def _at(code: Any) -> _Step:
-    place = _PLACES.get(code.name)
-    if place is None:
-        raise _UnsupportedError(code.name.lower().replace("_", " "))
-    return lambda name, at: at & place(name)
-
-
-def _at_end(name: _Name) -> int:
-    end = name.all + 1
-    return end | end >> 1 if name.text.endswith("\n") else end
-
-
-def _borders(name: _Name) -> int:
-    words = name.places_of(_CATEGORIES["CATEGORY_WORD"])
-    return words ^ words << 1
-
-
-_PLACES: dict[str, Callable[[_Name], int]] = {
-    "AT_BEGINNING": lambda _: 1,
-    "AT_BEGINNING_STRING": lambda _: 1,
-    "AT_END": _at_end,
-    "AT_END_STRING": lambda name: name.all + 1,
-    "AT_BOUNDARY": _borders,
-}
-_PARTS: dict[str, Callable[[Any], _Step]] = {
-    "BRANCH": _branch,
-    "SUBPATTERN": _group,
-    "MAX_REPEAT": _repeat,
-    "MIN_REPEAT": _repeat,
-    "ASSERT": lambda value: _lookahead(value, wanted=True),
-    "ASSERT_NOT": lambda value: _lookahead(value, wanted=False),
-    "AT": _at,
-    "FAILURE": lambda _: _branch((None, ())),
-}
