@@ -50,7 +50,8 @@ def longest(scaling: dict[str, Any], **config: Any) -> int:
         ("dynamic", {"alpha": 1000.0, "factor": 1.0}, 32768),
         ("ntk", {"factor": 2.0}, 65536),
         ("yarn", YARN, 131072),
-        ("yarn", {"factor": 4.0}, 131072),
+        ("yarn", {"factor": 4.0}, 32768),
+        ("yarn", {"factor": 4.0, "original_max_position_embeddings": 4096}, 32768),
         ("yarn", {**YARN, "original_max_position_embeddings": 8192}, 32768),
         ("yarn", {**YARN, "mrope_section": [2, 3, 3]}, 131072),
         ("yarn", {"original_max_position_embeddings": 8192}, 32768),
@@ -61,7 +62,7 @@ def longest(scaling: dict[str, Any], **config: Any) -> int:
     ],
 )
 def test_lengths(kind: str, scaling: dict[str, Any], length: int) -> None:
-    """As in vLLM, by both names of the kind."""
+    """As in vLLM, but that yarn extends its original length; by both names of the kind."""
     for name in ("rope_type", "type"):
         assert longest({name: kind, **scaling}) == length
     for_kinds = {"full_attention": {"rope_type": kind, "rope_theta": 1e4, **scaling}}
