@@ -117,6 +117,9 @@ def test_overrides_replace_another_kind_and_change_the_same_one() -> None:
         "mrope_section": [2, 3, 3], "rope_type": "default",
     }  # fmt: skip
     assert over(NEW_FORM, rope_theta=7.0)["rope_parameters"]["rope_theta"] == 7.0
+    for config in (MODEL, NEW_FORM):
+        found = over(config, rope_theta=7.0, rope_scaling={"rope_type": "linear", "factor": 2.0})
+        assert rotary(ConfigReader(found), 16).inv_freq[1] == pytest.approx(7.0 ** (-1 / 8) / 2)
 
 
 def test_overrides_reach_the_text_model() -> None:
@@ -128,6 +131,11 @@ def test_overrides_reach_the_text_model() -> None:
         {"text_config": {"rope_scaling": {"rope_type": "yarn", **YARN}}},
     ):
         assert over(wrapped, **given)["text_config"]["rope_parameters"] == wanted
+    copied = {**wrapped, "rope_scaling": {"type": "mrope"}}
+    found = over(copied, rope_scaling={"type": "yarn", **YARN})
+    assert found["text_config"]["rope_parameters"] == wanted
+    found = over({**MODEL, "text_config": {}}, rope_scaling={"type": "yarn", **YARN})
+    assert found["rope_scaling"]["rope_type"] == "yarn"
 
 
 def test_overrides_for_each_kind_of_layer() -> None:
@@ -142,6 +150,8 @@ def test_overrides_for_each_kind_of_layer() -> None:
         over(config, rope_parameters={"rope_type": "yarn", **YARN})
     with pytest.raises(ConfigError, match="rope_theta differs between the layers"):
         over(config, rope_theta=5.0)
+    with pytest.raises(ConfigError, match="rope_theta differs between the layers"):
+        over(config, rope_theta=5.0, rope_scaling={"full_attention": {"type": "yarn", **YARN}})
     with pytest.raises(UnsupportedModelError, match="leave rope_scaling out"):
         context_lengths(ConfigReader({**config, "rope_scaling": {"type": "linear", "factor": 2}}))
 

@@ -62,8 +62,8 @@ def _applied(config: dict[str, Any], overrides: Mapping[str, Any]) -> dict[str, 
         if isinstance(overrides.get(key), Mapping) and isinstance(config.get(key), dict):
             config[key] = _applied(config[key], overrides[key])
     own = {key: value for key, value in overrides.items() if key in (*_NAMES, *_SINGLE)}
-    section = next((key for key in SECTIONS if isinstance(config.get(key), dict)), None)
-    if own and section is not None and not any(config.get(name) for name in _NAMES):
+    section = next((key for key in SECTIONS if _is_filled(config.get(key))), None)
+    if own and section is not None:  # what is outside of it is not read
         config[section] = _applied({**config[section], **_singles(own)}, own)
         return config
     named = [name for name in _NAMES if name in own]
@@ -73,14 +73,19 @@ def _applied(config: dict[str, Any], overrides: Mapping[str, Any]) -> dict[str, 
     old = config[held] if held else {}
     if named:
         new = _scaling(named[0], own[named[0]])
+        new = _with_singles(new, _singles(own)) if is_by_layer(new) else {**_singles(own), **new}
         place = held or named[0]
         if is_by_layer(new):
             config = {key: value for key, value in config.items() if key not in _NAMES}
             place = "rope_parameters"
         config[place] = _changed(old, new)
-    elif held and (singles := _singles(own)):
-        config[held] = _with_singles(old, singles)
+    elif held:
+        config[held] = _with_singles(old, _singles(own))
     return config
+
+
+def _is_filled(section: Any) -> bool:
+    return isinstance(section, dict) and bool(section)
 
 
 def _singles(overrides: Mapping[str, Any]) -> dict[str, Any]:
@@ -89,7 +94,7 @@ def _singles(overrides: Mapping[str, Any]) -> dict[str, Any]:
 
 def _with_singles(old: Mapping[str, Any], singles: dict[str, Any]) -> dict[str, Any]:
     """The object with values that config.json may have outside of it."""
-    if not is_by_layer(old):
+    if not singles or not is_by_layer(old):
         return {**old, **{key: value for key, value in singles.items() if key in old}}
     [key, *_] = singles
     raise ConfigError(
