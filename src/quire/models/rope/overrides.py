@@ -6,6 +6,7 @@ They change the object that the checkpoint has, so that a checkpoint with `rope_
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -131,7 +132,7 @@ def _changed(old: Mapping[str, Any], new: dict[str, Any]) -> dict[str, Any]:
         kinds = ", ".join(old)
         raise ConfigError(
             f"hf_overrides: this model has rope settings for each kind of layer ({kinds}); give "
-            f'{{"rope_parameters": {{"full_attention": {new}}}}}'
+            f'{{"rope_parameters": {{"full_attention": {json.dumps(new, default=str)}}}}}'
         )
     kind, before = new.get("rope_type"), old.get("rope_type", old.get("type", "default"))
     if kind is None and before == "default" and not new.keys() <= {*_KEPT}:
