@@ -53,6 +53,7 @@ class PoolingRunner:
         self.batch.advance(step, np.zeros(len(step.sampled_rows), np.int32))
         pooled: dict[str, PooledRows] = {}
         failed: list[int] = []
+        columns = self.pooling.returned_columns
         ends = np.cumsum(self._counts(batch, done))
         pieces = np.split(vectors, ends[:-1]) if len(done) else []
         for index, rows in zip(done.tolist(), pieces, strict=True):
@@ -61,6 +62,7 @@ class PoolingRunner:
                 failed.append(index)
                 continue
             params = self.batch.pooling_params(int(step.rows[index]))
+            rows = rows[:, columns] if columns else rows
             if (chunking := params.late_chunking_params) is None:
                 rows = self._steps(rows, int(step.rows[index]))
             else:
@@ -78,14 +80,12 @@ class PoolingRunner:
         return result
 
     def _steps(self, rows: Floats, place: int) -> Floats:
-        """The rows and columns of a text's results that are returned. Source: vLLM, `StepPool` and
+        """The rows of a text's results that are returned. Source: vLLM, `StepPool` and
         `BOSEOSFilter`."""
         pooling, tokens = self.pooling, self.batch.known_tokens(place)[: len(rows)]
         if pooling.outer_tokens != (None, None):
             inner = pooling.inner(tokens.tolist())
             rows, tokens = rows[inner], tokens[inner]
-        if pooling.returned_columns:
-            rows = rows[:, pooling.returned_columns]
         if pooling.step_tag_id is not None:
             rows = rows[tokens == pooling.step_tag_id]
         return rows
