@@ -165,6 +165,13 @@ def test_a_function_may_set_either_spelling() -> None:
     assert "rope_parameters" not in found
     assert found["rope_scaling"] == {"rope_theta": 1e6, "type": "yarn", **YARN}
 
+    def same_spelling(config: Any) -> Any:
+        config.rope_parameters = {"rope_type": "yarn", **YARN}
+        return config
+
+    found = overridden_rope(NEW_FORM, same_spelling)
+    assert found["rope_parameters"] == {"rope_theta": 1e6, "rope_type": "yarn", **YARN}
+
 
 @pytest.mark.parametrize(
     ("given", "message"),

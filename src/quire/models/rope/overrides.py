@@ -17,7 +17,8 @@ from quire.models.text_part import SECTIONS
 
 _NAMES = ("rope_scaling", "rope_parameters")
 """The first one counts, if a checkpoint has both."""
-_SINGLE = ("rope_theta", "partial_rotary_factor")
+_BASE = ("rope_theta",)
+_SINGLE = (*_BASE, "partial_rotary_factor")
 """Keys of config.json that such an object may have instead."""
 _KEPT = (*_SINGLE, "mrope_section", "mrope_interleaved", "llama_4_scaling_beta")
 """Keys that do not belong to one kind of scaling."""
@@ -33,14 +34,15 @@ def overridden_rope(values: dict[str, Any], overrides: HFOverrides) -> dict[str,
 
 
 def _without_stale(before: Mapping[str, Any], after: dict[str, Any]) -> dict[str, Any]:
-    """config.json that a function changed: a spelling that it set replaces the other one."""
+    """config.json that a function changed: a spelling that it set replaces the other one. The base
+    stays, unless the function sets it."""
     is_set = [name for name in _NAMES if after.get(name) and after[name] != before.get(name)]
     stale = [name for name in _NAMES if name not in is_set] if is_set else []
     found = {key: value for key, value in after.items() if key not in stale}
     for name in is_set:
-        for old in (after.get(other) for other in stale):
+        for old, keys in ((before.get(name), _BASE), *((after.get(one), _KEPT) for one in stale)):
             if isinstance(old, Mapping) and isinstance(found[name], Mapping):
-                kept = {key: old[key] for key in _KEPT if key in old}
+                kept = {key: old[key] for key in keys if key in old}
                 found[name] = {**kept, **found[name]}
     for key in SECTIONS:
         if isinstance(before.get(key), Mapping) and isinstance(found.get(key), dict):
