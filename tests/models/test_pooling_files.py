@@ -599,6 +599,11 @@ def test_pieces_of_a_text_have_the_means_of_their_tokens(tmp_path: Path) -> None
         assert other.late_chunking.chunks[-1].token_range[1] == len(other.prompt_token_ids)
         with pytest.raises(RequestError, match=r"must be None in LLM\.score"):
             llm.score(TEXTS[0], TEXTS[1], pooling_params=chunked, use_tqdm=False)
+    columns = {**config, "tok_pooling_type": "STEP", "returned_token_ids": [3, 1]}
+    with LLM(str(tmp_path), dtype="float32", pooler_config=columns) as llm:  # type: ignore[arg-type]
+        [found] = llm.encode(TEXTS[0], chunked, pooling_task="token_embed", use_tqdm=False)
+        wanted = [unit(rows[n : n + 2, [3, 1]].mean(axis=0)) for n in range(0, len(rows), 2)]
+        assert np.allclose(found.outputs.data, wanted, atol=1e-6)
 
 
 def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:

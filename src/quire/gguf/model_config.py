@@ -114,6 +114,8 @@ def _rotated_part(keys: Keys, head_dim: int) -> float:
 
 
 def _rope_scaling(keys: Keys, theta: float) -> Config | None:
+    """`rope_scaling` of config.json. As in llama.cpp, a file without a type is of type linear, and
+    a factor that is absent or 0 is 1."""
     if keys.tensor("rope_freqs.weight") is not None:
         return llama3_scaling(keys, theta)
     kind = keys.text("{arch}.rope.scaling.type")
@@ -122,13 +124,15 @@ def _rope_scaling(keys: Keys, theta: float) -> Config | None:
         if kind not in (None, "none", "", "longrope"):
             raise keys.error("{arch}.rope.scaling.type", "longrope, as there are rope_factors")
         return longrope_scaling(keys)
-    if kind in (None, "none", ""):
-        factor = keys.number("{arch}.rope.scale_linear", 1.0)  # of older files
-        return None if factor == 1.0 else {"rope_type": "linear", "factor": factor}
-    factor = keys.number("{arch}.rope.scaling.factor")
+    if kind == "none":
+        return None
+    old = keys.number("{arch}.rope.scale_linear", 0.0)  # of older files
+    factor = keys.number("{arch}.rope.scaling.factor", old) or 1.0
     if kind == "yarn":
         return yarn_scaling(keys, factor)
-    return {"rope_type": kind, "factor": factor, **original_length(keys)}
+    if kind in (None, "", "linear") and factor == 1.0:
+        return None
+    return {"rope_type": kind or "linear", "factor": factor, **original_length(keys)}
 
 
 _POOLINGS = {1: "mean", 2: "cls", 3: "lasttoken"}

@@ -72,6 +72,8 @@ class PoolingRunner:
             if not np.isfinite(rows).all():
                 failed.append(index)
                 continue
+            if columns := self.pooling.returned_columns:
+                rows = rows[:, columns]
             if (chunking := params.late_chunking_params) is None:
                 rows = self._steps(rows, place)
             else:
@@ -89,14 +91,12 @@ class PoolingRunner:
         return result
 
     def _steps(self, rows: Floats, place: int) -> Floats:
-        """The rows and columns of a text's results that are returned. Source: vLLM, `StepPool` and
+        """The rows of a text's results that are returned. Source: vLLM, `StepPool` and
         `BOSEOSFilter`."""
         pooling, tokens = self.pooling, self.batch.known_tokens(place)[: len(rows)]
         if pooling.outer_tokens != (None, None):
             inner = pooling.inner(tokens.tolist())
             rows, tokens = rows[inner], tokens[inner]
-        if pooling.returned_columns:
-            rows = rows[:, pooling.returned_columns]
         if pooling.step_tag_id is not None:
             rows = rows[tokens == pooling.step_tag_id]
         return rows

@@ -79,6 +79,11 @@ def test_each_argument_that_does_nothing_says_why() -> None:
         ("monokernel", True), ("sleep_mode_backend", "criu"), ("mamba_cache_mode", "align"),
         ("watchdog_config", {"timeout": 300}), ("watchdog_config", {"dump_dir": ""}),
         ("async_scheduling", True),
+        ("eplb_config", {"window_size": 1000, "communicator": None, "log_balancedness": False}),
+        ("aux_output_config", {"enable_return_routed_experts": False, "max_bytes": None}),
+        ("ec_manager_config", {"encoder_cache_manager_cls": None, "manager_config": {}}),
+        ("fault_tolerance_config", {"engine_recovery_timeout_sec": 120}),
+        ("mamba_config", {"backend": "triton", "ssu_algorithm": None}),
     ],
 )  # fmt: skip
 def test_values_that_mean_the_same_pass(name: str, value: object) -> None:

@@ -14,6 +14,7 @@ from quire.errors import ConfigError, UnsupportedModelError
 from quire.models.config_reader import ConfigReader
 from quire.models.rope import context_lengths, rotary
 from quire.models.rope.overrides import overridden_rope
+from quire.planning import plan as planning
 from quire.planning.plan import EnginePlan, plan_engine
 from quire.program import Rope
 
@@ -50,7 +51,8 @@ def longest(scaling: dict[str, Any], **config: Any) -> int:
         ("dynamic", {"alpha": 1000.0, "factor": 1.0}, 32768),
         ("ntk", {"factor": 2.0}, 65536),
         ("yarn", YARN, 131072),
-        ("yarn", {"factor": 4.0}, 131072),
+        ("yarn", {"factor": 4.0}, 32768),
+        ("yarn", {"factor": 4.0, "original_max_position_embeddings": 4096}, 32768),
         ("yarn", {**YARN, "original_max_position_embeddings": 8192}, 32768),
         ("yarn", {**YARN, "mrope_section": [2, 3, 3]}, 131072),
         ("yarn", {"original_max_position_embeddings": 8192}, 32768),
@@ -61,7 +63,7 @@ def longest(scaling: dict[str, Any], **config: Any) -> int:
     ],
 )
 def test_lengths(kind: str, scaling: dict[str, Any], length: int) -> None:
-    """As in vLLM, by both names of the kind."""
+    """As in vLLM, but that yarn extends its original length; by both names of the kind."""
     for name in ("rope_type", "type"):
         assert longest({name: kind, **scaling}) == length
     for_kinds = {"full_attention": {"rope_type": kind, "rope_theta": 1e4, **scaling}}
@@ -116,6 +118,9 @@ def test_overrides_replace_another_kind_and_change_the_same_one() -> None:
         "mrope_section": [2, 3, 3], "rope_type": "default",
     }  # fmt: skip
     assert over(NEW_FORM, rope_theta=7.0)["rope_parameters"]["rope_theta"] == 7.0
+    for config in (MODEL, NEW_FORM):
+        found = over(config, rope_theta=7.0, rope_scaling={"rope_type": "linear", "factor": 2.0})
+        assert rotary(ConfigReader(found), 16).inv_freq[1] == pytest.approx(7.0 ** (-1 / 8) / 2)
 
 
 def test_overrides_reach_the_text_model() -> None:
@@ -127,6 +132,11 @@ def test_overrides_reach_the_text_model() -> None:
         {"text_config": {"rope_scaling": {"rope_type": "yarn", **YARN}}},
     ):
         assert over(wrapped, **given)["text_config"]["rope_parameters"] == wanted
+    copied = {**wrapped, "rope_scaling": {"type": "mrope"}}
+    found = over(copied, rope_scaling={"type": "yarn", **YARN})
+    assert found["text_config"]["rope_parameters"] == wanted
+    found = over({**MODEL, "text_config": {}}, rope_scaling={"type": "yarn", **YARN})
+    assert found["rope_scaling"]["rope_type"] == "yarn"
 
 
 def test_overrides_for_each_kind_of_layer() -> None:
@@ -137,10 +147,12 @@ def test_overrides_for_each_kind_of_layer() -> None:
         "full_attention": {"rope_theta": 1e6, "rope_type": "yarn", **YARN},
         "sliding_attention": {"rope_theta": 1e4},
     }
-    with pytest.raises(ConfigError, match="for each kind of layer"):
+    with pytest.raises(ConfigError, match=r'"full_attention": \{"rope_type": "yarn"'):
         over(config, rope_parameters={"rope_type": "yarn", **YARN})
     with pytest.raises(ConfigError, match="rope_theta differs between the layers"):
         over(config, rope_theta=5.0)
+    with pytest.raises(ConfigError, match="rope_theta differs between the layers"):
+        over(config, rope_theta=5.0, rope_scaling={"full_attention": {"type": "yarn", **YARN}})
     with pytest.raises(UnsupportedModelError, match="leave rope_scaling out"):
         context_lengths(ConfigReader({**config, "rope_scaling": {"type": "linear", "factor": 2}}))
 
@@ -153,6 +165,13 @@ def test_a_function_may_set_either_spelling() -> None:
     found = overridden_rope(NEW_FORM, yarn)
     assert "rope_parameters" not in found
     assert found["rope_scaling"] == {"rope_theta": 1e6, "type": "yarn", **YARN}
+
+    def same_spelling(config: Any) -> Any:
+        config.rope_parameters = {"rope_type": "yarn", **YARN}
+        return config
+
+    found = overridden_rope(NEW_FORM, same_spelling)
+    assert found["rope_parameters"] == {"rope_theta": 1e6, "rope_type": "yarn", **YARN}
 
 
 @pytest.mark.parametrize(
@@ -195,15 +214,22 @@ PHI = {
     [(None, 4096, 1.0), (-1, 4096, 1.0), (60, 60, 1.0), (4096, 4096, 1.0), (4097, 4097, 0.25)],
 )
 def test_factors_of_longrope(
-    asked: int | None, length: int, first: float, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    asked: int | None,
+    length: int,
+    first: float,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """They follow from max_model_len alone, whose default is the original length, as in vLLM; the
     factor on cos and sin stays that of the whole model."""
+    logged: list[str] = []
+    monkeypatch.setattr(planning.logger, "info", lambda text, *own: logged.append(text % own))
     plan = planned(tmp_path, PHI, max_model_len=asked)
     inv_freq, scale = frequencies(plan)
     assert (plan.config.model.max_model_len, inv_freq[0]) == (length, first)
     assert scale == pytest.approx(1.1902, abs=1e-4)
-    assert f"longrope: the factors are {'short' if first == 1.0 else 'long'}" in caplog.text
+    chosen = f"longrope: the factors are {'short' if first == 1.0 else 'long'}"
+    assert any(line.startswith(chosen) for line in logged)
 
 
 def test_stored_keys_of_the_two_factors_differ(tmp_path: Path) -> None:

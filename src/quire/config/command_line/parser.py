@@ -172,12 +172,15 @@ class Parser(argparse.ArgumentParser):
 
     def _words_for(self, name: str, value: Any) -> list[str]:
         is_switch = self._option_string_actions[name].nargs == 0
-        if value is None:
+        if value is None or value == []:  # left out, as in vLLM
             return []
         if isinstance(value, bool) and is_switch:
             return [name] if value else ["--no-" + name[2:]] if self._negates(name) else []
         if isinstance(value, list):
-            return [name, *(str(element) for element in value)]
+            return [
+                name,
+                *(json.dumps(one) if isinstance(one, dict) else str(one) for one in value),
+            ]
         if isinstance(value, dict):
             return [name, json.dumps(value)]
         return [f"{name}={value}"]

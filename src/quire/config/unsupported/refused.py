@@ -28,7 +28,7 @@ REFUSED: dict[str, _Names] = {
         "ubatch_size": (0,),
         "ray_workers_use_nsight": (False,),
         "enable_fault_tolerance": (False,),
-        "fault_tolerance_config": ({},),
+        "fault_tolerance_config": ({}, {"engine_recovery_timeout_sec": 120}),
         "_api_process_count": (1,),
         "_api_process_rank": (0, -1),
     },
@@ -43,9 +43,13 @@ REFUSED: dict[str, _Names] = {
         "enable_elastic_ep": (False,),
         "elastic_ep_max_dp_size": (None,),
         "enable_eplb": (False,),
-        "eplb_config": ({},),
+        "eplb_config": ({}, {
+            "window_size": 1000, "step_interval": 3000, "num_redundant_experts": 0,
+            "log_balancedness": False, "log_balancedness_interval": 1, "use_async": True,
+            "policy": "default", "communicator": None, "enable_migration_batching": False,
+        }),
         "enable_return_routed_experts": (False,),
-        "aux_output_config": ({"enable_return_routed_experts": False},),
+        "aux_output_config": ({"enable_return_routed_experts": False, "max_bytes": None},),
     },
     "plug-ins of this kind and diffusion models are not supported": {
         "io_processor_plugin": (None, ""),
@@ -59,7 +63,7 @@ REFUSED: dict[str, _Names] = {
         "video_pruning_rate": (None,),
         "enable_mm_processor_stats": (False,),
         "ec_transfer_config": (None,),
-        "ec_manager_config": ({},),
+        "ec_manager_config": ({}, {"encoder_cache_manager_cls": None, "manager_config": {}}),
     },
     "adapters change the text model alone": {
         "default_mm_loras": (None, {}),
@@ -101,7 +105,10 @@ REFUSED: dict[str, _Names] = {
         "engram_config": (None,),
     },
     "states of recurrent layers are float32 and have snapshots; one kernel computes them": {
-        "mamba_config": ({},),
+        "mamba_config": ({}, {
+            "backend": "triton", "enable_stochastic_rounding": False,
+            "stochastic_rounding_philox_rounds": 0, "ssu_algorithm": None,
+        }),
         "mamba_backend": ("triton", "cpu"),
         "mamba_ssu_algorithm": (None, "auto"),
         "enable_mamba_cache_stochastic_rounding": (False,),

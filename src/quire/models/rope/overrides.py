@@ -6,6 +6,7 @@ They change the object that the checkpoint has, so that a checkpoint with `rope_
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -16,7 +17,8 @@ from quire.models.text_part import SECTIONS
 
 _NAMES = ("rope_scaling", "rope_parameters")
 """The first one counts, if a checkpoint has both."""
-_SINGLE = ("rope_theta", "partial_rotary_factor")
+_BASE = ("rope_theta",)
+_SINGLE = (*_BASE, "partial_rotary_factor")
 """Keys of config.json that such an object may have instead."""
 _KEPT = (*_SINGLE, "mrope_section", "mrope_interleaved", "llama_4_scaling_beta")
 """Keys that do not belong to one kind of scaling."""
@@ -32,14 +34,15 @@ def overridden_rope(values: dict[str, Any], overrides: HFOverrides) -> dict[str,
 
 
 def _without_stale(before: Mapping[str, Any], after: dict[str, Any]) -> dict[str, Any]:
-    """config.json that a function changed: a spelling that it set replaces the other one."""
+    """config.json that a function changed: a spelling that it set replaces the other one. The base
+    stays, unless the function sets it."""
     is_set = [name for name in _NAMES if after.get(name) and after[name] != before.get(name)]
     stale = [name for name in _NAMES if name not in is_set] if is_set else []
     found = {key: value for key, value in after.items() if key not in stale}
     for name in is_set:
-        for old in (after.get(other) for other in stale):
+        for old, keys in ((before.get(name), _BASE), *((after.get(one), _KEPT) for one in stale)):
             if isinstance(old, Mapping) and isinstance(found[name], Mapping):
-                kept = {key: old[key] for key in _KEPT if key in old}
+                kept = {key: old[key] for key in keys if key in old}
                 found[name] = {**kept, **found[name]}
     for key in SECTIONS:
         if isinstance(before.get(key), Mapping) and isinstance(found.get(key), dict):
@@ -62,8 +65,8 @@ def _applied(config: dict[str, Any], overrides: Mapping[str, Any]) -> dict[str, 
         if isinstance(overrides.get(key), Mapping) and isinstance(config.get(key), dict):
             config[key] = _applied(config[key], overrides[key])
     own = {key: value for key, value in overrides.items() if key in (*_NAMES, *_SINGLE)}
-    section = next((key for key in SECTIONS if isinstance(config.get(key), dict)), None)
-    if own and section is not None and not any(config.get(name) for name in _NAMES):
+    section = next((key for key in SECTIONS if _is_filled(config.get(key))), None)
+    if own and section is not None:  # what is outside of it is not read
         config[section] = _applied({**config[section], **_singles(own)}, own)
         return config
     named = [name for name in _NAMES if name in own]
@@ -73,14 +76,19 @@ def _applied(config: dict[str, Any], overrides: Mapping[str, Any]) -> dict[str, 
     old = config[held] if held else {}
     if named:
         new = _scaling(named[0], own[named[0]])
+        new = _with_singles(new, _singles(own)) if is_by_layer(new) else {**_singles(own), **new}
         place = held or named[0]
         if is_by_layer(new):
             config = {key: value for key, value in config.items() if key not in _NAMES}
             place = "rope_parameters"
         config[place] = _changed(old, new)
-    elif held and (singles := _singles(own)):
-        config[held] = _with_singles(old, singles)
+    elif held:
+        config[held] = _with_singles(old, _singles(own))
     return config
+
+
+def _is_filled(section: Any) -> bool:
+    return isinstance(section, dict) and bool(section)
 
 
 def _singles(overrides: Mapping[str, Any]) -> dict[str, Any]:
@@ -89,7 +97,7 @@ def _singles(overrides: Mapping[str, Any]) -> dict[str, Any]:
 
 def _with_singles(old: Mapping[str, Any], singles: dict[str, Any]) -> dict[str, Any]:
     """The object with values that config.json may have outside of it."""
-    if not is_by_layer(old):
+    if not singles or not is_by_layer(old):
         return {**old, **{key: value for key, value in singles.items() if key in old}}
     [key, *_] = singles
     raise ConfigError(
@@ -126,7 +134,7 @@ def _changed(old: Mapping[str, Any], new: dict[str, Any]) -> dict[str, Any]:
         kinds = ", ".join(old)
         raise ConfigError(
             f"hf_overrides: this model has rope settings for each kind of layer ({kinds}); give "
-            f'{{"rope_parameters": {{"full_attention": {new}}}}}'
+            f'{{"rope_parameters": {{"full_attention": {json.dumps(new, default=str)}}}}}'
         )
     kind, before = new.get("rope_type"), old.get("rope_type", old.get("type", "default"))
     if kind is None and before == "default" and not new.keys() <= {*_KEPT}:

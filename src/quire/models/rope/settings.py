@@ -33,6 +33,7 @@ SHORT_FACTORS = "quire_short_rope_factors"
 """The key of config.json that selects the short factors of longrope. Planning sets it, so that the
 worker builds the same program, and stored K/V of the two kinds are told apart."""
 _MAX_FACTOR = 1e4
+_ORIGINAL = "original_max_position_embeddings"
 _STATES_ITS_LENGTH = "gemma3"
 """Model types with this in their name give max_position_embeddings with the scaling. Source: vLLM,
 `_get_and_verify_max_len`."""
@@ -50,6 +51,8 @@ class RopeConfig:
     """max_position_embeddings."""
     original_positions: int
     """Length in training, before scaling (yarn, longrope and llama3)."""
+    states_original: bool
+    """Whether config.json gives the length in training."""
     scaling: ConfigReader
     """The object that contains the scaling's keys."""
     is_short: bool
@@ -77,22 +80,25 @@ class ContextLengths:
 
 
 def context_lengths(reader: ConfigReader) -> ContextLengths:
-    """Return the lengths. linear, dynamic and ntk scaling extend max_position_embeddings, and yarn
-    extends its original length; the others state the extended length.
+    """Return the lengths. linear, dynamic and ntk scaling extend max_position_embeddings. yarn
+    extends its original length, if config.json gives it, unless max_position_embeddings is longer;
+    the others state the extended length.
 
-    Source: vLLM, `_get_and_verify_max_len`.
+    Source: vLLM 0.33, `_get_and_verify_max_len`, which takes max_position_embeddings with yarn, and
+    so refuses the longer contexts that Qwen documents.
     """
     config = read_rope(reader, by_layer(reader).section("full_attention"))
-    longest, original = config.max_positions, config.original_positions
+    longest = config.max_positions
     if config.kind == "longrope":
-        return ContextLengths(longest, min(original, longest))
-    extends = config.kind in ("linear", "dynamic", "ntk", "yarn") and config.scaling.has("factor")
+        return ContextLengths(longest, min(config.original_positions, longest))
     has_own_base = config.kind == "dynamic" and config.scaling.has("alpha")
     is_stated = _STATES_ITS_LENGTH in (reader.text("model_type") or "")
-    if extends and not has_own_base and not is_stated:
-        base = original if config.kind == "yarn" else longest
-        longest = max(1, min(int(base * config.factor()), MAX_POSITIONS))
-    return ContextLengths(longest)
+    if config.scaling.has("factor") and not has_own_base and not is_stated:
+        if config.kind in ("linear", "dynamic", "ntk"):
+            longest = int(longest * config.factor())
+        elif config.kind == "yarn" and config.states_original:
+            longest = max(longest, int(config.original_positions * config.factor()))
+    return ContextLengths(max(1, min(longest, MAX_POSITIONS)))
 
 
 def by_layer(reader: ConfigReader) -> ConfigReader:
@@ -130,10 +136,8 @@ def read_rope(reader: ConfigReader, scaling: ConfigReader | None = None) -> Rope
     if kind == "yarn" and scaling.has("long_factor"):  # the second name of longrope, in Phi 3
         kind = "longrope"
     max_positions = reader.size("max_position_embeddings", MAX_POSITIONS, example=4096)
-    top = reader if reader.has("original_max_position_embeddings") else scaling
-    original = top.size(
-        "original_max_position_embeddings", MAX_POSITIONS, example=8192, default=max_positions
-    )
+    top = reader if reader.has(_ORIGINAL) else scaling
+    original = top.size(_ORIGINAL, MAX_POSITIONS, example=8192, default=max_positions)
     values = _Values(reader, scaling)
     return RopeConfig(
         kind=kind,
@@ -141,6 +145,7 @@ def read_rope(reader: ConfigReader, scaling: ConfigReader | None = None) -> Rope
         part=values.number("partial_rotary_factor", 0.0, 1.0, 0.5, 1.0),
         max_positions=max_positions,
         original_positions=original,
+        states_original=top.has(_ORIGINAL),
         scaling=scaling,
         is_short=reader.flag(SHORT_FACTORS, False) or max_positions <= original,
     )

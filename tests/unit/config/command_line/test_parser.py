@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from quire.cli.commands.serve import configure
 from quire.config.command_line.engine_options import add_engine_options, engine_args
 from quire.config.command_line.parser import Parser
 from quire.errors import ConfigError
@@ -72,6 +73,18 @@ def test_a_file_may_be_json(tmp_path: Path) -> None:
     file = tmp_path / "engine.json"
     file.write_text(json.dumps({"max_num_seqs": 3}))
     assert engine_args(parser().parse(["--config", str(file)])).max_num_seqs == 3
+
+
+def test_lists_of_a_file(tmp_path: Path) -> None:
+    """An empty one is left out, as in vLLM; objects are JSON."""
+    file = tmp_path / "serve.yaml"
+    file.write_text("middleware: []\nallowed-origins: []\nlora-modules: [{name: a, path: /x}]\n")
+    serving = Parser(prog="quire serve")
+    configure(serving)
+    args = serving.parse(["--config", str(file)])
+    assert args.lora_modules == ['{"name": "a", "path": "/x"}']
+    assert not hasattr(args, "middleware")
+    assert not hasattr(args, "allowed_origins")
 
 
 @pytest.mark.parametrize(
