@@ -24,7 +24,7 @@ LAYERS: list[list[str]] = [
     ["redaction"],
     ["errors", "suggest", "units", "version"],
     ["env", "system"],
-    ["log", "files", "param_checks"],
+    ["log", "files", "forbidden_tokens", "param_checks"],
     ["reasoning"],
     ["structured", "adapters"],
     ["params", "outputs"],
@@ -123,7 +123,7 @@ def _module_name(path: Path) -> str:
 MODULES = {_module_name(path): path for path in SRC.rglob("*.py")}
 LONGEST_CHAIN = 17
 """Most modules that import each other in a row, each as soon as the one before is imported."""
-MOST_FILES = 12
+MOST_FILES = 20
 """Most files of code in one folder."""
 
 

@@ -17,6 +17,7 @@ import msgspec
 
 from quire import env
 from quire.errors import quoted
+from quire.forbidden_tokens import ForbiddenTokens
 from quire.log import get_logger
 from quire.param_checks import (
     LISTS,
@@ -48,26 +49,6 @@ GREEDY_BELOW = 1e-5
 MIN_TEMPERATURE = 1e-2
 """Lower positive temperatures are raised to this value: dividing by them overflows float32."""
 _MAX_SEED = 2**64 - 1
-
-
-class ForbiddenTokens(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Tokens that a model never generates."""
-
-    words: list[list[int]] = []
-    """Sequences of tokens, of which some may lie in the prompt."""
-    first: list[tuple[int, list[int]]] = []
-    """Numbers of tokens, and token ids that are not among so many first ones of a reply."""
-
-    @property
-    def singles(self) -> list[int]:
-        """The words of one token."""
-        return [word[0] for word in self.words if len(word) == 1]
-
-    def at_first(self, num_tokens: int) -> set[int]:
-        """Token ids that the model forbids after `num_tokens` of a reply, besides those that depend
-        on other tokens."""
-        found = {*self.singles}
-        return found.union(*(ids for until, ids in self.first if num_tokens < until))
 
 
 _NOTHING = ForbiddenTokens()

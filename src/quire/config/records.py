@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from quire.adapters.config import LoRAConfig, PromptAdapterConfig
 from quire.config.checkpoint.hf_overrides import HFValues
@@ -19,13 +19,11 @@ from quire.config.pooling import PoolingConfig
 from quire.config.quantization import Quantization
 from quire.config.ranks import Rank
 from quire.config.speculation import SpeculationConfig
+from quire.forbidden_tokens import ForbiddenTokens
 from quire.images.config import ImagesConfig
 from quire.reasoning.marks import ReasoningMarks
 from quire.redaction import shown
 from quire.structured.config import StructuredOutputsConfig
-
-if TYPE_CHECKING:
-    from quire.params import ForbiddenTokens
 
 SchedulingPolicy = Literal["fcfs", "priority"]
 BackendName = Literal["cpu", "reference", "transformers"]

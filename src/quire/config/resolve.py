@@ -19,8 +19,9 @@ from quire.config.kv_cache import KVMemoryChoice
 from quire.config.ranks import MAX_RANKS
 from quire.config.records import Dtype, ExecutorBackend, ParallelConfig, SchedulerConfig
 from quire.errors import ConfigError, RequestError, quoted
+from quire.forbidden_tokens import ForbiddenTokens
 from quire.log import get_logger
-from quire.params import ForbiddenTokens, SamplingParams
+from quire.params import SamplingParams
 
 logger = get_logger(__name__)
 

@@ -27,9 +27,9 @@ from quire.config.quantization import MEANINGS, Quantization, resolve_quantizati
 from quire.config.records import Dtype, ParallelConfig, SchedulerConfig
 from quire.config.resolve import Usage
 from quire.errors import CheckpointError, ConfigError, quoted
+from quire.forbidden_tokens import ForbiddenTokens
 from quire.log import get_logger
 from quire.models import GGUF_FORMATS, BlockFormats, Expanded, Shipped
-from quire.params import ForbiddenTokens
 from quire.planning.adapters.given_rows import prompt_adapters, prompt_embeds_width
 from quire.planning.checkpoint import Checkpoint
 from quire.planning.facts import Facts

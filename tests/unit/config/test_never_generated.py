@@ -11,7 +11,7 @@ from quire.config.checkpoint.model_files import GenerationConfig
 from quire.config.checkpoint.never_generated import never_generated
 from quire.config.engine_args import EngineArgs
 from quire.errors import ConfigError
-from quire.params import ForbiddenTokens
+from quire.forbidden_tokens import ForbiddenTokens
 
 
 def _found(**values: Any) -> ForbiddenTokens:

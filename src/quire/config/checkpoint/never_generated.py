@@ -7,12 +7,10 @@ Called when an engine is configured. Source of keys and neutral values: transfor
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from quire.errors import ConfigError, quoted
-
-if TYPE_CHECKING:
-    from quire.params import ForbiddenTokens
+from quire.forbidden_tokens import ForbiddenTokens
 
 BANNING_KEYS = ("suppress_tokens", "bad_words_ids", "begin_suppress_tokens", "min_new_tokens")
 _NO_END = 1 << 31
@@ -59,8 +57,6 @@ def never_generated(
     are not the first of a reply; and end tokens before `min_new_tokens`. Ids that are not in the
     vocabulary need no ban, and a word that is an end token has none, as in transformers. `source`
     names the file in messages. Raises ConfigError for values of other types, and for too many."""
-    from quire.params import ForbiddenTokens
-
     singles = _ids(values.get("suppress_tokens"), "suppress_tokens", source)
     words = values.get("bad_words_ids")
     if not isinstance(words, list | None):

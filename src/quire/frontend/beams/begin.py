@@ -9,10 +9,11 @@ from quire.adapters import LoRARequest, PromptAdapterRequest
 from quire.beam_search import BeamSearchOutput, BeamSearchParams, BeamSearchSequence
 from quire.config.records import ModelConfig
 from quire.errors import RequestError
+from quire.forbidden_tokens import ForbiddenTokens
 from quire.frontend.beams.search import Beam, BeamSearch, StopStrings
 from quire.inputs import PromptType
 from quire.outputs import CompletionOutput, FlatLogprobs, Logprob, RequestOutput
-from quire.params import ForbiddenTokens, RequestOutputKind, SamplingParams
+from quire.params import RequestOutputKind, SamplingParams
 from quire.reasoning.marks import ReasoningMarks
 
 if TYPE_CHECKING:

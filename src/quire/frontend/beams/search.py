@@ -19,8 +19,8 @@ import msgspec
 
 from quire.beam_search import BeamSearchParams
 from quire.errors import EngineGenerateError
+from quire.forbidden_tokens import ForbiddenTokens
 from quire.outputs import FlatLogprobs, RequestOutput
-from quire.params import ForbiddenTokens
 from quire.sampling.word_endings import WordEndings
 from quire.system import clock
 from quire.tokenizer import Tokenizer
