@@ -31,7 +31,7 @@ SPELLINGS = {
 LAYER_KINDS = ("full_attention", "sliding_attention")
 SHORT_FACTORS = "quire_short_rope_factors"
 """The key of config.json that selects the short factors of longrope. Planning sets it, so that the
-worker builds the same program, and stored K/V of the two kinds are told apart."""
+worker builds the same program, and stored K/V of the two kinds have different names."""
 _MAX_FACTOR = 1e4
 _ORIGINAL = "original_max_position_embeddings"
 _STATES_ITS_LENGTH = "gemma3"

@@ -168,7 +168,7 @@ def object_part(
 
 def _check_object(flat: Flat, *, is_lenient: bool) -> None:
     """Raises GrammarError for what these parts do not hold. `is_lenient`: numbers of members are
-    not held, and that is no error."""
+    not held, which is not an error."""
     properties, required, more = members_of(flat)
     rest = {key for one in flat.get("allOf", ()) for key in one}
     is_open = more is not False or "patternProperties" in flat

@@ -79,7 +79,7 @@ class ValueEnds:
     """Texts that end a value without its end tag, as some models write, and what may follow each;
     nothing: anything."""
     begins: tuple[str, ...] = ()
-    """Those of `others` that begin an argument."""
+    """The texts among `others` that begin an argument."""
     name_forms: tuple[str, ...] = ()
     """How the name of an argument, `{name}`, may be written after them."""
 

@@ -81,7 +81,7 @@ def string_parts(
 
 
 def is_stepped(flat: Flat) -> bool:
-    """Whether there is no expression of its numbers."""
+    """Whether its numbers have no expression."""
     rest = [*flat.keys(), *(key for one in flat.get("allOf", ()) for key in one)]
     return bool(types_of(flat) & _NUMBERS) and "enum" not in flat and "multipleOf" in rest
 
