@@ -163,7 +163,7 @@ def test_a_request_has_its_own_bits(
     known = bits_alone(tmp_path / "model", works, dtype)
     monkeypatch.setattr(encoder, "_MAX_PIECE_TOKENS", random.choice([24, 70, 2048]))
     monkeypatch.setattr(pieces, "_FEWEST_ROWS", random.choice([5, 16]))
-    monkeypatch.setattr(engine_core, "_IMAGES_ALONE_S", 0.0)
+    monkeypatch.setattr(engine_core, "_ENCODER_ALONE_S", 0.0)
     store = {"kv_store": True, "kv_store_path": str(tmp_path / "store")}
     num_cached = 0
     for more in ({}, store, store):  # the last one finds what the one before it has stored

@@ -100,24 +100,24 @@ class Admission:
 
     def __init__(self, stages: Sequence[Stage]) -> None:
         """`stages`: in the order in which requests pass them."""
-        self._stages = stages
+        self.stages = stages
 
     @property
     def num_waiting(self) -> int:
         """Number of requests that wait in a stage."""
-        return sum(one.num_waiting for one in self._stages)
+        return sum(one.num_waiting for one in self.stages)
 
     @property
     def is_active(self) -> bool:
         """Whether `advance` has something to do."""
-        return any(one.is_active for one in self._stages)
+        return any(one.is_active for one in self.stages)
 
     def add(self, request: EngineCoreRequest, first: int = 0) -> bool:
         """Lets a request wait in the next stage that it needs, from stage `first` on. Returns
         whether it waits; `advance` returns it then. Raises RequestError if its id waits already."""
-        if any(one.has(request.request_id) for one in self._stages):
+        if any(one.has(request.request_id) for one in self.stages):
             raise RequestError(f"a request with id {request.request_id!r} is being served already")
-        for stage in self._stages[first:]:
+        for stage in self.stages[first:]:
             if stage.is_needed_by(request):
                 stage.add(request)
                 return True
@@ -126,7 +126,7 @@ class Admission:
     def advance(self, compute_s: float, wait_s: float) -> Passed:
         """Advances each stage. Returns the requests that have passed all, or have failed."""
         passed = Passed()
-        for number, stage in enumerate(self._stages):
+        for number, stage in enumerate(self.stages):
             if stage.is_active:
                 own = stage.advance(compute_s, wait_s)
                 passed.failed += own.failed
@@ -135,34 +135,34 @@ class Admission:
 
     def abort(self, request_id: str) -> None:
         """Forgets a waiting request; unknown ids are ignored."""
-        for stage in self._stages:
+        for stage in self.stages:
             stage.abort(request_id)
 
     def release_ended(self, queued: Container[str]) -> None:
         """Releases what was prepared for requests that are neither `queued` nor waiting."""
-        unfinished = _Unfinished(queued, self._stages)
-        for stage in self._stages:
+        unfinished = _Unfinished(queued, self.stages)
+        for stage in self.stages:
             stage.release_ended(unfinished)
 
     def settle(self) -> None:
         """Waits for work that uses the weights."""
-        for stage in self._stages:
+        for stage in self.stages:
             stage.settle()
 
     def forget(self) -> None:
         """Drops what was computed: memory of the workers was released, or the weights are new."""
-        for stage in self._stages:
+        for stage in self.stages:
             stage.forget()
 
     def report(self, stats: SchedulerStats) -> None:
         """Adds the stages' numbers to the statistics of a step."""
         stats.num_waiting += self.num_waiting
-        for stage in self._stages:
+        for stage in self.stages:
             stage.report(stats)
 
     def shutdown(self) -> None:
         """Ends the stages' threads. Idempotent."""
-        for stage in self._stages:
+        for stage in self.stages:
             stage.shutdown()
 
 
