@@ -179,7 +179,7 @@ class EngineArgs:
     cut into smaller pieces while others generate; 1.75 for a server, 0 (no limit) for `LLM`."""
     scheduling_policy: Literal["fcfs", "priority"] = "fcfs"
     """Who runs first: in order of arrival, or by the requests' priority (lower first). With the
-    latter, a request preempts running ones of a higher number if there is no room."""
+    latter, a request preempts running ones of a higher number if it has no room otherwise."""
     max_num_queued_reqs: int | None = None
     """Most requests that may wait in a server before further ones are turned away; by default
     1024 in a burst, and in a lasting overload as many as keep the wait short."""

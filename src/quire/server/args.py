@@ -67,8 +67,9 @@ class ServerArgs:
     """Keys that callers may present as `Authorization: Bearer KEY`. Also read from the
     environment variable QUIRE_API_KEY (or VLLM_API_KEY)."""
     operator_api_key: tuple[str, ...] = ()
-    """Of several keys those that may change and read what all share: adapters, models, /metrics and
-    the like (SECURITY.md). Also read from QUIRE_OPERATOR_API_KEY. By default the first key."""
+    """Keys that may change and read what the holders of several keys share: adapters, models,
+    /metrics and more (SECURITY.md). Also read from QUIRE_OPERATOR_API_KEY; by default the first
+    key."""
     api_key_file: str | None = None
     """File with one key per line; blank lines and lines starting with # are skipped."""
     allow_no_api_key: bool = False
