@@ -109,13 +109,23 @@ class WorkPool:
         self._release_at = 0.0
         """Time of the next release, by the loop's clock; in the future: the timer is set."""
 
+    def is_small(self, size: int) -> bool:
+        """Whether work of this size is done on the event loop."""
+        return size <= self._inline_size
+
     async def run(
         self, size: int, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs
     ) -> T:
         """The function's result. Raises its errors, and CapacityError if too much large work waits.
         If cancelled, the function ends at its next `check_wanted`."""
-        if size <= self._inline_size:
+        if self.is_small(size):
             return function(*args, **kwargs)
+        return await self.run_on_thread(size, function, *args, **kwargs)
+
+    async def run_on_thread(
+        self, size: int, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs
+    ) -> T:
+        """As `run`, for work of which a little may take long: it is never on the event loop."""
         submit = self._submit_large if size > LARGE_SIZE else self._threads.submit
         try:
             return await _until_unwanted(submit, partial(function, *args, **kwargs))

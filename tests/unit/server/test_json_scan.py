@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from sweeps import examples
 
 from quire.errors import RequestError
-from quire.server.bodies import json_pieces
-from quire.server.bodies.json_pieces import count_byte, scan_object
+from quire.server.bodies import json_scan
+from quire.server.bodies.json_scan import count_byte, scan_object
 
 texts = st.text(st.sampled_from('ab\\"[]{},: é\n'), max_size=8)
 values = st.recursive(
@@ -43,7 +43,7 @@ def num_marks(value: Any) -> int:
 def test_finds_the_fields(
     document: dict[str, Any], piece: int, indent: int | None, monkeypatch_module: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch_module.setattr(json_pieces, "PIECE_BYTES", piece)
+    monkeypatch_module.setattr(json_scan, "PIECE_BYTES", piece)
     data = json.dumps(document, indent=indent, ensure_ascii=False).encode()
     found = scan_object(data)
     assert [field.name for field in found] == list(document)
@@ -57,7 +57,7 @@ def test_finds_the_fields(
 def test_half_an_object_is_none(
     document: dict[str, Any], cut: int, piece: int, monkeypatch_module: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch_module.setattr(json_pieces, "PIECE_BYTES", piece)
+    monkeypatch_module.setattr(json_scan, "PIECE_BYTES", piece)
     data = json.dumps(document).encode()
     with pytest.raises(msgspec.DecodeError):
         scan_object(data[: cut % len(data)])

@@ -101,7 +101,7 @@ def test_too_much_is_refused_by_name_before_anything_runs(
     assert all(word in error["message"] for word in words), error["message"]
     assert len(reply.content) < 3000
     assert harness.context.num_generating == 0
-    assert "whole" not in {function for function, _ in recorder.given}
+    assert "_encoded_whole" not in {function for function, _ in recorder.given}
 
 
 LARGE: list[tuple[str, dict[str, Any], set[str]]] = [
@@ -114,7 +114,7 @@ LARGE: list[tuple[str, dict[str, Any], set[str]]] = [
     ("/v1/chat/completions", {"messages": [{"role": "u", "content": WORDS}] * 400},
      {"_check_template_fields", "prompt_ids"}),
     ("/v1/completions", {"prompt": "a" * 20, "n": 60, "max_tokens": 10, "logprobs": 5,
-                         "temperature": 1.0}, {"whole"}),
+                         "temperature": 1.0}, {"_encoded_whole"}),
 ]  # fmt: skip
 
 
@@ -199,7 +199,7 @@ def test_a_large_reply_is_that_of_small_ones(make_harness: MakeHarness, stream: 
     one, many = (
         _choices(harness.post("/v1/completions", {**body, "n": n}).text, stream) for n in (1, 12)
     )
-    assert {"events" if stream else "whole"} <= recorder.on_threads()
+    assert {"events" if stream else "_encoded_whole"} <= recorder.on_threads()
     assert len(many) == 12
     for choice in many:
         assert len(choice["logprobs"]["tokens"]) == 100

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from quire.outputs import CompletionOutput, FlatLogprobs
-from quire.server.bodies.json_pieces import JsonPieces
+from quire.server.bodies.json_pieces import encoded
 from quire.server.generation.replies.logprobs import (
     CompletionLists,
     LogprobsWriter,
@@ -42,27 +42,26 @@ def output_of(tokenizer: Tokenizer, ids: list[int], others: list[int]) -> Comple
     return CompletionOutput(0, "", ids, -2.0, positions)
 
 
-def written(pieces: JsonPieces, value: Any) -> Any:
-    return json.loads(b"".join(pieces.encode(value)))
+def written(value: Any) -> Any:
+    return json.loads(b"".join(encoded(value)))
 
 
 @pytest.mark.parametrize("size", [1, 2, 5, 100])
 def test_a_character_has_its_text_with_its_last_token(tokenizer: Tokenizer, size: int) -> None:
     """Whole, or as deltas of `size` tokens, which end within characters."""
     ids, others = tokenizer.encode(TEXT), tokenizer.encode("xé")
-    pieces = JsonPieces()
     whole = output_of(tokenizer, ids, others)
-    text = LogprobsWriter(pieces, tokenizer, 2, False)
-    chat = LogprobsWriter(pieces, tokenizer, 2, False)
+    text = LogprobsWriter(tokenizer, 2, False)
+    chat = LogprobsWriter(tokenizer, 2, False)
     tokens, offsets, entries = [], [], []
     assert isinstance(whole.logprobs, FlatLogprobs)
     for begin in range(0, len(ids), size):
         span = slice(begin, begin + size)
         part = CompletionOutput(0, "", ids[span], -2.0, whole.logprobs[span])
-        lists = written(pieces, text.completion(0, part))
+        lists = written(text.completion(0, part))
         tokens += lists["tokens"]
         offsets += lists["text_offset"]
-        entries += written(pieces, chat.chat(part))["content"]
+        entries += written(chat.chat(part))["content"]
         decoded = [next(iter(each.values())).decoded_token for each in part.logprobs or () if each]
         assert decoded == SHOWN[span]
     assert tokens == SHOWN
@@ -74,7 +73,6 @@ def test_a_character_has_its_text_with_its_last_token(tokenizer: Tokenizer, size
 
 def test_the_chosen_token_comes_first(tokenizer: Tokenizer) -> None:
     ids, others = tokenizer.encode("ab"), tokenizer.encode("bcd")
-    pieces = JsonPieces()
     output = output_of(tokenizer, ids, others)
     expected = {
         0: [{"a": -2.0}, {"b": -2.0}],
@@ -83,13 +81,11 @@ def test_the_chosen_token_comes_first(tokenizer: Tokenizer) -> None:
         -1: [{"a": -2.0, "b": -0.5, "c": -1.5, "d": -2.5}, {"b": -2.0, "c": -0.5, "d": -1.5}],
     }
     for num_top, best in expected.items():
-        lists = written(
-            pieces, LogprobsWriter(pieces, tokenizer, num_top, False).completion(0, output)
-        )
+        lists = written(LogprobsWriter(tokenizer, num_top, False).completion(0, output))
         assert lists["top_logprobs"] == best
         assert [list(each) for each in lists["top_logprobs"]] == [list(each) for each in best]
         assert lists["token_logprobs"] == [-2.0, -2.0]
-        content = written(pieces, LogprobsWriter(pieces, tokenizer, num_top, False).chat(output))
+        content = written(LogprobsWriter(tokenizer, num_top, False).chat(output))
         shown = [entry["token"] for entry in content["content"][0]["top_logprobs"]]
         assert shown == list("abcd"[: num_top if num_top >= 0 else 4])
 
@@ -97,22 +93,20 @@ def test_the_chosen_token_comes_first(tokenizer: Tokenizer) -> None:
 def test_of_equal_texts_the_first_is_shown(tokenizer: Tokenizer) -> None:
     """Pieces of characters are all empty until they are whole."""
     ids = tokenizer.encode("😀")
-    pieces = JsonPieces()
     output = output_of(tokenizer, ids[:1], ids[1:])
-    writer = LogprobsWriter(pieces, tokenizer, 4, False)
-    assert written(pieces, writer.completion(0, output))["top_logprobs"] == [{"": -2.0}]
+    writer = LogprobsWriter(tokenizer, 4, False)
+    assert written(writer.completion(0, output))["top_logprobs"] == [{"": -2.0}]
 
 
 def test_an_echoed_prompt_is_split_in_the_same_way(tokenizer: Tokenizer) -> None:
     ids = tokenizer.encode(TEXT)
-    pieces = JsonPieces()
     positions = FlatLogprobs(tokenizer.text_after)
     positions.append_fast((), (), ())
     for token_id in ids[1:]:
         positions.append_fast([token_id], [-1.0], [1])
-    lists = CompletionLists(pieces)
-    LogprobsWriter(pieces, tokenizer, 0, False).add_tokens(lists, ids, positions)
-    found = written(pieces, lists.encoded())
+    lists = CompletionLists()
+    LogprobsWriter(tokenizer, 0, False).add_tokens(lists, ids, positions)
+    found = written(lists.as_field())
     assert found["tokens"] == SHOWN
     assert found["top_logprobs"] == [None, *({shown: -1.0} for shown in SHOWN[1:])]
     assert found["token_logprobs"] == [None, *[-1.0] * (len(ids) - 1)]
@@ -140,14 +134,13 @@ def test_infinities_become_numbers() -> None:
     infinite = [float("inf"), float("-inf"), -1.5, float("nan")]
     positions.append_fast([1, 2, 3, 4], infinite, [1, 2, 3, 4])
     output = CompletionOutput(0, "", [1], 0.0, positions)
-    pieces = JsonPieces()
     shown = [3.4028234663852886e38, -9999, -1.5, -9999]
-    lists = written(pieces, LogprobsWriter(pieces, None, -1, False).completion(0, output))
+    lists = written(LogprobsWriter(None, -1, False).completion(0, output))
     assert [*lists["top_logprobs"][0].values()] == shown
     assert lists["token_logprobs"] == shown[:1]
-    [entry] = written(pieces, LogprobsWriter(pieces, None, -1, False).chat(output))["content"]
+    [entry] = written(LogprobsWriter(None, -1, False).chat(output))["content"]
     assert [entry["logprob"], *(one["logprob"] for one in entry["top_logprobs"])] == [
         shown[0], *shown,
     ]  # fmt: skip
-    [prompt] = written(pieces, {"of": prompt_logprobs(positions, pieces).encoded()})["of"]
+    [prompt] = written({"of": prompt_logprobs(positions).as_field()})["of"]
     assert [one["logprob"] for one in prompt.values()] == shown

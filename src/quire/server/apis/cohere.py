@@ -14,12 +14,10 @@ from starlette.responses import Response
 
 from quire.errors import RequestError, quoted
 from quire.server.apis.endpoint import Routes
-from quire.server.bodies.json_http import json_response
 from quire.server.generation.pooling import (
     PoolingFields,
     PoolingJob,
     named_as_asked,
-    size_of,
     usage_of,
     written,
 )
@@ -110,7 +108,7 @@ async def embed(http: Request, request: CohereEmbedRequest) -> Response | None:
         )
     with named_as_asked(_OWN_NAMES):
         tokenization = fields.tokenization(job.model)
-    results = await job.run("texts", lambda: texts, params, tokenization, size=size_of(texts))
+    results = await job.run("texts", texts, params, tokenization)
     if results is None:
         return None
     longest = max(len(one.prompt_token_ids) for one in results)
@@ -122,16 +120,18 @@ async def embed(http: Request, request: CohereEmbedRequest) -> Response | None:
         )
     vectors = [one.outputs.data for one in results]
     usage = usage_of(results)
-    reply = CohereEmbedReply(
-        id=job.id,
-        embeddings={kind: [_as(kind, one) for one in vectors] for kind in kinds},
-        texts=texts,
-        meta={
-            "api_version": {"version": "2"},
-            "billed_units": {"input_tokens": usage.prompt_tokens, "image_tokens": 0},
-        },
+    return await job.answer(
+        results,
+        lambda: CohereEmbedReply(
+            id=job.id,
+            embeddings={kind: [_as(kind, one) for one in vectors] for kind in kinds},
+            texts=texts,
+            meta={
+                "api_version": {"version": "2"},
+                "billed_units": {"input_tokens": usage.prompt_tokens, "image_tokens": 0},
+            },
+        ),
     )
-    return await job.model.pool.run(len(texts) * width, json_response, reply)
 
 
 def _as(kind: EmbeddingType, vector: NDArray[np.float32]) -> Any:

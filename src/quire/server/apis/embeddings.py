@@ -21,7 +21,6 @@ from quire.server.apis.chat.prompts import chat_text
 from quire.server.apis.chat.schema import ChatMessage
 from quire.server.apis.endpoint import Routes
 from quire.server.apis.text.schema import TokenizeRequest
-from quire.server.bodies.json_http import json_response
 from quire.server.generation.pooling import (
     EmbedDtype,
     Endianness,
@@ -31,8 +30,8 @@ from quire.server.generation.pooling import (
     PoolingJob,
     Result,
     as_inputs,
+    listed,
     numbers,
-    size_of,
     usage_of,
     written,
 )
@@ -157,18 +156,16 @@ async def classify(http: Request, request: ClassifyRequest) -> Response:
     job = PoolingJob.of(http, request, "classify")
     job.require("classify")
     params = request.params("classify")
-    return await _answer(
-        job, request, params, lambda results: json_response(_classes(job, results))
-    )
+    return await _answer(job, request, params, partial(_classes, job))
 
 
 async def _answer(
     job: PoolingJob,
     request: InputFields,
     params: PoolingParams,
-    reply: Callable[[Sequence[Result]], Response],
+    reply: Callable[[Sequence[Result]], Any],
 ) -> Response:
-    """The reply to the results; an empty response if the client has gone."""
+    """The reply to the results: a value or a response; an empty response if the client has gone."""
     if (request.input is None) == (request.messages is None):
         raise RequestError("give input or messages, one of the two", parameter="input")
     tokenization, field = job.request.tokenization(job.model), "input"
@@ -181,11 +178,10 @@ async def _answer(
         inputs, field = [await chat_text(job.model, chat, chat.messages or [])], "messages"
         special = request.add_special_tokens is True
         tokenization = replace(tokenization, add_special_tokens=special)
-    results = await job.run(field, lambda: inputs, params, tokenization, size=size_of(inputs))
+    results = await job.run(field, inputs, params, tokenization)
     if results is None:
         return Response()
-    num_values = sum(one.outputs.data.size for one in results)
-    return await job.model.pool.run(num_values, reply, results)
+    return await job.answer(results, partial(reply, results))
 
 
 def _chat(request: InputFields) -> TokenizeRequest:
@@ -203,11 +199,11 @@ def _vectors(
     request: VectorFields,
     reply: Callable[[PoolingJob, Any, Sequence[Result]], Any],
     results: Sequence[Result],
-) -> Response:
+) -> Any:
     """The vectors as JSON or, as vLLM has it, as bytes that the header `metadata` describes."""
     form = request.encoding_format or "float"
     if not form.startswith("bytes"):
-        return json_response(reply(job, request, results))
+        return reply(job, request, results)
     dtype, order = request.embed_dtype or "float32", request.endianness or "native"
     parts, items, start = [], [], 0
     for index, one in enumerate(results):
@@ -256,7 +252,7 @@ def _classes(job: PoolingJob, results: Sequence[Result]) -> ClassifyResponse:
         ClassifyItem(
             index=index,
             label=labels.get(int(one.outputs.data.argmax())),
-            probs=one.outputs.data.tolist(),
+            probs=listed(one.outputs.data),
             num_classes=one.outputs.data.size,
         )
         for index, one in enumerate(results)

@@ -13,7 +13,7 @@ from quire.server.apis.chat.prompts import chat_prompt
 from quire.server.apis.endpoint import Routes
 from quire.server.apis.text.schema import TokenizeRequest
 from quire.server.bodies.json_http import context_of, queried_model
-from quire.server.generation.prompts import PreparedPrompt, encode
+from quire.server.generation.prompts import PreparedPrompt, tokenized
 from quire.server.generation.request_fields import CacheSalt, Count
 from quire.server.http.auth import TENANT_SALT
 from quire.server.served_model import ServedModel
@@ -93,5 +93,5 @@ async def _prompt(model: ServedModel, request: KVPinRequest) -> PreparedPrompt:
     else:
         text, special = request.prompt, request.add_special_tokens is not False
         model.limits.check_text("prompt", len(text))
-        token_ids = await model.pool.run(len(text), encode, model, text, special)
+        token_ids = await tokenized(model, text, special)
     return PreparedPrompt(token_ids, None, request.cache_salt)

@@ -15,7 +15,7 @@ from quire.server.apis.chat.schema import ChatChunk, ChatMessage, ChatRequest, C
 from quire.server.apis.endpoint import Routes
 from quire.server.generation.begin import generate
 from quire.server.generation.gaps import Gap
-from quire.server.generation.prompts import prompt_ids
+from quire.server.generation.prompts import tokenized
 from quire.server.generation.request_fields import Int64, SamplerFields
 from quire.server.served_model import ServedModel
 
@@ -54,7 +54,7 @@ async def fill(http: Request, asked: FimRequest) -> Response | ASGIApp:
         if asked.suffix:
             return [await filled_prompt(Gap(asked.prompt, asked.suffix), model, request)]
         text = asked.prompt
-        token_ids = await model.pool.run(len(text), prompt_ids, model, text, True, None)
+        token_ids = await tokenized(model, text)
         return [ChatPrompt(token_ids, text)]
 
     return await generate(http, request, "fim", prompts, chat_writer)

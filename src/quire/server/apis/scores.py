@@ -236,10 +236,10 @@ async def _scores(
         tokenization = Tokenization()
     results = await job.run(
         scoring.fields,
-        lambda: scoring.prompts,
+        [*queries, *documents],
         request.params(),
         tokenization,
-        size=size_of([*queries, *documents]),
+        lambda: scoring.prompts,
     )
     return None if results is None else scoring.scores(results)
 

@@ -224,7 +224,7 @@ class BodyDecoder(Generic[Body]):
         except msgspec.ValidationError:
             raise
         except msgspec.DecodeError as error:
-            from quire.server.bodies.json_pieces import in_its_field  # needs NumPy
+            from quire.server.bodies.json_scan import in_its_field  # needs NumPy
 
             raise in_its_field(data, error) from None
 

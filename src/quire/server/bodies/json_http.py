@@ -27,7 +27,6 @@ from quire.server.http.problems import (
     route_path,
 )
 from quire.server.served_model import ServedModel
-from quire.server.work_pool import INLINE_SIZE
 
 Query = TypeVar("Query", bound=msgspec.Struct)
 
@@ -127,7 +126,7 @@ async def read_body(request: Request, kind: type[Body], gives: Gives | None = No
     context, data = context_of(request), await _json_text(request)
     size = len(data) // _BYTES_PER_UNIT
     try:
-        if size <= INLINE_SIZE:
+        if context.pool.is_small(size):
             decoded: Decoded[Body] = body_decoder(kind).decode(data)
         else:
             decoded = await context.pool.run(size, _decode_large, context, data, kind)
@@ -208,13 +207,13 @@ async def model_of(request: Request, gives: Gives) -> ServedModel:
 
 async def field_names(request: Request) -> set[str]:
     """The fields of the request's JSON body that are not null. Raises as `read_body`."""
-    data = await _json_text(request)
+    pool, data = context_of(request).pool, await _json_text(request)
     size = len(data) // _BYTES_PER_UNIT
     try:
-        if size <= INLINE_SIZE:
+        if pool.is_small(size):
             values = msgspec.json.decode(data, type=dict[str, msgspec.Raw])
             return {name for name, value in values.items() if bytes(value) != b"null"}
-        return await context_of(request).pool.run(size, _large_field_names, data)
+        return await pool.run(size, _large_field_names, data)
     except _DECODE_ERRORS as error:
         raise HttpError(decode_problem(error)) from None
 
@@ -238,7 +237,7 @@ def check_encoding(request: Request) -> None:
 
 
 def _large_field_names(data: bytes) -> set[str]:
-    from quire.server.bodies.json_pieces import scan_object  # needs NumPy
+    from quire.server.bodies.json_scan import scan_object  # needs NumPy
 
     fields = scan_object(data)
     return {field.name for field in fields if data[field.begin : field.end].strip() != b"null"}

@@ -1,62 +1,59 @@
-"""`JsonPieces`: the JSON text of a reply, made and kept in pieces.
+"""`encoded`: the JSON text of a reply in pieces; `JsonList`: a list of it that may be long.
 
 Encoding is one call, during which no other thread of Python runs, and so is every copy of its
 result. Of a large reply, lists are encoded a few hundred values at a time, and the text is never
-joined: it is written as it lies. Called by the writers of replies.
+joined: it is written as it lies. Between the values, the work ends if its caller has gone.
 """
 
 from __future__ import annotations
 
-import re
+import threading
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any
 
 import msgspec
-import numpy as np
-from numpy.typing import NDArray
 
-from quire.errors import RequestError
 from quire.server.work_pool import check_wanted
 
 ITEMS_AT_ONCE = 256
 """Items that are encoded by one call, where there may be many."""
 _MARK = b"\0"
 """Stands for a list in an encoded value; no JSON text holds this byte."""
-
-_encode = msgspec.json.encode
+_PLACE = msgspec.Raw(_MARK)
 
 
 class JsonList:
-    """A list that grows, as JSON text."""
+    """A list that grows. Its values become JSON text as they are added."""
 
-    __slots__ = ("_owner", "_parts")
+    __slots__ = ("_parts",)
 
-    def __init__(self, owner: JsonPieces) -> None:
-        self._owner = owner
+    def __init__(self, values: Sequence[Any] = ()) -> None:
         self._parts: list[bytes] = []
+        self.add(values)
 
     def add(self, values: Sequence[Any]) -> None:
-        """Adds some values."""
+        """Adds some values, in which lists may be `JsonList`s."""
         for begin in range(0, len(values), ITEMS_AT_ONCE):
-            self._begin()
-            self._parts.append(_encode(values[begin : begin + ITEMS_AT_ONCE])[1:-1])
+            check_wanted()
+            pieces = encoded(values[begin : begin + ITEMS_AT_ONCE])
+            pieces[0] = pieces[0][1:]  # without the brackets
+            pieces[-1] = pieces[-1][:-1]
+            self.add_encoded(pieces)
 
-    def add_pieces(self, pieces: Iterable[bytes]) -> None:
-        """Adds one value that is encoded already."""
-        self._begin()
+    def add_encoded(self, pieces: Iterable[bytes]) -> None:
+        """Adds values that are JSON text already."""
+        if self._parts:
+            self._parts.append(b",")
         self._parts += pieces
 
     def join(self, others: JsonList) -> None:
         """Adds the values of another list, which stays as it is."""
         if others._parts:
-            self._begin()
-            self._parts += others._parts
+            self.add_encoded(others._parts)
 
-    def encoded(self) -> Any:
-        """In the place of the list, as a field of the struct that is encoded next."""
-        return self._owner.place(self)
+    def as_field(self) -> Any:
+        """Itself, in the place of a list in a value that is encoded. It may be in several."""
+        return self
 
     def pieces(self) -> Iterator[bytes]:
         """The whole text."""
@@ -64,41 +61,39 @@ class JsonList:
         yield from self._parts
         yield b"]"
 
-    def _begin(self) -> None:
-        if self._parts:
-            self._parts.append(b",")
+
+class _Met(threading.local):
+    """The lists that this thread's encoder has met."""
+
+    lists: list[JsonList]
 
 
-class JsonPieces:
-    """Makes the text of one reply. Belongs to one thread at a time."""
+_met = _Met()
 
-    def __init__(self) -> None:
-        self._placed: list[JsonList] = []
 
-    def new_list(self, values: Sequence[Any] = ()) -> JsonList:
-        """A new list of these values."""
-        made = JsonList(self)
-        made.add(values)
-        return made
+def _place(one: Any) -> msgspec.Raw:
+    if not isinstance(one, JsonList):
+        raise TypeError(f"{type(one).__name__} has no form in JSON")
+    _met.lists.append(one)
+    return _PLACE
 
-    def place(self, values: JsonList) -> msgspec.Raw:
-        """Return a stand-in for a list until `encode`."""
-        self._placed.append(values)
-        return msgspec.Raw(b"%b%d%b" % (_MARK, len(self._placed) - 1, _MARK))
 
-    def encode(self, value: Any) -> list[bytes]:
-        """The text of a value; the lists that were placed since the last call stand in it."""
-        placed, self._placed = self._placed, []
-        text = _encode(value)
-        if not placed:
-            return [text]
-        pieces: list[bytes] = []
-        for index, part in enumerate(text.split(_MARK)):
-            if index % 2:
-                pieces += placed[int(part)].pieces()
-            else:
-                pieces.append(part)
-        return pieces
+_encoder = msgspec.json.Encoder(enc_hook=_place)
+
+
+def encoded(value: Any) -> list[bytes]:
+    """The text of a value, in which lists may be `JsonList`s."""
+    lists: list[JsonList] = []
+    _met.lists = lists
+    text = _encoder.encode(value)
+    if not lists:
+        return [text]
+    first, *others = text.split(_MARK)
+    pieces = [first]
+    for placed, part in zip(lists, others, strict=True):
+        pieces += placed.pieces()
+        pieces.append(part)
+    return pieces
 
 
 def joined(pieces: Iterable[bytes], num_bytes: int) -> Iterator[bytes]:
@@ -113,134 +108,3 @@ def joined(pieces: Iterable[bytes], num_bytes: int) -> Iterator[bytes]:
             pending, size = [], 0
     if pending:
         yield b"".join(pending)
-
-
-PIECE_BYTES = 1 << 18
-MAX_FIELDS = 1024
-"""Most fields of a request; each takes some microseconds."""
-_BYTE = re.compile(r" \(byte \d+\)$")
-"""Offset within the value, which does not help a caller who sees the whole body."""
-
-
-@dataclass(frozen=True, slots=True)
-class JsonField:
-    """One field of an object, by its offsets in the text."""
-
-    name: str
-    begin: int
-    """Offset of its value."""
-    end: int
-    num_values: int
-    """About the number of values in it, itself included: 1 plus the marks `[ { , :` in it."""
-
-
-@dataclass(slots=True)
-class _Place:
-    """The state of the scan."""
-
-    is_in_string: bool = False
-    depth: int = 0
-    begin: int = 0
-    """Marks in the current field, its name included."""
-    colon: int | None = None
-    num_marks: int = 0
-    """Marks since the field's colon."""
-
-
-def scan_object(data: bytes) -> list[JsonField]:
-    """The fields of the object in `data`. Their values are not validated.
-
-    Raises msgspec.DecodeError if `data` is not an object, RequestError if it has too many fields.
-    """
-    fields: list[JsonField] = []
-    place, end = _Place(), 0
-    for offset, piece in _pieces(data):
-        marks = _marks(piece, place)
-        counted, begin = marks.all, 0
-        tops = np.flatnonzero(marks.top).tolist()
-        if len(tops) + 2 * len(fields) > 2 * MAX_FIELDS:
-            raise RequestError(f"the request has more than {MAX_FIELDS} fields")
-        for top in tops:
-            place.num_marks += int(np.count_nonzero(counted[begin:top]))
-            begin = top
-            if place.colon is None and piece[top] == ord(":"):
-                place.colon, place.num_marks = offset + top, 0
-                begin = top + 1
-            elif piece[top] == ord("{"):
-                place.begin, place.colon = offset + top + 1, None
-            elif piece[top] == ord("]"):
-                raise msgspec.DecodeError("JSON is malformed: an object ends with a bracket")
-            else:
-                end = offset + top
-                fields += _field(data, place, end)
-                place.begin, place.colon = end + 1, None
-        place.num_marks += int(np.count_nonzero(counted[begin:]))
-        check_wanted()
-    if place.depth or place.is_in_string or data[end + 1 :].strip() or not data.strip():
-        raise msgspec.DecodeError("JSON is malformed: it must be one complete object")
-    return fields
-
-
-def in_its_field(data: bytes, error: msgspec.DecodeError) -> msgspec.DecodeError:
-    """The error that decoding `data` ended with, with the path of the field whose value is at
-    fault: one that holds NaN, for example. As it is where no single value is."""
-    with suppress(msgspec.DecodeError, RequestError):
-        for field in scan_object(data):
-            try:
-                msgspec.json.decode(data[field.begin : field.end])
-            except msgspec.DecodeError as cause:
-                return msgspec.DecodeError(f"{_BYTE.sub('', str(cause))} - at `$.{field.name}`")
-    return error
-
-
-def count_byte(data: bytes, byte: bytes) -> int:
-    """Counts a byte. (`bytes.count` is slow for frequent bytes, and holds the GIL.)"""
-    codes = np.frombuffer(data, np.uint8)
-    pieces = range(0, len(data), PIECE_BYTES)
-    return sum(int(np.count_nonzero(codes[i : i + PIECE_BYTES] == byte[0])) for i in pieces)
-
-
-def _field(data: bytes, place: _Place, end: int) -> list[JsonField]:
-    if place.colon is None:
-        if data[place.begin : end].strip():
-            raise msgspec.DecodeError("JSON is malformed: a field has no value")
-        return []
-    name = msgspec.json.decode(data[place.begin : place.colon], type=str)
-    return [JsonField(name, place.colon + 1, end, place.num_marks + 1)]
-
-
-@dataclass(frozen=True, slots=True)
-class _Marks:
-    """The marks of a piece, outside of strings."""
-
-    all: NDArray[np.bool_]
-    """`[`, `{`, `,` and `:`."""
-    top: NDArray[np.bool_]
-    """The braces, commas and colons of the outermost object."""
-
-
-def _marks(piece: bytes, place: _Place) -> _Marks:
-    """The marks of the next piece; advances `place`."""
-    codes = np.frombuffer(piece, np.uint8)
-    is_outside = ~(np.logical_xor.accumulate(codes == ord('"')) ^ place.is_in_string)
-    place.is_in_string = not is_outside[-1]
-    opening = ((codes == ord("[")) | (codes == ord("{"))) & is_outside
-    closing = ((codes == ord("]")) | (codes == ord("}"))) & is_outside
-    between = ((codes == ord(",")) | (codes == ord(":"))) & is_outside
-    steps = opening.view(np.int8) - closing.view(np.int8)
-    depth = np.cumsum(steps, dtype=np.int32) + np.int32(place.depth)
-    place.depth = int(depth[-1])
-    top = ((opening | between) & (depth == 1)) | (closing & (depth == 0))
-    return _Marks(opening | between, top)
-
-
-def _pieces(data: bytes) -> Iterator[tuple[int, bytes]]:
-    """Pieces with their offsets; escaped quotes are replaced by other characters."""
-    begin = 0
-    while begin < len(data):
-        piece = data[begin : begin + PIECE_BYTES]
-        num_backslashes = len(piece) - len(piece.rstrip(b"\\"))
-        if num_backslashes % 2 and len(piece) > 1:
-            piece = piece[:-1]  # it escapes what the next piece begins with
-        yield begin, piece.replace(b"\\\\", b"__").replace(b'\\"', b"__")
-        begin += len(piece)

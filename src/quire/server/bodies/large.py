@@ -18,9 +18,8 @@ import msgspec
 from quire.errors import RequestError
 from quire.frontend.inputs.model_checks import prompt_too_long
 from quire.server.bodies.decoder import BodyDecoder, Decoded, decode_lax_value
-from quire.server.bodies.json_pieces import PIECE_BYTES, JsonField, count_byte, scan_object
+from quire.server.bodies.json_scan import PIECE_BYTES, JsonField, count_byte, scan_object
 from quire.server.generation.request_fields import PROMPT_KINDS, TokenId
-from quire.server.work_pool import check_wanted
 
 Body = TypeVar("Body", bound=msgspec.Struct)
 
@@ -147,7 +146,6 @@ def _id_lists(raw: bytes, limits: BodyLimits) -> list[list[int]]:
         if not is_apart or not text.startswith(b"["):
             raise RequestError(PROMPT_KINDS, parameter="prompt")
         found.append(_ids(text + b"]", count_byte(text, b",") + 1, "prompt", limits))
-        check_wanted()
     if end.strip(_BLANK):
         raise RequestError(PROMPT_KINDS, parameter="prompt")
     return found

@@ -17,7 +17,6 @@ from quire.errors import RequestError, quoted
 from quire.server.bodies.decoder import decode_form
 from quire.server.bodies.json_http import accepted, check_encoding, context_of
 from quire.server.http.problems import HttpError, Problem, decode_problem
-from quire.server.work_pool import check_wanted
 from quire.units import KiB, MiB
 
 _MAX_PARTS = 64
@@ -104,7 +103,6 @@ def _after(body: bytearray, mark: bytes, begin: int) -> int:
         if place >= 0:
             return place + len(mark)
         begin += _PIECE
-        check_wanted()
     raise _malformed("the boundary that the content type names does not end its last part")
 
 

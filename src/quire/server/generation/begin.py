@@ -8,14 +8,13 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp
 
 from quire.metrics.http_metrics import LOAD_FORMAT_HEADER, LOAD_HEADER, load_report
-from quire.outputs import RequestOutput
 from quire.params import SamplingParams
 from quire.server.bodies.json_http import context_of, pieced_response
 from quire.server.generation.beams import (
@@ -27,7 +26,13 @@ from quire.server.generation.beams import (
 )
 from quire.server.generation.limits import fields_without_effect, refuse_unsupported
 from quire.server.generation.prompts import PreparedPrompt, Prompt, as_tenant
-from quire.server.generation.replies.portions import ReplyHead, Writer
+from quire.server.generation.replies.portions import (
+    ReplyHead,
+    WholeWriter,
+    Writer,
+    streamed,
+    written_whole,
+)
 from quire.server.generation.replies.writer import Asked
 from quire.server.generation.request_fields import GenerationFields
 from quire.server.generation.run import Deadline, Generation, Submission, chosen_engine, deadline_of
@@ -48,14 +53,6 @@ MakeWriter = Callable[[Asked, ReplyHead, list[Prompt]], MadeWriter]
 _PRIORITY_HEADER = "x-vllm-priority"
 _TRACE_HEADERS = ("traceparent", "tracestate")
 """W3C Trace Context: the caller's span that a request belongs to."""
-
-
-class WholeWriter(Protocol):
-    """Writes a whole reply."""
-
-    def whole_size(self, finals: Sequence[RequestOutput]) -> int: ...
-
-    def whole(self, finals: Sequence[RequestOutput]) -> list[bytes]: ...
 
 
 async def begin(
@@ -165,7 +162,7 @@ async def reply_of(
         return await whole_of(http, generation, writer, reports_load=form is OPENAI_FORM)
     context = context_of(http)
     return EventStream(
-        writer.stream(generation, context.pool),
+        streamed(generation, writer, context.pool),
         generation.close,
         form=form,
         keep_alive_s=context.args.sse_keep_alive_interval or keep_alive_s,
@@ -179,8 +176,7 @@ async def whole_of(
     finals = await until_gone(http, generation.close, generation.final_outputs())
     if finals is None:
         return Response()
-    pool, size = context_of(http).pool, writer.whole_size(finals)
-    pieces = await pool.run(size, writer.whole, finals)
+    pieces = await written_whole(finals, writer, context_of(http).pool)
     return whole_reply(http, generation, pieces) if reports_load else pieced_response(pieces)
 
 

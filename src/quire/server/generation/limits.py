@@ -13,6 +13,7 @@ from quire.frontend.inputs.model_checks import prompt_too_long
 from quire.params import SamplingParams
 from quire.server.args import ServerArgs
 from quire.server.generation.request_fields import GenerationFields, StreamOptions
+from quire.server.work_pool import INLINE_SIZE
 from quire.structured.config import OWN_BACKENDS
 
 _LEAST_LIMIT = 1 << 20
@@ -156,9 +157,9 @@ def _num_entries(num_logprobs: int, vocab_size: int) -> int:
     return 1 + (vocab_size if num_logprobs == -1 else num_logprobs)
 
 
-def count_chars(value: object, at_most: int) -> int:
+def count_chars(value: object, at_most: int = INLINE_SIZE) -> int:
     """Characters of all texts in a JSON value, plus one for each value. Counting stops soon after
-    `at_most`."""
+    `at_most`, by default where the value is too large for the event loop."""
     count, left = 0, [value]
     while left and count <= at_most:
         each = left.pop()

@@ -15,6 +15,7 @@ import numpy as np
 from msgspec import Meta
 from numpy.typing import NDArray
 from starlette.requests import Request
+from starlette.responses import Response
 
 from quire.adapters import AnyAdapterRequest, as_arguments
 from quire.config.pooling import PoolingTask
@@ -26,14 +27,14 @@ from quire.frontend.scoring import PairForm, pair_chat
 from quire.inputs import PromptType
 from quire.outputs import PoolingOutput, PoolingRequestOutput
 from quire.protocol.pooling_params import PoolingParams
-from quire.server.bodies.json_http import context_of
-from quire.server.generation.prompts import PreparedPrompt
+from quire.server.bodies.json_http import context_of, pieced_response
+from quire.server.bodies.json_pieces import JsonList, encoded
+from quire.server.generation.prompts import PreparedPrompt, engine_input
 from quire.server.generation.request_fields import CacheSalt, Count, Int64, RequestIdText, TokenId
 from quire.server.generation.run import Generation, chosen_engine, deadline_of
 from quire.server.http.auth import TENANT_SALT
 from quire.server.http.event_stream import until_gone
 from quire.server.served_model import ServedModel
-from quire.server.work_pool import check_wanted
 
 if TYPE_CHECKING:
     from quire.frontend.inputs.input_processor import EngineInput
@@ -49,10 +50,20 @@ def written(
     dtype: EmbedDtype = "float32",
     order: Endianness = "native",
 ) -> Any:
-    """A vector as `form` says: `float` for a list, `base64` for a string."""
+    """A vector, or one for each token, as `form` says: `float` for lists, `base64` for a string."""
     if form == "float":
-        return data.tolist()
+        return listed(data)
     return base64.b64encode(numbers(data, dtype, order)).decode()
+
+
+def listed(data: NDArray[np.float32]) -> Any:
+    """The numbers as lists of a reply."""
+    if data.ndim == 1:
+        return JsonList(data.tolist()).as_field()
+    lists = JsonList()
+    for row in data:
+        lists.add([row.tolist()])
+    return lists.as_field()
 
 
 def numbers(data: NDArray[np.float32], dtype: EmbedDtype, order: Endianness) -> bytes:
@@ -229,16 +240,15 @@ class PoolingJob:
     async def run(
         self,
         fields: str | Sequence[tuple[str, int]],
-        make: Callable[[], Sequence[PromptType]],
+        inputs: Sequence[Any],
         params: PoolingParams,
         tokenization: Tokenization,
-        *,
-        size: int,
+        make: Callable[[], Sequence[PromptType]] | None = None,
     ) -> list[Result] | None:
-        """The results of the inputs that `make` returns, in order; None if the client has gone.
+        """The results of texts or lists of token ids, in order; None if the client has gone.
         `fields`: the request's field that has them, or several fields in order with the number of
-        inputs of each. `size`: characters and tokens in them. Raises RequestError and what the
-        engine raises."""
+        inputs of each. `make`: makes the prompts of them, if they are not the prompts. Raises
+        RequestError and what the engine raises."""
         http, model = self.http, self.model
         deadline = deadline_of(http, model.args.request_timeout)
         tenant = getattr(http.state, TENANT_SALT, None)
@@ -246,16 +256,23 @@ class PoolingJob:
         with model.admitting() as live:
             live.requests.check_admission(1)
             with named_as_asked(self.own_names):
-                inputs = await model.pool.run(
-                    size, self._inputs, fields, make, params, tokenization, salt
-                )
+                made = await model.pool.run(
+                    size_of(inputs), self._inputs, fields, make or (lambda: inputs), params,
+                    tokenization, salt,
+                )  # fmt: skip
             engine = chosen_engine(http, model.config.parallel.data_parallel_size)
-            generation = await Generation.of_inputs(model, inputs, deadline, engine)
+            generation = await Generation.of_inputs(model, made, deadline, engine)
         try:
             found: Any = await until_gone(http, generation.close, generation.final_outputs())
         finally:
             generation.close()
         return found  # type: ignore[no-any-return]
+
+    async def answer(self, results: Sequence[Result], make: Callable[[], Any]) -> Response:
+        """A reply of the value, or the whole reply, that `make` makes of the results: on a thread
+        if they hold many numbers."""
+        size = sum(one.outputs.data.size for one in results)
+        return await self.model.pool.run(size, _response, make)
 
     def _inputs(
         self,
@@ -268,7 +285,6 @@ class PoolingJob:
         prompts = make()
         fields = [(fields, len(prompts))] if isinstance(fields, str) else fields
         self.model.limits.check_prompts(len(prompts), 1, fields[-1][0])
-        processor = self.model.live_engine().input_processor
         inputs: list[EngineInput] = []
         width, num_values = self._width_of_tokens(params), 0
         places = [(name, index, count) for name, count in fields for index in range(count)]
@@ -276,7 +292,8 @@ class PoolingJob:
             with named_as_asked({_TOKEN_IDS: f"{name}="}), located(name, index, count):
                 if isinstance(prompt, str):
                     self.model.limits.check_text(name, len(prompt.encode(errors="replace")))
-                made = processor.process(
+                made = engine_input(
+                    self.model,
                     f"{self.id}-{len(inputs)}",
                     prompt,
                     params,
@@ -290,7 +307,6 @@ class PoolingJob:
                 inputs.append(made)
             num_values += len(made.prompt_token_ids) * width
             self.model.limits.check_vectors(num_values, name)
-            check_wanted()
         return inputs
 
     def _width_of_tokens(self, params: PoolingParams) -> int:
@@ -299,6 +315,11 @@ class PoolingJob:
         if pooling is None or params.task != "token_embed":
             return 0
         return params.dimensions or pooling.vector_width
+
+
+def _response(make: Callable[[], Any]) -> Response:
+    made = make()
+    return made if isinstance(made, Response) else pieced_response(encoded(made))
 
 
 _TOKEN_IDS = "prompt_token_ids="

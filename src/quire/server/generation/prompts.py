@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from math import inf
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
@@ -23,14 +24,23 @@ from quire.frontend.inputs.tokenization import Truncation
 from quire.inputs import TokensPrompt
 from quire.params import SamplingParams
 from quire.server.served_model import ServedModel
-from quire.server.work_pool import INLINE_SIZE, check_wanted
+from quire.server.work_pool import check_wanted
 
 if TYPE_CHECKING:
+    from quire.frontend.inputs.images.prompts import ImagePrompts
+    from quire.frontend.inputs.input_processor import EngineInput
+    from quire.images.picture import Picture
+    from quire.inputs import PromptType
+    from quire.protocol.pooling_params import PoolingParams
     from quire.tokenizer import Tokenizer
+
+_SHORT_CHARS = 1024
+"""A text of so many characters is tokenized by one call."""
 
 
 def decode_embeds(model: ServedModel, text: str) -> NDArray[np.float32]:
     """The rows of one text. Raises RequestError."""
+    check_wanted()
     config = model.loaded_engine().config.model
     if config.prompt_embeds_width is None:
         raise embeds_error(NOT_ENABLED)
@@ -52,10 +62,19 @@ def as_tenant(salt: str | None) -> Iterator[None]:
         _TENANT.reset(token)
 
 
-def tenant_of_pictures(cache_salt: str | None) -> str | None:
-    """Tenant of the pictures of a request with this salt; None: they must not be kept."""
+async def decoded_pictures(
+    model: ServedModel,
+    images: ImagePrompts,
+    given: Sequence[Any],
+    size: int,
+    cache_salt: str | None,
+    seconds: float = inf,
+) -> list[Picture]:
+    """The pictures or sounds that a request with this salt gives, decoded off the event loop.
+    `size`: characters of what is given. `seconds`: most time. Raises RequestError."""
     tenant = _TENANT.get()
-    return None if tenant is None else f"{tenant}/{cache_salt or ''}"
+    tenant = None if tenant is None else f"{tenant}/{cache_salt or ''}"
+    return await model.pool.run_outside(size, images.decoded, given, tenant, check_wanted, seconds)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +126,29 @@ class PreparedPrompt:
         return prompt  # type: ignore[return-value]
 
 
+def engine_input(
+    model: ServedModel,
+    name: str,
+    prompt: PromptType,
+    params: SamplingParams | PoolingParams,
+    **options: Any,
+) -> EngineInput:
+    """A request of the engine for one prompt. Raises RequestError."""
+    check_wanted()
+    return model.live_engine().input_processor.process(name, prompt, params, **options)
+
+
+async def tokenized(
+    model: ServedModel,
+    text: str,
+    add_special_tokens: bool = True,
+    truncation: Truncation | None = None,
+) -> list[int]:
+    """The token ids that are kept of a prompt's text; a long one is tokenized on a thread. Raises
+    RequestError."""
+    return await model.pool.run(len(text), prompt_ids, model, text, add_special_tokens, truncation)
+
+
 def prompt_ids(
     model: ServedModel, text: str, add_special_tokens: bool, truncation: Truncation | None
 ) -> list[int]:
@@ -124,13 +166,14 @@ def encode(
     """Token ids of a text. Raises RequestError if it is not valid Unicode, is longer than the
     server's limit, or (`must_fit`) cannot fit into the context; then tokenizing stops early.
     """
+    check_wanted()
     tokenizer, limits = model.tokenizer(), model.limits
     try:
         num_bytes = len(text.encode("utf-8"))
     except UnicodeEncodeError:
         raise PromptError("the prompt is not valid Unicode", parameter="prompt") from None
     limits.check_text("prompt", num_bytes)
-    if len(text) <= INLINE_SIZE:
+    if len(text) <= _SHORT_CHARS:
         return tokenizer.encode(text, add_special_tokens=add_special_tokens)
     limit, longest = limits.max_model_len, _longest_piece_bytes(tokenizer)
     if must_fit and longest is not None and num_bytes > limit * longest:

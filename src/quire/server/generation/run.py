@@ -18,11 +18,10 @@ from quire.frontend.arguments import check_data_parallel_rank, located
 from quire.outputs import RequestOutput
 from quire.params import SamplingParams
 from quire.server.generation.limits import params_in_room
-from quire.server.generation.prompts import PreparedPrompt
+from quire.server.generation.prompts import PreparedPrompt, engine_input
 from quire.server.generation.sampling import lists_work
 from quire.server.http.problems import HttpError, unavailable
 from quire.server.served_model import ServedModel
-from quire.server.work_pool import check_wanted
 
 if TYPE_CHECKING:
     from quire.frontend.inputs.input_processor import EngineInput
@@ -110,15 +109,13 @@ class Submission:
     def inputs(self) -> list[EngineInput]:
         """A request of the engine for each prompt. Raises RequestError."""
         max_model_len = self.model.config.model.max_model_len
-        processor = self.model.live_engine().input_processor
         inputs = []
         for index, prompt in enumerate(self.prompts):
             name = f"{self.request_id}-{index}"
             with located("prompt", index, len(self.prompts)):
                 fitted = params_in_room(self.params, len(prompt.token_ids), max_model_len)
                 given = prompt.for_engine()
-                inputs.append(processor.process(name, given, fitted, **self.of_each))
-            check_wanted()
+                inputs.append(engine_input(self.model, name, given, fitted, **self.of_each))
         return inputs
 
 

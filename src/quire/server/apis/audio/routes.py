@@ -25,15 +25,13 @@ from quire.server.apis.audio.schema import (
 from quire.server.apis.chat.schema import ChatRequest
 from quire.server.apis.endpoint import Routes
 from quire.server.bodies.json_http import context_of
-from quire.server.bodies.json_pieces import JsonPieces
 from quire.server.generation.begin import generate
-from quire.server.generation.prompts import PreparedPrompt, encode, tenant_of_pictures
+from quire.server.generation.prompts import PreparedPrompt, decoded_pictures, encode
 from quire.server.generation.replies.portions import ReplyHead, Update, Writer, check_end
 from quire.server.generation.replies.writer import ChunkWriter
 from quire.server.generation.request_fields import SamplerFields, StreamOptions
 from quire.server.http.event_stream import while_present
 from quire.server.served_model import ServedModel
-from quire.server.work_pool import INLINE_SIZE, check_wanted
 
 _SAME_NAME = (
     *SamplerFields.__struct_fields__, "model", "stream", "max_completion_tokens",
@@ -55,16 +53,15 @@ class TranscriptionWriter(Writer):
         self._seconds = prompt.images.images[0].layout.seconds
         self._is_plain = is_plain
         self._texts: list[str] = []
-        self._chunks = ChunkWriter(TranscriptionChunk, head, JsonPieces())
+        self._chunks = ChunkWriter(TranscriptionChunk, head)
 
-    def whole(self, finals: Sequence[RequestOutput]) -> list[bytes]:
+    def whole(self, finals: Sequence[RequestOutput]) -> msgspec.Raw | TranscriptionResponse:
         [final] = finals
         check_end(final, final.outputs[0])
         if self._is_plain:
-            return [final.outputs[0].text.encode(errors="replace")]
+            return msgspec.Raw(final.outputs[0].text.encode(errors="replace"))
         usage = AudioDuration(seconds=math.ceil(self._seconds))
-        reply = TranscriptionResponse(text=final.outputs[0].text, usage=usage)
-        return [msgspec.json.encode(reply)]
+        return TranscriptionResponse(text=final.outputs[0].text, usage=usage)
 
     def events(self, updates: Sequence[Update]) -> bytes:
         parts = []
@@ -131,12 +128,9 @@ async def _prompt(model: ServedModel, form: TranscriptionRequest) -> PreparedPro
     images = model.images()
     text = images.transcription(form.language, lambda given: encode(model, given, False))
     data, form.file = form.file, b""
-    tenant = tenant_of_pictures(None)
-    pictures = await model.pool.run_outside(
-        len(data), images.decoded, [GivenAudio(data)], tenant, check_wanted
-    )
-    placed = await model.pool.run(
-        2 * INLINE_SIZE,
+    pictures = await decoded_pictures(model, images, [GivenAudio(data)], len(data), None)
+    placed = await model.pool.run_on_thread(
+        len(text),
         images.in_transcription,
         text,
         pictures,

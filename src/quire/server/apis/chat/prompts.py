@@ -28,12 +28,11 @@ from quire.server.generation.limits import count_chars
 from quire.server.generation.prompts import (
     PreparedPrompt,
     decode_embeds,
+    decoded_pictures,
     encode,
-    prompt_ids,
-    tenant_of_pictures,
+    tokenized,
 )
 from quire.server.served_model import ServedModel
-from quire.server.work_pool import INLINE_SIZE, check_wanted
 
 _TYPE = "prompt_embeds"
 
@@ -144,7 +143,7 @@ async def chat_prompt(model: ServedModel, request: ChatRequest | TokenizeRequest
         truncation = Truncation.of(
             request.truncate_prompt_tokens, request.truncation_side, model.limits.max_model_len
         )
-    token_ids = await model.pool.run(len(text), prompt_ids, model, text, special, truncation)
+    token_ids = await tokenized(model, text, special, truncation)
     return PreparedPrompt(token_ids, text, salt)
 
 
@@ -156,7 +155,7 @@ async def chat_text(
     size = sum(len(text) for message in messages for text in message.texts)
     model.limits.check_text("messages", size)
     others = [getattr(request, name) for name in _TEMPLATE_FIELDS[1:]]
-    size += count_chars(others, INLINE_SIZE)  # no further than it makes a difference
+    size += count_chars(others)
     await model.pool.run(size, _check_template_fields, model, request)
     chat = _chat_input(model, request, messages)
     chat = replace(chat, no_images=model.config.model.no_images)
@@ -210,10 +209,7 @@ async def _chat_with_images(
         model.limits.check_text(name, size)
     size = count_chars(plain[0], _MOST_CHARS)
     salt = request.cache_salt if isinstance(request, ChatRequest) else None
-    tenant = tenant_of_pictures(salt)
-    pictures = await model.pool.run_outside(
-        size, images.decoded, taken.images, tenant, check_wanted, MAX_REQUEST_SECONDS
-    )
+    pictures = await decoded_pictures(model, images, taken.images, size, salt, MAX_REQUEST_SECONDS)
     chat = replace(
         chat,
         messages=taken.messages,
@@ -223,8 +219,8 @@ async def _chat_with_images(
     chat = images.with_placeholders(chat)
     text = await render_chat(model, chat, offers_tools=not _forbids_calls(request))
     special = request.add_special_tokens is True
-    placed = await model.pool.run(
-        len(text) + INLINE_SIZE,
+    placed = await model.pool.run_on_thread(
+        len(text),
         images.in_chat,
         text,
         literals,

@@ -24,7 +24,6 @@ from quire.server.apis.chat.tools import ToolUse
 from quire.server.generation.prompts import PreparedPrompt
 from quire.server.plugins.of_request import RequestPlugins, plugins_of
 from quire.server.served_model import ServedModel
-from quire.server.work_pool import INLINE_SIZE
 from quire.structured.params import StructuredOutputsParams
 from quire.tokenizer import IncrementalDetokenizer, Tokenizer
 
@@ -140,8 +139,8 @@ class ReplyPlan:
             return []
         left_out: list[str] = []
         check = model.loaded_engine().input_processor.check_grammar
-        params.structured_outputs = await model.pool.run(
-            INLINE_SIZE + 1, self._constraint, check, content, left_out
+        params.structured_outputs = await model.pool.run_on_thread(
+            0, self._constraint, check, content, left_out
         )
         return left_out
 

@@ -32,13 +32,12 @@ from quire.server.apis.chat.schema import (
 from quire.server.apis.chat.tools import tool_use
 from quire.server.apis.endpoint import Routes
 from quire.server.bodies.json_http import context_of
-from quire.server.bodies.json_pieces import JsonPieces
+from quire.server.bodies.json_pieces import JsonList
 from quire.server.generation.begin import begin, generate, whole_of
 from quire.server.generation.replies.logprobs import prompt_logprobs
-from quire.server.generation.replies.portions import ReplyHead, Update, size_of
+from quire.server.generation.replies.portions import ReplyHead, Update
 from quire.server.generation.replies.writer import ReplyWriter, added, timings, usage_of
 from quire.server.served_model import ServedModel
-from quire.server.work_pool import check_wanted
 from quire.tokenizer import Tokenizer
 
 
@@ -63,31 +62,22 @@ class ChatWriter(ReplyWriter[ChatRequest, ChatChunk]):
         is_echoed = request.echo and last.role == self._role
         self._echo = "\n".join(last.texts) if is_echoed else ""
         self._has_begun = False
-        self.num_copies = 1 if self._wants_ids else 0
+        self.repeats_prompt = bool(self._wants_ids or self._echo or request.return_prompt_text)
 
-    def whole(self, finals: Sequence[RequestOutput]) -> list[bytes]:
-        request, pieces, [final] = self._request, self._pieces, finals
-        choices = pieces.new_list()
+    def whole(self, finals: Sequence[RequestOutput]) -> ChatResponse:
+        [final] = finals
+        choices = JsonList()
         for one in final.outputs:
-            choices.add_pieces(self.choice(one, one.index))
-            check_wanted()
+            choices.add([self.choice(one, one.index)])
         response = self._response(ChatResponse, choices, finals)
         response.kv_transfer_params = final.kv_transfer_params
         if isinstance(final.prompt_logprobs, FlatLogprobs):
-            response.prompt_logprobs = prompt_logprobs(final.prompt_logprobs, pieces).encoded()
+            response.prompt_logprobs = prompt_logprobs(final.prompt_logprobs).as_field()
         if self._wants_ids:
-            response.prompt_token_ids = self._ids(self._prompt.token_ids)
-        if request.return_prompt_text:
+            response.prompt_token_ids = JsonList(self._prompt.token_ids).as_field()
+        if self._request.return_prompt_text:
             response.prompt_text = self._prompt.text
-        return pieces.encode(response)
-
-    def size(self, update: Update) -> int:
-        size = size_of(update.completion)
-        if not self._has_begun:
-            shows_prompt = self._wants_ids or self._echo or self._request.return_prompt_text
-            num_tokens = len(self._prompt.token_ids) if shows_prompt else 0
-            size += self._n * (16 + num_tokens)
-        return size
+        return response
 
     def events(self, updates: Sequence[Update]) -> bytes:
         """Before the first chunk, one of each choice's role, and one of its echo."""
@@ -106,17 +96,16 @@ class ChatWriter(ReplyWriter[ChatRequest, ChatChunk]):
         """The text of a whole reply, without reasoning and calls."""
         return self._reply.message(one).content
 
-    def choice(self, one: CompletionOutput, index: int) -> list[bytes]:
-        """A choice of a whole reply, in pieces."""
+    def choice(self, one: CompletionOutput, index: int) -> ChatChoice:
+        """A choice of a whole reply."""
         parsed = self._reply.message(one)
         parsed.content = self._echo + parsed.content
-        choice = ChatChoice(
+        return ChatChoice(
             index=index,
             message=reply_message(self._role, parsed, self._reply.plan),
             logprobs=self._logprobs.chat(one),
             **self._end_of(one),
         )
-        return self._pieces.encode(choice)
 
     def reasoning_tokens(self) -> int | None:
         """Reasoning tokens of all choices written so far; None for a model that does not reason."""
@@ -129,7 +118,7 @@ class ChatWriter(ReplyWriter[ChatRequest, ChatChunk]):
         """The first chunk of a choice: the role, and the fields that are sent once."""
         once: dict[str, Any] = {}
         if self._wants_ids:
-            once["prompt_token_ids"] = self._ids(self._prompt.token_ids)
+            once["prompt_token_ids"] = JsonList(self._prompt.token_ids).as_field()
         if self._request.return_prompt_text and self._prompt.text is not None:
             once["prompt_text"] = self._prompt.text
         delta = Delta(role=self._role, content="")
@@ -159,29 +148,24 @@ class ChatWriter(ReplyWriter[ChatRequest, ChatChunk]):
 class BatchChatWriter:
     """One whole reply to several conversations. A choice's index is that of its conversation."""
 
+    repeats_prompt = False
+
     def __init__(self, head: ReplyHead, writers: Sequence[ChatWriter]) -> None:
         """`writers`: one for each conversation."""
         self._head = head
         self._writers = writers
 
-    def whole_size(self, finals: Sequence[RequestOutput]) -> int:
-        """Work of writing the whole reply, in the pool's units."""
-        pairs = zip(self._writers, finals, strict=True)
-        return sum(writer.whole_size([final]) for writer, final in pairs)
-
-    def whole(self, finals: Sequence[RequestOutput]) -> list[bytes]:
-        """The reply, in pieces."""
-        pieces = JsonPieces()
-        choices = pieces.new_list()
+    def whole(self, finals: Sequence[RequestOutput]) -> ChatResponse:
+        """The reply."""
+        choices = JsonList()
         for index, (writer, final) in enumerate(zip(self._writers, finals, strict=True)):
             [one] = final.outputs
-            choices.add_pieces(writer.choice(one, index))
-            check_wanted()
+            choices.add([writer.choice(one, index)])
         usage = usage_of(finals, added(writer.reasoning_tokens() for writer in self._writers))
-        response = self._head.begin(ChatResponse, choices=choices.encoded(), usage=usage)
+        response = self._head.begin(ChatResponse, choices=choices.as_field(), usage=usage)
         if self._head.has_metrics:
             response.metrics = timings(finals[-1].metrics)
-        return pieces.encode(response)
+        return response
 
 
 def reply_message(role: str, message: Message, plan: ReplyPlan) -> ReplyMessage:

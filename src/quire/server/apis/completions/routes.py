@@ -29,12 +29,11 @@ from quire.server.generation.begin import generate
 from quire.server.generation.gaps import Gap, gap_prompt
 from quire.server.generation.prompts import PreparedPrompt, decode_embeds, prompt_ids
 from quire.server.generation.replies.logprobs import CompletionLists, prompt_logprobs
-from quire.server.generation.replies.portions import ReplyHead, Update, num_entries, size_of
+from quire.server.generation.replies.portions import ReplyHead, Update
 from quire.server.generation.replies.writer import ReplyWriter
 from quire.server.generation.request_fields import PROMPT_KINDS
 from quire.server.generation.sampling import is_echo_alone
 from quire.server.served_model import ServedModel
-from quire.server.work_pool import check_wanted
 from quire.tokenizer import Tokenizer
 
 
@@ -55,17 +54,15 @@ class CompletionWriter(ReplyWriter[CompletionRequest, CompletionChunk]):
         self._tokenizer = tokenizer
         self._is_echo_alone = is_echo_alone(request)
         """The one token that is generated is not shown."""
-        self._shows_prompt = request.echo is True or self._wants_ids
-        self.num_copies = self._n if self._shows_prompt else 0
+        self.repeats_prompt = request.echo is True or self._wants_ids
         self._started = set[int]()
         """Choices of a stream that have had a chunk."""
         self._echoes: dict[int, str] = {}
         self._echoed_lists: dict[int, CompletionLists] = {}
         """Echoed log-probabilities by prompt; all `n` choices share them."""
 
-    def whole(self, finals: Sequence[RequestOutput]) -> list[bytes]:
-        pieces = self._pieces
-        choices = pieces.new_list()
+    def whole(self, finals: Sequence[RequestOutput]) -> CompletionResponse:
+        choices = JsonList()
         for prompt_index, final in enumerate(finals):
             if self._request.echo:
                 self._take_prompt(prompt_index, final)
@@ -73,20 +70,14 @@ class CompletionWriter(ReplyWriter[CompletionRequest, CompletionChunk]):
             shown = best_of(final, self._n, shows_logprobs=self._request.logprobs is not None)
             for one in shown.outputs:
                 choice = self._choice(prompt_index, one, is_first=True)
-                choice.prompt_logprobs = None if of_prompt is None else of_prompt.encoded()
+                choice.prompt_logprobs = None if of_prompt is None else of_prompt.as_field()
                 if self._wants_ids:
-                    choice.prompt_token_ids = self._ids(self._prompts[prompt_index].token_ids)
-                choices.add_pieces(pieces.encode(choice))
-                check_wanted()
+                    token_ids = self._prompts[prompt_index].token_ids
+                    choice.prompt_token_ids = JsonList(token_ids).as_field()
+                choices.add([choice])
         response = self._response(CompletionResponse, choices, finals)
         response.kv_transfer_params = finals[0].kv_transfer_params if len(finals) == 1 else None
-        return pieces.encode(response)
-
-    def size(self, update: Update) -> int:
-        size = size_of(update.completion) + num_entries(update.output.prompt_logprobs)
-        if self._shows_prompt and self._index(update) not in self._started:
-            size += len(update.output.prompt_token_ids or ())
-        return size
+        return response
 
     def events(self, updates: Sequence[Update]) -> bytes:
         parts = []
@@ -94,18 +85,16 @@ class CompletionWriter(ReplyWriter[CompletionRequest, CompletionChunk]):
             self._chunks.see(each.prompt_index, each.output)
             if self._request.echo:
                 self._take_prompt(each.prompt_index, each.output)
-            index = self._index(each)
+            index = each.prompt_index * self._n + each.completion.index
             is_first = index not in self._started
             choice = self._choice(each.prompt_index, each.completion, is_first)
             if is_first and self._wants_ids:
-                choice.prompt_token_ids = self._ids(each.output.prompt_token_ids or [])
+                token_ids = each.output.prompt_token_ids or []
+                choice.prompt_token_ids = JsonList(token_ids).as_field()
             self._started.add(index)
             self._chunks.count(index, len(each.completion.token_ids))
             parts.append(self._chunks.chunk(each.prompt_index, choice))
         return b"".join(parts)
-
-    def _index(self, update: Update) -> int:
-        return update.prompt_index * self._n + update.completion.index
 
     def _choice(self, prompt_index: int, one: CompletionOutput, is_first: bool) -> CompletionChoice:
         """A choice's new output; the first time also the echoed prompt and its
@@ -117,7 +106,7 @@ class CompletionWriter(ReplyWriter[CompletionRequest, CompletionChunk]):
             text = self._echo(prompt_index) + text
             echoed = self._echoed_lists.get(prompt_index)
         if self._is_echo_alone:
-            logprobs = None if echoed is None else echoed.encoded()
+            logprobs = None if echoed is None else echoed.as_field()
         else:
             logprobs = self._logprobs.completion(index, one, echoed)
         return CompletionChoice(index=index, text=text, logprobs=logprobs, **self._end_of(one))
@@ -127,13 +116,13 @@ class CompletionWriter(ReplyWriter[CompletionRequest, CompletionChunk]):
         entries = final.prompt_logprobs
         if self._request.prompt_logprobs is None or not isinstance(entries, FlatLogprobs):
             return None
-        return prompt_logprobs(entries, self._pieces)
+        return prompt_logprobs(entries)
 
     def _take_prompt(self, prompt_index: int, output: RequestOutput) -> None:
         """Writes the log-probabilities of an echoed prompt as soon as they arrive."""
         positions = output.prompt_logprobs
         if isinstance(positions, FlatLogprobs) and prompt_index not in self._echoed_lists:
-            lists = CompletionLists(self._pieces)
+            lists = CompletionLists()
             self._logprobs.add_tokens(lists, self._prompts[prompt_index].token_ids, positions)
             self._echoed_lists[prompt_index] = lists
 
@@ -228,7 +217,6 @@ def _completion_prompts(model: ServedModel, request: CompletionRequest) -> list[
         else:
             token_ids = part if truncation is None else truncation.kept(part)
             prompts.append(PreparedPrompt(token_ids, None, salt))
-        check_wanted()
     return prompts
 
 
@@ -264,7 +252,6 @@ def _prompts_of_embeds(
             rows = decode_embeds(model, text)
         ids = [PLACEHOLDER] * len(rows)
         prompts.append(PreparedPrompt(ids, None, request.cache_salt, embeds=rows))
-        check_wanted()
     return prompts
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -204,10 +204,9 @@ class TgiWriter(StepWriter):
         self._num_tokens = 0
         self._last_id = 0
 
-    def whole(self, finals: list[RequestOutput]) -> list[bytes]:  # type: ignore[override]
-        [final] = finals
-        reply = self.part(final, final.outputs[0])
-        return [msgspec.json.encode([reply] if self._is_list else reply)]
+    def whole(self, finals: Sequence[RequestOutput]) -> Any:
+        reply = super().whole(finals)
+        return [reply] if self._is_list else reply
 
     def part(self, output: RequestOutput, one: CompletionOutput) -> TgiReply:
         """The whole reply."""

@@ -18,15 +18,15 @@ from quire.frontend.scoring import PairTokens, ScoreLimits
 from quire.protocol.pooling_params import PoolingParams
 from quire.server.apis.endpoint import Routes
 from quire.server.apis.hugging_face import TEI_NAMES
-from quire.server.bodies.json_http import context_of, json_response
+from quire.server.bodies.json_http import context_of
 from quire.server.fleet.choice import first_that_gives
 from quire.server.generation.pooling import (
     PoolingFields,
     PoolingJob,
     Result,
     as_inputs,
+    listed,
     pair_form,
-    size_of,
 )
 from quire.server.generation.request_fields import Count, Int64
 from quire.tokenizer import Tokenizer
@@ -152,10 +152,7 @@ async def _embed(
     results = await _results(job, request, params)
     if results is None:
         return None
-    num_values = sum(one.outputs.data.size for one in results)
-    return await job.model.pool.run(
-        num_values, lambda: json_response([one.outputs.data.tolist() for one in results])
-    )
+    return await job.answer(results, lambda: [listed(one.outputs.data) for one in results])
 
 
 @ROUTES.on("POST", "/embed_sparse", gives="sparse", response=list[list[SparseValue]])
@@ -172,10 +169,7 @@ async def embed_sparse(http: Request, request: TeiRequest) -> Response | None:
     if results is None:
         return None
     special = special_ids(job.model.tokenizer())
-    return await job.model.pool.run(
-        size_of([one.prompt_token_ids for one in results]),
-        lambda: json_response([_sparse(one, special, pooling) for one in results]),
-    )
+    return await job.answer(results, lambda: [_sparse(one, special, pooling) for one in results])
 
 
 @ROUTES.on("POST", "/predict", gives="classify")
@@ -203,10 +197,10 @@ async def predict(
     )
     results = await job.run(
         "inputs",
-        lambda: [pairs.prompt(*one) if len(one) == 2 else one[0] for one in sequences],
+        [text for one in sequences for text in one],
         fields.params("classify"),
         tokenization,
-        size=size_of([text for one in sequences for text in one]),
+        lambda: [pairs.prompt(*one) if len(one) == 2 else one[0] for one in sequences],
     )
     if results is None:
         return None
@@ -282,7 +276,7 @@ async def _results(
     inputs = as_inputs("inputs", request.inputs)  # type: ignore[arg-type]
     _truncate(job, request.truncate, request.truncation_direction)
     tokenization = job.request.tokenization(job.model)
-    return await job.run(fields, lambda: inputs, params, tokenization, size=size_of(inputs))
+    return await job.run(fields, inputs, params, tokenization)
 
 
 def _truncate(job: PoolingJob, truncate: bool | None, direction: str | None) -> None:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import msgspec
+import numpy as np
 from starlette.requests import Request
 from starlette.responses import Response
 
 from quire.errors import RequestError
 from quire.server.apis.endpoint import Routes
-from quire.server.bodies.json_http import json_response
-from quire.server.generation.pooling import Inputs, PoolingFields, PoolingJob, as_inputs, size_of
+from quire.server.generation.pooling import Inputs, PoolingFields, PoolingJob, as_inputs, listed
 from quire.server.generation.request_fields import Count, Int64
 
 _NONE, _EUCLIDEAN = -1, 2
@@ -51,19 +51,13 @@ async def embedding(http: Request, asked: LlamaEmbeddingRequest) -> Response | N
     job = PoolingJob.of(http, fields, "embd")
     job.require("embed", "token_embed")
     tokenization = fields.tokenization(job.model)
-    results = await job.run(
-        name, lambda: inputs, fields.params(), tokenization, size=size_of(inputs)
-    )
+    results = await job.run(name, inputs, fields.params(), tokenization)
     if results is None:
         return None
-    num_values = sum(one.outputs.data.size for one in results)
-    return await job.model.pool.run(
-        num_values,
-        lambda: json_response(
-            [
-                LlamaEmbedding(index=index, embedding=[*one.outputs.data.reshape(
-                    -1, one.outputs.data.shape[-1]).tolist()])
-                for index, one in enumerate(results)
-            ]
-        ),
-    )  # fmt: skip
+    return await job.answer(
+        results,
+        lambda: [
+            LlamaEmbedding(index=index, embedding=listed(np.atleast_2d(one.outputs.data)))
+            for index, one in enumerate(results)
+        ],
+    )

@@ -44,7 +44,6 @@ from quire.server.generation.begin import begin, reply_of
 from quire.server.generation.limits import count_chars
 from quire.server.generation.replies.portions import ReplyHead
 from quire.server.served_model import ServedModel
-from quire.server.work_pool import INLINE_SIZE
 
 _ROLES = ("system", "user", "system", "assistant", "user", "system")
 
@@ -167,7 +166,6 @@ async def _converted(model: ServedModel, asked: PromptFields, convert: Any) -> A
     """Calls `convert` for a request, on a thread if it is large."""
     merges = await merges_system(model, asked)
     effort = await disabled_effort(model, asked)
-    size = count_chars(asked, INLINE_SIZE)
     return await model.pool.run(
-        size, partial(convert, merges_system=merges, disabled_effort=effort)
+        count_chars(asked), partial(convert, merges_system=merges, disabled_effort=effort)
     )

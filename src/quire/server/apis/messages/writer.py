@@ -179,7 +179,7 @@ class MessagesWriter(Writer):
         """Tokens of the reply so far."""
         self._has_begun = False
 
-    def whole(self, finals: Sequence[RequestOutput]) -> list[bytes]:
+    def whole(self, finals: Sequence[RequestOutput]) -> MessagesReply:
         [final] = finals
         [one] = final.outputs
         self._num_tokens = len(one.token_ids)
@@ -190,7 +190,7 @@ class MessagesWriter(Writer):
         message.usage = self._last_usage(final)
         message.content = whole_blocks(events)
         message.stop_reason, message.stop_sequence = end.stop_reason, end.stop_sequence
-        return [msgspec.json.encode(message)]
+        return message
 
     def events(self, updates: Sequence[Update]) -> bytes:
         parts = [encoded_event(event) for update in updates for event in self._events(update)]

@@ -42,16 +42,15 @@ from quire.server.generation.pooling import (
     PoolingJob,
     Result,
     as_inputs,
-    size_of,
+    listed,
     usage_of,
 )
-from quire.server.generation.prompts import prompt_ids
+from quire.server.generation.prompts import tokenized
 from quire.server.generation.replies.portions import ReplyHead
 from quire.server.generation.request_fields import Count, Int64
 from quire.server.http.auth import check_operator, is_operator
 from quire.server.http.problems import HttpError
 from quire.server.served_model import ServedModel
-from quire.server.work_pool import INLINE_SIZE
 
 
 def keep_loaded(http: Request, model: ServedModel, keep_alive: str | int | float | None) -> None:
@@ -119,7 +118,7 @@ async def _answer(
     context.ignored_fields.tell(http, fields_without_effect(asked))
     model = context.target(asked.model).model
     keep_loaded(http, model, asked.keep_alive)
-    request = await model.pool.run(count_chars(asked, INLINE_SIZE), convert)
+    request = await model.pool.run(count_chars(asked), convert)
 
     async def prompts(model: ServedModel, request: ChatRequest) -> list[ChatPrompt]:
         return [await make_prompt(model, request)]
@@ -137,7 +136,7 @@ async def _prompt_of_chat(model: ServedModel, request: ChatRequest) -> ChatPromp
 async def _raw_prompt(asked: GenerateRequest, model: ServedModel, _: ChatRequest) -> ChatPrompt:
     """The prompt without the chat template; its reply is a plain text."""
     text = asked.prompt
-    token_ids = await model.pool.run(len(text), prompt_ids, model, text, True, None)
+    token_ids = await tokenized(model, text)
     return ChatPrompt(token_ids, text)
 
 
@@ -197,13 +196,15 @@ async def embed(http: Request) -> Response | None:
     )
     if results is None:
         return None
-    reply = OllamaEmbedReply(
-        model=job.name,
-        embeddings=[one.outputs.data.tolist() for one in results],
-        total_duration=int((time.monotonic() - began_at) * _NS),
-        prompt_eval_count=usage_of(results).prompt_tokens,
+    return await job.answer(
+        results,
+        lambda: OllamaEmbedReply(
+            model=job.name,
+            embeddings=[listed(one.outputs.data) for one in results],
+            total_duration=int((time.monotonic() - began_at) * _NS),
+            prompt_eval_count=usage_of(results).prompt_tokens,
+        ),
     )
-    return await job.model.pool.run(sum(map(len, reply.embeddings)), json_response, reply)
 
 
 @ROUTES.on("POST", "/api/embeddings", gives="embed")
@@ -233,4 +234,4 @@ async def _vectors(
     params = fields.params("embed")
     params.dimensions = dimensions
     tokenization = fields.tokenization(job.model)
-    return job, await job.run(field, lambda: inputs, params, tokenization, size=size_of(inputs))
+    return job, await job.run(field, inputs, params, tokenization)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -44,7 +44,7 @@ from quire.server.bodies.json_http import (
     named_event_stream,
     pieced_response,
 )
-from quire.server.bodies.json_pieces import JsonPieces
+from quire.server.bodies.json_pieces import JsonList, encoded
 from quire.server.context import ServerContext
 from quire.server.generation.begin import begin, whole_reply
 from quire.server.generation.replies.portions import ReplyHead, written
@@ -71,18 +71,22 @@ class ResponseRun:
         self.generation = generation
         self._pool = pool
         self._store = store
-        self._writer = writer
+        self.writer = writer
         self._stored = stored
         self._is_stored = is_stored
+
+    async def queued(self) -> list[bytes]:
+        """The response before it is begun, in pieces."""
+        return await self._written(self.writer.queued)
 
     async def whole(self) -> list[bytes]:
         """The response, in pieces; none if the generation was closed. Raises the error that ended
         it otherwise."""
-        async for _ in written(self.generation, self._writer, self._pool):
+        async for _ in written(self.generation, self.writer, self._pool):
             pass
-        if not self._writer.has_ended:
+        if not self.writer.has_ended:
             return []
-        reply = await self._reply()
+        reply = await self._written(self.writer.whole)
         self._keep(reply)
         return reply
 
@@ -90,10 +94,10 @@ class ResponseRun:
         """The events, those of one step together. The response is kept before the last one."""
         async for sent in self._updates():
             yield b"".join(sent)
-        if self._writer.has_ended:
-            last = await self._last()
-            if self._is_stored and not self._writer.has_failed:
-                self._keep(await self._reply())
+        if self.writer.has_ended:
+            last = await self._written(self.writer.last)
+            if self._is_stored and not self.writer.has_failed:
+                self._keep(await self._written(self.writer.whole))
             yield b"".join(last)
 
     async def in_background(self) -> None:
@@ -111,30 +115,31 @@ class ResponseRun:
 
     async def _make_in_background(self) -> None:
         """Keeps the events, if they are wanted, up to the last one."""
-        stored, store, writer = self._stored, self._store, self._writer
+        stored, store, writer = self._stored, self._store, self.writer
         try:
             async for sent in self._updates():
                 if stored.status == "queued" and writer.has_output:
-                    store.set_reply(stored, "in_progress", await self._in_progress())
+                    store.set_reply(stored, "in_progress", await self._written(writer.in_progress))
                 if stored.has_events:
                     store.add_events(stored, sent)
             if writer.has_ended and stored.has_events:
-                store.add_events(stored, await self._last())
+                store.add_events(stored, await self._written(writer.last))
         except Exception as error:  # such as: the store has no room for more events
             writer.fail(error)
             if stored.has_events:
-                stored.add_events(await self._last())
+                stored.add_events(await self._written(writer.last))
 
     async def _keep_end(self) -> None:
-        stored, store, writer = self._stored, self._store, self._writer
+        stored, store, writer = self._stored, self._store, self.writer
         if writer.has_ended:
-            store.set_reply(stored, writer.status, await self._reply(), writer.stored_output())
+            reply = await self._written(writer.whole)
+            store.set_reply(stored, writer.status, reply, writer.stored_output())
         else:
             store.set_reply(stored, "cancelled", writer.cancelled(), writer.stored_output())
 
     def _give_up(self, error: BaseException) -> None:
         """Marks the response as failed, without its output, because its end cannot be written."""
-        stored, writer = self._stored, self._writer
+        stored, writer = self._stored, self.writer
         writer.fail(error)
         if stored.has_events:
             stored.add_events(writer.bare_failure_event(len(stored.events)))
@@ -142,30 +147,22 @@ class ResponseRun:
 
     async def _updates(self) -> AsyncIterator[list[bytes]]:
         """All events but the last one. Ends early if the generation is closed."""
-        writer = self._writer
-        yield await self._pool.run(writer.size_of_begin(), writer.begin)
+        writer = self.writer
+        yield await self._written(writer.begin)
         try:
-            async for sent in written(self.generation, self._writer, self._pool):
+            async for sent in written(self.generation, self.writer, self._pool):
                 if sent:
                     yield sent
         except Exception as error:
-            self._writer.fail(error)
+            self.writer.fail(error)
 
-    async def _in_progress(self) -> list[bytes]:
-        writer = self._writer
-        return await self._pool.run(writer.size_of_begin(), writer.in_progress)
-
-    async def _last(self) -> list[bytes]:
-        writer = self._writer
-        return await self._pool.run(writer.size_of_end(), writer.last)
-
-    async def _reply(self) -> list[bytes]:
-        writer = self._writer
-        return await self._pool.run(writer.size_of_end(), writer.whole)
+    async def _written(self, write: Callable[[], list[bytes]]) -> list[bytes]:
+        """What a method of the writer writes."""
+        return await self._pool.run(self.writer.size, write)
 
     def _keep(self, reply: list[bytes]) -> None:
         if self._is_stored:
-            store, writer = self._store, self._writer
+            store, writer = self._store, self.writer
             with suppress(QuireError):  # the store is full, or the id is taken
                 store.add(self._stored)
                 store.set_reply(self._stored, writer.status, reply, writer.stored_output())
@@ -179,10 +176,10 @@ async def run_response(
     context = context_of(http)
     with named_as_asked():
         asked = await asked_of(http, context, request)
-        run, writer = await _begin(http, context, asked)
+        run = await _begin(http, context, asked)
     if not await until_gone(http, run.generation.close, run.whole()):
         return None
-    return writer.response(), asked.stored.given
+    return run.writer.response(), asked.stored.given
 
 
 ROUTES = Routes("responses")
@@ -197,9 +194,9 @@ async def create_response(http: Request, request: ResponsesRequest) -> Response 
     context = context_of(http)
     with named_as_asked():
         asked = await asked_of(http, context, request)
-        run, writer = await _begin(http, context, asked)
+        run = await _begin(http, context, asked)
     if request.background:
-        return await _in_background(http, asked, run, writer)
+        return await _in_background(http, asked, run)
     if request.stream:
         return named_event_stream(context, run.stream(), run.generation.close)
     pieces = await until_gone(http, run.generation.close, run.whole())
@@ -228,9 +225,7 @@ async def render_response(http: Request, request: ResponsesRequest) -> Response:
         return await rendered_chat(http, asked.chat)
 
 
-async def _begin(
-    http: Request, context: ServerContext, asked: Asked
-) -> tuple[ResponseRun, ResponsesWriter]:
+async def _begin(http: Request, context: ServerContext, asked: Asked) -> ResponseRun:
     head = ReplyHead.of(context, http, asked.chat, "resp")
     head = replace(head, id=asked.stored.id)
     has_events, num_bytes = asked.request.stream is True, len(await http.body())
@@ -253,19 +248,16 @@ async def _begin(
 
     generation, writer = await begin(http, asked.chat, head, chat_prompts, make_writer)
     store = response_store(http)
-    run = ResponseRun(
+    return ResponseRun(
         context.pool, store, generation, writer, asked.stored, is_stored=asked.is_stored
     )
-    return run, writer
 
 
-async def _in_background(
-    http: Request, asked: Asked, run: ResponseRun, writer: ResponsesWriter
-) -> Response | ASGIApp:
+async def _in_background(http: Request, asked: Asked, run: ResponseRun) -> Response | ASGIApp:
     """Answers at once, and completes the response in the background."""
     context, store, stored = context_of(http), response_store(http), asked.stored
     try:
-        queued = await context.pool.run(writer.size_of_begin(), writer.queued)
+        queued = await run.queued()
         store.add(stored)
     except BaseException:
         run.generation.close()
@@ -328,17 +320,16 @@ async def list_input_items(http: Request, query: ItemsQuery) -> Response:
     if query.after is not None:
         begin = 1 + _index_of(items, query.after)
     shown = items[begin : begin + query.limit]
-    pieces = JsonPieces()
-    data = pieces.new_list()
+    data = JsonList()
     for item in shown:
-        data.add_pieces([item.data])
+        data.add_encoded([item.data])
     reply = ItemList(
-        data=data.encoded(),
+        data=data.as_field(),
         first_id=shown[0].id if shown else None,
         last_id=shown[-1].id if shown else None,
         has_more=begin + len(shown) < len(items),
     )
-    return pieced_response(pieces.encode(reply))
+    return pieced_response(encoded(reply))
 
 
 def _stored(http: Request) -> StoredResponse:

@@ -29,7 +29,7 @@ from quire.server.bodies.json_http import (
     pieced_response,
     queried_model,
 )
-from quire.server.bodies.json_pieces import ITEMS_AT_ONCE, JsonPieces
+from quire.server.bodies.json_pieces import ITEMS_AT_ONCE, JsonList, encoded
 from quire.server.generation.beams import refuse_with_beams
 from quire.server.generation.limits import params_in_room, refuse_unsupported
 from quire.server.generation.prompts import PreparedPrompt, encode
@@ -43,7 +43,6 @@ from quire.server.generation.sampling import (
     sampling_params,
 )
 from quire.server.served_model import ServedModel
-from quire.server.work_pool import check_wanted
 
 _PATHS = ("vocab_file", "merges_file")
 """Fields of a tokenizer's configuration that name files."""
@@ -75,20 +74,20 @@ async def tokenize(http: Request, request: TokenizeRequest) -> Response:
 
 
 def _tokenized(model: ServedModel, request: TokenizeRequest, token_ids: list[int]) -> list[bytes]:
-    pieces, token_strs = JsonPieces(), None
+    token_strs = None
     if request.return_token_strs:
-        id_to_token, strs = model.tokenizer().id_to_token, pieces.new_list()
+        id_to_token, strs = model.tokenizer().id_to_token, JsonList()
         for begin in range(0, len(token_ids), ITEMS_AT_ONCE):
             ids = token_ids[begin : begin + ITEMS_AT_ONCE]
             strs.add([id_to_token(token_id) or "" for token_id in ids])
-        token_strs = strs.encoded()
+        token_strs = strs.as_field()
     response = TokenizeResponse(
         count=len(token_ids),
         max_model_len=model.config.model.max_model_len,
-        tokens=pieces.new_list(token_ids).encoded(),
+        tokens=JsonList(token_ids).as_field(),
         token_strs=token_strs,
     )
-    return pieces.encode(response)
+    return encoded(response)
 
 
 @ROUTES.on("POST", "/detokenize")
@@ -162,11 +161,10 @@ def _rendered_list(
     prompts: list[PreparedPrompt],
     params: SamplingParams,
 ) -> list[bytes]:
-    rendered = JsonPieces().new_list()
+    rendered = JsonList()
     for index, prompt in enumerate(prompts):
         with located("prompt", index, len(prompts)):
             rendered.add([_rendered(head, request, prompt, params)])
-        check_wanted()
     return list(rendered.pieces())
 
 

@@ -31,18 +31,17 @@ from quire.server.apis.tokens.schema import (
     TokensRequest,
 )
 from quire.server.bodies.json_http import context_of
-from quire.server.bodies.json_pieces import JsonPieces
+from quire.server.bodies.json_pieces import JsonList, encoded
 from quire.server.context import ServerContext
 from quire.server.generation.begin import begin, reply_of
 from quire.server.generation.limits import refuse_other_values
 from quire.server.generation.prompts import PreparedPrompt
 from quire.server.generation.replies.logprobs import LogprobsWriter, finite_logprob, prompt_logprobs
-from quire.server.generation.replies.portions import ReplyHead, Update, Writer, size_of
+from quire.server.generation.replies.portions import ReplyHead, Update, Writer
 from quire.server.generation.replies.writer import UsageCounter, usage_of
 from quire.server.generation.run import Generation
 from quire.server.http.auth import TENANT_SALT
 from quire.server.http.event_stream import event
-from quire.server.work_pool import check_wanted
 from quire.tokenizer import Tokenizer
 
 _NEUTRAL: dict[str, tuple[object, ...]] = {
@@ -137,41 +136,35 @@ class TokensWriter(Writer):
         self._request = request
         self._head = head
         self._mode: OutputMode = mode
-        self._pieces = JsonPieces()
-        self._logprobs = LogprobsWriter(self._pieces, tokenizer, self._num_top, head.tokens_as_ids)
+        self._logprobs = LogprobsWriter(tokenizer, self._num_top, head.tokens_as_ids)
         self._counter = UsageCounter()
         self._has_begun = False
-        self.num_copies = 1 if request.return_token_ids else 0
+        self.repeats_prompt = request.return_token_ids is True
 
-    def whole(self, finals: Sequence[RequestOutput]) -> list[bytes]:
-        (final,), pieces = finals, self._pieces
-        choices = pieces.new_list()
+    def whole(self, finals: Sequence[RequestOutput]) -> TokensReply:
+        [final] = finals
+        choices = JsonList()
         for one in final.outputs:
-            choices.add_pieces(pieces.encode(self._choice(one)))
-            check_wanted()
+            choices.add([self._choice(one)])
         reply = TokensReply(
             request_id=self._head.id,
             model=self._head.model,
             created=self._head.created,
             output_mode=self._mode,
-            choices=choices.encoded(),
+            choices=choices.as_field(),
             usage=usage_of(finals),
         )
         of_prompt = final.prompt_logprobs
         if isinstance(of_prompt, FlatLogprobs):
-            reply.prompt_logprobs = prompt_logprobs(of_prompt, pieces).encoded()
+            reply.prompt_logprobs = prompt_logprobs(of_prompt).as_field()
         if self._request.return_token_ids:
-            reply.prompt_token_ids = self._ids(final.prompt_token_ids or [])
-        return pieces.encode(reply)
+            reply.prompt_token_ids = JsonList(final.prompt_token_ids or []).as_field()
+        return reply
 
     def last(self) -> bytes:
         if not self._head.include_usage:
             return b""
         return event(msgspec.json.encode(self._chunk([], self._counter.total())))
-
-    def size(self, update: Update) -> int:
-        of_prompt = 0 if self._has_begun else len(update.output.prompt_token_ids or ())
-        return size_of(update.completion) + of_prompt
 
     def events(self, updates: Sequence[Update]) -> bytes:
         """The chunks of these updates: one for each that has a token, text or the end."""
@@ -182,7 +175,7 @@ class TokensWriter(Writer):
             self._counter.add(one.index, len(one.token_ids))
             has_text = self._mode == "text" and bool(one.text)
             if one.token_ids or one.finish_reason is not None or has_text:
-                parts.append(event(b"".join(self._pieces.encode(self._update(each)))))
+                parts.append(event(b"".join(encoded(self._update(each)))))
         return b"".join(parts)
 
     def _update(self, each: Update) -> TokensChunk:
@@ -191,7 +184,7 @@ class TokensWriter(Writer):
         if self._head.continuous_usage:
             chunk.usage = self._counter.of_choice(each.prompt_index, choice.index)
         if self._request.return_token_ids and not self._has_begun:
-            chunk.prompt_token_ids = self._ids(each.output.prompt_token_ids or [])
+            chunk.prompt_token_ids = JsonList(each.output.prompt_token_ids or []).as_field()
         self._has_begun = True
         return chunk
 
@@ -205,7 +198,7 @@ class TokensWriter(Writer):
             index=one.index,
             finish_reason=one.finish_reason,  # type: ignore[arg-type]
             stop_reason=one.stop_reason,
-            token_ids=self._ids(one.token_ids),
+            token_ids=JsonList(one.token_ids).as_field(),
         )
         if self._mode == "text":
             choice.text, choice.logprobs = one.text, self._logprobs.chat(one)
@@ -218,7 +211,7 @@ class TokensWriter(Writer):
         positions = one.logprobs
         if not isinstance(positions, FlatLogprobs):
             return None
-        content = self._pieces.new_list()
+        content = JsonList()
         for place in range(min(len(one.token_ids), len(positions))):
             entries = [
                 TokenCandidate(
@@ -232,10 +225,7 @@ class TokensWriter(Writer):
                 token_id=chosen.token_id, logprob=chosen.logprob, rank=chosen.rank,
                 top_logprobs=shown,
             )])  # fmt: skip
-        return TokenLogprobs(content=content.encoded())
-
-    def _ids(self, token_ids: Sequence[int]) -> Any:
-        return self._pieces.new_list(token_ids).encoded()
+        return TokenLogprobs(content=content.as_field())
 
 
 _PREFIX = "generate-tokens"

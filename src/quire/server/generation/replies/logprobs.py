@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from quire.outputs import CompletionOutput, FlatLogprobs
-from quire.server.bodies.json_pieces import ITEMS_AT_ONCE, JsonList, JsonPieces
+from quire.server.bodies.json_pieces import ITEMS_AT_ONCE, JsonList
 from quire.server.generation.request_fields import (
     ChatLogprobs,
     CompletionLogprobs,
@@ -26,11 +26,11 @@ MOST_LOGPROB = 3.4028234663852886e38
 class CompletionLists:
     """The parallel lists of a completion's log-probabilities, as they grow."""
 
-    def __init__(self, pieces: JsonPieces, num_chars: int = 0) -> None:
-        self.text_offset = pieces.new_list()
-        self.token_logprobs = pieces.new_list()
-        self.tokens = pieces.new_list()
-        self.top_logprobs = pieces.new_list()
+    def __init__(self, num_chars: int = 0) -> None:
+        self.text_offset = JsonList()
+        self.token_logprobs = JsonList()
+        self.tokens = JsonList()
+        self.top_logprobs = JsonList()
         self.num_chars = num_chars
         """Characters of all tokens so far, from the beginning of the choice."""
 
@@ -42,24 +42,21 @@ class CompletionLists:
         self.top_logprobs.join(others.top_logprobs)
         self.num_chars = others.num_chars
 
-    def encoded(self) -> CompletionLogprobs:
+    def as_field(self) -> CompletionLogprobs:
         """The lists as a field of the reply."""
         return CompletionLogprobs(
-            text_offset=self.text_offset.encoded(),
-            token_logprobs=self.token_logprobs.encoded(),
-            tokens=self.tokens.encoded(),
-            top_logprobs=self.top_logprobs.encoded(),
+            text_offset=self.text_offset.as_field(),
+            token_logprobs=self.token_logprobs.as_field(),
+            tokens=self.tokens.as_field(),
+            top_logprobs=self.top_logprobs.as_field(),
         )
 
 
 class LogprobsWriter:
     """Writes one request's log-probabilities; remembers the text offset of each choice."""
 
-    def __init__(
-        self, pieces: JsonPieces, tokenizer: Tokenizer | None, num_top: int, as_token_ids: bool
-    ) -> None:
-        """`pieces` makes the reply's text; `num_top` -1: log-probabilities of all tokens."""
-        self._pieces = pieces
+    def __init__(self, tokenizer: Tokenizer | None, num_top: int, as_token_ids: bool) -> None:
+        """`num_top` -1: log-probabilities of all tokens."""
         self._num_top = num_top
         self._tokenizer = tokenizer
         self._text: Callable[[int, Sequence[int]], str] = (
@@ -77,14 +74,14 @@ class LogprobsWriter:
         none were asked for."""
         if echoed is None and not isinstance(output.logprobs, FlatLogprobs):
             return None
-        lists = CompletionLists(self._pieces, self._offsets.get(choice, 0))
+        lists = CompletionLists(self._offsets.get(choice, 0))
         if echoed is not None:
             lists.join(echoed)
         if isinstance(output.logprobs, FlatLogprobs):
             before = self._tokens_before(choice, output.token_ids)
             self.add_tokens(lists, output.token_ids, output.logprobs, before)
         self._offsets[choice] = lists.num_chars
-        return lists.encoded()
+        return lists.as_field()
 
     def add_tokens(
         self,
@@ -116,7 +113,7 @@ class LogprobsWriter:
     def chat(self, output: CompletionOutput) -> ChatLogprobs | None:
         """Log-probabilities of a chat reply's new tokens; None if none were asked for."""
         content = self.positions(output)
-        return None if content is None else ChatLogprobs(content=content.encoded())
+        return None if content is None else ChatLogprobs(content=content.as_field())
 
     def positions(self, output: CompletionOutput, *, with_end: bool = True) -> JsonList | None:
         """Log-probabilities of a reply's new tokens, position by position; None if none were asked
@@ -126,7 +123,7 @@ class LogprobsWriter:
             return None
         before = self._tokens_before(output.index, token_ids)
         ids = [*before, *token_ids]
-        content = self._pieces.new_list()
+        content = JsonList()
         count = min(len(token_ids), len(positions))
         if (
             not with_end
@@ -190,11 +187,11 @@ class LogprobsWriter:
         return self._tokenizer.token_text(token_id).encode()
 
 
-def prompt_logprobs(positions: FlatLogprobs, pieces: JsonPieces) -> JsonList:
+def prompt_logprobs(positions: FlatLogprobs) -> JsonList:
     """A prompt's log-probabilities in vLLM's shape."""
-    encoded = pieces.new_list()
+    found = JsonList()
     for place in range(len(positions)):
-        encoded.add(
+        found.add(
             [
                 {
                     str(token_id): PromptLogprob(
@@ -207,7 +204,7 @@ def prompt_logprobs(positions: FlatLogprobs, pieces: JsonPieces) -> JsonList:
                 or None
             ]
         )
-    return encoded
+    return found
 
 
 def _chosen(positions: FlatLogprobs, place: int) -> float | None:

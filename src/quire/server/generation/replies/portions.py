@@ -1,5 +1,9 @@
-"""`ReplyHead`: what all parts of one reply have in common; `Writer`: the base of what writes them,
-in portions of small work."""
+"""`Writer`: the base of what writes the reply to one request in the form of an API; `ReplyHead`:
+what all parts of the reply have in common.
+
+Here a reply leaves for the connection: `written_whole` and `streamed` choose between the event loop
+and a thread, cut many updates into portions of small work, and encode a whole reply in pieces.
+"""
 
 from __future__ import annotations
 
@@ -15,9 +19,10 @@ from starlette.requests import Request
 from quire.errors import RequestError
 from quire.frontend.inputs.model_checks import cannot_generate
 from quire.outputs import CompletionOutput, FlatLogprobs, RequestOutput
+from quire.server.bodies.json_pieces import encoded
 from quire.server.generation.request_fields import GenerationFields, ReplyFields
 from quire.server.http.problems import HttpError, Problem
-from quire.server.work_pool import INLINE_SIZE, WorkPool
+from quire.server.work_pool import WorkPool
 
 if TYPE_CHECKING:
     from quire.server.context import ServerContext, Target
@@ -95,83 +100,17 @@ class Update:
     completion: CompletionOutput
 
 
-Events = TypeVar("Events", covariant=True)
-
-
-class UpdateWriter(Protocol[Events]):
-    """Writes a reply's events: as one text, or each by itself."""
-
-    def size(self, update: Update) -> int:
-        """The work of writing an update, in the pool's units."""
-
-    def events(self, updates: Sequence[Update]) -> Events:
-        """The events for these updates."""
-
-
-@dataclass(slots=True)
-class _Portion:
-    updates: list[Update] = field(default_factory=list)
-    size: int = 0
-
-
-async def written(
-    generation: Generation, writer: UpdateWriter[Events], pool: WorkPool
-) -> AsyncIterator[Events]:
-    """The events of a whole generation, those of one step together unless they are many. Between
-    two portions others have their turn."""
-    async for batch in generation.outputs():
-        is_first = True
-        for portion in _portions(batch, writer):
-            if not is_first:
-                await pool.turn()
-            is_first = False
-            yield await pool.run(portion.size, writer.events, portion.updates)
-
-
-def _portions(
-    batch: Iterable[tuple[int, RequestOutput]], writer: UpdateWriter[Any]
-) -> Iterator[_Portion]:
-    """Portions of small work; a single large update is a portion of its own."""
-    portion = _Portion()
-    for prompt_index, output in batch:
-        for completion in output.outputs:
-            update = Update(prompt_index, output, completion)
-            size = writer.size(update)
-            if portion.updates and portion.size + size > INLINE_SIZE:
-                yield portion
-                portion = _Portion()
-            portion.updates.append(update)
-            portion.size += size
-    if portion.updates:
-        yield portion
-
-
 class Writer(ABC):
-    """Writes the reply to one request, whole or as a stream. Sizes are in the pool's units."""
+    """Writes the reply to one request in the form of an API: whole, or the events of a stream.
+    `written_whole` and `streamed` decide where it runs, and how much it writes at once."""
 
-    num_copies = 0
-    """Number of times that a whole reply has each prompt or its log-probabilities."""
-
-    def whole_size(self, finals: Sequence[RequestOutput]) -> int:
-        """The work of writing a whole reply."""
-        return size_of_whole(finals, self.num_copies)
+    repeats_prompt = False
+    """Whether each choice of the reply has its prompt: its text, token ids or log-probabilities."""
 
     @abstractmethod
-    def whole(self, finals: Sequence[RequestOutput]) -> list[bytes]:
-        """The reply to a request that does not stream, in pieces. Raises HttpError if it was
-        aborted."""
-
-    async def stream(self, generation: Generation, pool: WorkPool) -> AsyncIterator[bytes]:
-        """The events of a streamed reply, those of one step together."""
-        async for data in written(generation, self, pool):
-            if data:
-                yield data
-        if last := self.last():
-            yield last
-
-    def size(self, update: Update) -> int:
-        """The work of writing an update."""
-        return size_of(update.completion)
+    def whole(self, finals: Sequence[RequestOutput]) -> Any:
+        """The reply to a request that does not stream; its lists may be `JsonList`s. Raises
+        HttpError if it was aborted."""
 
     @abstractmethod
     def events(self, updates: Sequence[Update]) -> bytes:
@@ -185,9 +124,9 @@ class Writer(ABC):
 class StepWriter(Writer):
     """A writer whose whole reply is one JSON text, as each event of a stream is."""
 
-    def whole(self, finals: Sequence[RequestOutput]) -> list[bytes]:
+    def whole(self, finals: Sequence[RequestOutput]) -> Any:
         [final] = finals
-        return [msgspec.json.encode(self.part(final, final.outputs[0]))]
+        return self.part(final, final.outputs[0])
 
     def events(self, updates: Sequence[Update]) -> bytes:
         parts = (self.part(update.output, update.completion) for update in updates)
@@ -208,22 +147,112 @@ def check_end(output: RequestOutput, one: CompletionOutput) -> None:
         raise HttpError(Problem(500, output.error or "The server aborted this request."))
 
 
-def size_of(completion: CompletionOutput) -> int:
-    """A completion's own size: a few units, its tokens, and its log-probabilities."""
-    return 16 + len(completion.token_ids) + num_entries(completion.logprobs)
+Events = TypeVar("Events", covariant=True)
 
 
-def num_entries(logprobs: object) -> int:
-    """Log-probabilities of all positions together; 0 if none were asked for."""
-    return logprobs.num_entries() if isinstance(logprobs, FlatLogprobs) else 0
+class WholeWriter(Protocol):
+    """Writes a whole reply. See `Writer`."""
+
+    repeats_prompt: bool
+
+    def whole(self, finals: Sequence[RequestOutput]) -> Any: ...
 
 
-def size_of_whole(finals: Iterable[RequestOutput], num_copies: int) -> int:
-    """The size of a whole reply with `num_copies` copies of each prompt or its
-    log-probabilities."""
+class UpdateWriter(Protocol[Events]):
+    """Writes a reply's events: as one text, or each by itself. See `Writer`."""
+
+    repeats_prompt: bool
+
+    def events(self, updates: Sequence[Update]) -> Events: ...
+
+
+async def written_whole(
+    finals: Sequence[RequestOutput], writer: WholeWriter, pool: WorkPool
+) -> list[bytes]:
+    """The text of a whole reply, in pieces."""
     size = 0
     for final in finals:
-        size += sum(size_of(completion) for completion in final.outputs)
-        size += num_entries(final.prompt_logprobs)
-        size += num_copies * len(final.prompt_token_ids or ())
-    return size
+        of_prompt = len(final.prompt_token_ids or ()) if writer.repeats_prompt else 0
+        size += _num_entries(final.prompt_logprobs)
+        size += sum(of_prompt + _size_of(one) for one in final.outputs)
+    return await pool.run(size, _encoded_whole, writer, finals)
+
+
+def _encoded_whole(writer: WholeWriter, finals: Sequence[RequestOutput]) -> list[bytes]:
+    return encoded(writer.whole(finals))
+
+
+async def streamed(generation: Generation, writer: Writer, pool: WorkPool) -> AsyncIterator[bytes]:
+    """The events of a streamed reply, those of one step together."""
+    async for data in written(generation, writer, pool):
+        if data:
+            yield data
+    if last := writer.last():
+        yield last
+
+
+async def written(
+    generation: Generation, writer: UpdateWriter[Events], pool: WorkPool
+) -> AsyncIterator[Events]:
+    """The events of a whole generation, those of one step together unless they are many. Between
+    two portions others have their turn."""
+    sizes = _UpdateSizes(writer.repeats_prompt)
+    async for batch in generation.outputs():
+        is_first = True
+        for portion in _portions(batch, sizes, pool):
+            if not is_first:
+                await pool.turn()
+            is_first = False
+            yield await pool.run(portion.size, writer.events, portion.updates)
+
+
+@dataclass(slots=True)
+class _Portion:
+    updates: list[Update] = field(default_factory=list)
+    size: int = 0
+
+
+def _portions(
+    batch: Iterable[tuple[int, RequestOutput]], sizes: _UpdateSizes, pool: WorkPool
+) -> Iterator[_Portion]:
+    """Portions of small work; a single large update is a portion of its own."""
+    portion = _Portion()
+    for prompt_index, output in batch:
+        for completion in output.outputs:
+            update = Update(prompt_index, output, completion)
+            size = sizes.of(update)
+            if portion.updates and not pool.is_small(portion.size + size):
+                yield portion
+                portion = _Portion()
+            portion.updates.append(update)
+            portion.size += size
+    if portion.updates:
+        yield portion
+
+
+class _UpdateSizes:
+    """The work of writing updates, in the pool's units."""
+
+    def __init__(self, repeats_prompt: bool) -> None:
+        self._repeats_prompt = repeats_prompt
+        self._begun: set[tuple[int, int]] = set()
+        """Choices that have had an update, if each has its prompt."""
+
+    def of(self, update: Update) -> int:
+        output, one = update.output, update.completion
+        size = _size_of(one) + _num_entries(output.prompt_logprobs)
+        choice = (update.prompt_index, one.index)
+        if self._repeats_prompt and choice not in self._begun:
+            self._begun.add(choice)
+            size += len(output.prompt_token_ids or ())
+        return size
+
+
+def _size_of(completion: CompletionOutput) -> int:
+    """A completion's own size: a few units, its tokens, and its log-probabilities."""
+    return 16 + len(completion.token_ids) + _num_entries(completion.logprobs)
+
+
+def _num_entries(logprobs: object) -> int:
+    """Log-probabilities of all positions together; 0 if none were asked for."""
+    return logprobs.num_entries() if isinstance(logprobs, FlatLogprobs) else 0

@@ -11,7 +11,7 @@ from msgspec import UNSET, UnsetType
 
 from quire.outputs import CompletionOutput, RequestOutput, RequestStateStats
 from quire.outputs.request_output import PredictionCounts, RequestSpecDecodeMetrics
-from quire.server.bodies.json_pieces import JsonList, JsonPieces
+from quire.server.bodies.json_pieces import JsonList, encoded
 from quire.server.generation.replies.logprobs import LogprobsWriter
 from quire.server.generation.replies.portions import ReplyHead, Writer
 from quire.server.generation.request_fields import (
@@ -166,9 +166,8 @@ Chunk = TypeVar("Chunk", bound=ChunkFields)
 class ChunkWriter(Generic[Chunk]):
     """Encodes chunks, and counts the usage that they report."""
 
-    def __init__(self, kind: type[Chunk], head: ReplyHead, pieces: JsonPieces) -> None:
+    def __init__(self, kind: type[Chunk], head: ReplyHead) -> None:
         self._kind: type[Chunk] = kind
-        self._pieces = pieces
         self._head = head
         self._counter = UsageCounter()
 
@@ -187,7 +186,7 @@ class ChunkWriter(Generic[Chunk]):
             chunk.usage = self._counter.of_choice(prompt_index, choice.index)
         elif self._head.include_usage:
             chunk.usage = None
-        return event(b"".join(self._pieces.encode(chunk)))
+        return event(b"".join(encoded(chunk)))
 
     def last(self) -> bytes:
         head, counter = self._head, self._counter
@@ -232,9 +231,8 @@ class ReplyWriter(Writer, Generic[Asked, Chunk]):
         self._prompts = prompts
         self._n = request.n or 1
         self._wants_ids = request.return_token_ids is True
-        self._pieces = JsonPieces()
-        self._logprobs = LogprobsWriter(self._pieces, tokenizer, num_top, head.tokens_as_ids)
-        self._chunks: ChunkWriter[Chunk] = ChunkWriter(chunk_kind, head, self._pieces)
+        self._logprobs = LogprobsWriter(tokenizer, num_top, head.tokens_as_ids)
+        self._chunks: ChunkWriter[Chunk] = ChunkWriter(chunk_kind, head)
 
     def last(self) -> bytes:
         """The last chunk, with usage and timings; empty if the request does not ask for it."""
@@ -248,7 +246,7 @@ class ReplyWriter(Writer, Generic[Asked, Chunk]):
         self, kind: type[Whole], choices: JsonList, finals: Sequence[RequestOutput]
     ) -> Whole:
         usage = usage_of(finals, self.reasoning_tokens())
-        response = self._head.begin(kind, choices=choices.encoded(), usage=usage)
+        response = self._head.begin(kind, choices=choices.as_field(), usage=usage)
         response.metrics = metrics_of(
             finals[-1].metrics,
             finals[-1].outputs[0].spec_decode_metrics,
@@ -262,8 +260,5 @@ class ReplyWriter(Writer, Generic[Asked, Chunk]):
         return {
             "finish_reason": one.finish_reason,
             "stop_reason": one.stop_reason,
-            "token_ids": self._ids(one.token_ids) if self._wants_ids else None,
+            "token_ids": JsonList(one.token_ids).as_field() if self._wants_ids else None,
         }
-
-    def _ids(self, token_ids: Sequence[int]) -> Any:
-        return self._pieces.new_list(token_ids).encoded()

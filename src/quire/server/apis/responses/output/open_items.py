@@ -22,7 +22,7 @@ from quire.server.apis.responses.schema.items import (
     ReasoningText,
 )
 from quire.server.apis.responses.tools import CUSTOM_INPUT, OfferedTool
-from quire.server.bodies.json_pieces import JsonList, JsonPieces
+from quire.server.bodies.json_pieces import JsonList
 
 
 def new_id(prefix: str) -> str:
@@ -42,8 +42,7 @@ class OpenItem(ABC):
 
     @abstractmethod
     def item(self) -> OutputItem:
-        """The item with its present contents. With log-probabilities it is encoded before the next
-        is made."""
+        """The item with its present contents."""
 
     @abstractmethod
     def _begin_parts(self) -> Iterator[events.StreamEvent]: ...
@@ -108,10 +107,9 @@ class OpenReasoning(OpenItem):
 class OpenMessage(OpenItem):
     """A message, with the log-probabilities of its tokens if they were asked for."""
 
-    def __init__(self, output_index: int, pieces: JsonPieces) -> None:
+    def __init__(self, output_index: int) -> None:
         super().__init__("msg", output_index)
-        self._logprobs = pieces.new_list()
-        self._pieces = pieces
+        self._logprobs = JsonList()
         self.new_logprobs: JsonList | None = None
         """Log-probabilities of the text that is added next."""
 
@@ -120,19 +118,19 @@ class OpenMessage(OpenItem):
         return OutputMessage(id=self.id, status=self.status, content=content)
 
     def _part(self) -> OutputText:
-        return OutputText(text=self.text, logprobs=self._logprobs.encoded())
+        return OutputText(text=self.text, logprobs=self._logprobs.as_field())
 
     def _begin_parts(self) -> Iterator[events.StreamEvent]:
         yield events.ContentPartAdded(**self._place, part=OutputText(text=""))
 
     def _add(self, text: str) -> Iterator[events.StreamEvent]:
-        new, self.new_logprobs = self.new_logprobs or self._pieces.new_list(), None
+        new, self.new_logprobs = self.new_logprobs or JsonList(), None
         self._logprobs.join(new)
-        yield events.OutputTextDelta(**self._place, delta=text, logprobs=new.encoded())
+        yield events.OutputTextDelta(**self._place, delta=text, logprobs=new.as_field())
 
     def _end_parts(self) -> Iterator[events.StreamEvent]:
         logprobs = self._logprobs
-        yield events.OutputTextDone(**self._place, text=self.text, logprobs=logprobs.encoded())
+        yield events.OutputTextDone(**self._place, text=self.text, logprobs=logprobs.as_field())
         yield events.ContentPartDone(**self._place, part=self._part())
 
 

@@ -29,9 +29,9 @@ from quire.server.apis.responses.schema.reply import (
 )
 from quire.server.apis.responses.store import StoredItem
 from quire.server.apis.responses.tools import Offered
-from quire.server.bodies.json_pieces import JsonList, JsonPieces
+from quire.server.bodies.json_pieces import JsonList, encoded
 from quire.server.generation.replies.logprobs import LogprobsWriter
-from quire.server.generation.replies.portions import Update, size_of
+from quire.server.generation.replies.portions import Update
 from quire.server.generation.replies.writer import UsageCounter, timings
 from quire.server.http.problems import problem_of
 from quire.tokenizer import Tokenizer
@@ -43,9 +43,8 @@ if TYPE_CHECKING:
 class ResponseOutput:
     """The items so far; the last one may be open."""
 
-    def __init__(self, offered: Offered, pieces: JsonPieces) -> None:
+    def __init__(self, offered: Offered) -> None:
         self._offered = offered
-        self._pieces = pieces
         self._items: list[OpenItem] = []
         self._open: OpenItem | None = None
         self._logprobs: JsonList | None = None
@@ -57,7 +56,7 @@ class ResponseOutput:
         return sum(item.num_chars for item in self._items)
 
     def items(self) -> list[OutputItem]:
-        """All items. With log-probabilities they are encoded next."""
+        """All items."""
         return [item.item() for item in self._items]
 
     def take(
@@ -70,7 +69,7 @@ class ResponseOutput:
             if isinstance(event, Content):
                 message = self._open
                 if not isinstance(message, OpenMessage):
-                    message = OpenMessage(len(self._items), self._pieces)
+                    message = OpenMessage(len(self._items))
                     yield from self._begin(message)
                 message.new_logprobs, self._logprobs = self._logprobs, None
                 yield from message.add(event.text)
@@ -89,7 +88,7 @@ class ResponseOutput:
         """Ends the reply. An empty reply becomes an empty message; a call is only complete if
         the parser said so."""
         if not self._items:
-            yield from self._begin(OpenMessage(0, self._pieces))
+            yield from self._begin(OpenMessage(0))
         is_call = isinstance(self._open, OpenCall | OpenCustomCall)
         yield from self._end("incomplete" if is_call else "completed")
 
@@ -138,6 +137,8 @@ _LAST: dict[ResponseStatus, type[StreamEvent]] = {
 class ResponsesWriter:
     """Writes one response. Belongs to one thread at a time."""
 
+    repeats_prompt = False
+
     def __init__(
         self,
         shape: ResponseShape,
@@ -154,10 +155,9 @@ class ResponsesWriter:
         self._has_events = has_events
         self._has_metrics = has_metrics
         self._parsed = ParsedReply(prompt.reply, tokenizer, prompt.token_ids)
-        self._pieces = JsonPieces()
-        self._output = ResponseOutput(offered, self._pieces)
+        self._output = ResponseOutput(offered)
         num_top = shape.request.top_logprobs or 0
-        self._logprobs = LogprobsWriter(self._pieces, tokenizer, num_top, tokens_as_ids)
+        self._logprobs = LogprobsWriter(tokenizer, num_top, tokens_as_ids)
         self._counter = UsageCounter()
         self._num_events = 0
         self._finish_reason: str | None = None
@@ -188,15 +188,17 @@ class ResponsesWriter:
 
     def queued(self) -> list[bytes]:
         """The response before it is begun, in pieces."""
-        return self._pieces.encode(self.shape.response("queued"))
+        return encoded(self.shape.response("queued"))
 
     def in_progress(self) -> list[bytes]:
         """The response while it is made, in pieces."""
-        return self._pieces.encode(self.shape.response("in_progress"))
+        return encoded(self.shape.response("in_progress"))
 
-    def size_of_begin(self) -> int:
-        """The work of writing everything before the output, in the pool's units."""
-        return 64 + 2 * self.shape.num_bytes // _CHARS_PER_UNIT
+    @property
+    def size(self) -> int:
+        """The work of writing the response as it is now, in the pool's units."""
+        num_chars = 2 * self.shape.num_bytes + 4 * self._output.num_chars
+        return 64 + num_chars // _CHARS_PER_UNIT
 
     def begin(self) -> list[bytes]:
         """The first events."""
@@ -208,12 +210,6 @@ class ResponsesWriter:
                 events.ResponseQueued(response=self.shape.response("queued")),
             ]
         return self._encoded([*first, events.ResponseInProgress(response=response)])
-
-    def size(self, update: Update) -> int:
-        """The work of writing an update, in the pool's units."""
-        one = update.completion
-        size = size_of(one) + len(one.text) // _CHARS_PER_UNIT
-        return size if one.finish_reason is None else size + self.size_of_end()
 
     def events(self, updates: Sequence[Update]) -> list[bytes]:
         """Adds updates and returns their stream events."""
@@ -230,10 +226,6 @@ class ResponsesWriter:
                 sent += self._finish(one)
         return sent
 
-    def size_of_end(self) -> int:
-        """The work of writing the whole response, in the pool's units."""
-        return self.size_of_begin() + 4 * self._output.num_chars // _CHARS_PER_UNIT
-
     def last(self) -> list[bytes]:
         """The last events: those that end an open item, then the one with the whole response."""
         sent = self._encoded(self._output.cut())
@@ -243,7 +235,7 @@ class ResponsesWriter:
     def whole(self) -> list[bytes]:
         """The response, in pieces."""
         self._encoded(self._output.cut())
-        return self._pieces.encode(self.response())
+        return encoded(self.response())
 
     def fail(self, error: BaseException) -> None:
         """The reply ended with an error."""
@@ -252,7 +244,7 @@ class ResponsesWriter:
 
     def bare_failure(self) -> list[bytes]:
         """A failed response without output and the request's fields, which is small."""
-        return JsonPieces().encode(self.shape.bare_failure(self._error))
+        return encoded(self.shape.bare_failure(self._error))
 
     def bare_failure_event(self, number: int) -> list[bytes]:
         """The same as the last stream event, with this sequence number."""
@@ -266,7 +258,7 @@ class ResponsesWriter:
     def cancelled(self) -> list[bytes]:
         """The response with what there was when it was cancelled, in pieces."""
         self._encoded(self._output.cut())
-        return self._pieces.encode(self.response("cancelled"))
+        return encoded(self.response("cancelled"))
 
     def _finish(self, one: CompletionOutput) -> list[bytes]:
         self._finish_reason = one.finish_reason
@@ -294,6 +286,6 @@ class ResponsesWriter:
                 event.sequence_number = self._num_events
                 self._num_events += 1
                 name = type(event).__struct_config__.tag
-                data = b"".join(self._pieces.encode(event))
+                data = b"".join(encoded(event))
                 sent.append(b"event: %b\ndata: %b\n\n" % (str(name).encode(), data))
         return sent
