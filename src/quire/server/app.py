@@ -12,12 +12,11 @@ from functools import cache, partial
 from importlib import import_module
 from typing import Any
 
-import msgspec
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
@@ -27,27 +26,21 @@ from quire.metrics.exposition import Exposition
 from quire.metrics.http_metrics import HttpMetrics, SleepMetrics
 from quire.metrics.series import MetricSet
 from quire.server import ui
+from quire.server.answering import answered, contained, error_reply, with_error_replies
 from quire.server.apis import page
 from quire.server.apis.endpoint import Endpoint
 from quire.server.apis.page import LiveView
 from quire.server.apis.responses.store import ResponseStore
-from quire.server.bodies.json_http import is_json, json_response, read_body, read_query
-from quire.server.bodies.multipart import read_form
 from quire.server.context import ServerContext
 from quire.server.endpoints import ENDPOINTS, SWITCHES, endpoints_of
 from quire.server.fleet.use import with_loaded_model
-from quire.server.http import ignored_fields
-from quire.server.http.auth import PROBE_PATHS, AuthMiddleware, check_operator, operator_keys
-from quire.server.http.event_stream import while_present
-from quire.server.http.middleware import BodyMiddleware, RequestIdMiddleware
-from quire.server.http.problems import Problem, for_route, problem_of
-from quire.server.http.web_pages import WebPageGuard
+from quire.server.http.api_keys import operator_keys
+from quire.server.http.auth import PROBE_PATHS, AuthMiddleware, WebPageGuard
+from quire.server.http.middleware import IGNORED_HEADER, BodyMiddleware, RequestIdMiddleware
+from quire.server.http.problems import Problem, problem_of
 from quire.server.openapi import docs_page, openapi_document
-from quire.units import KiB
 
 logger = get_logger(__name__)
-_WATCHED_BYTES = 256 * KiB
-"""Bytes of a body. A larger one may take so long that its client disconnects meanwhile."""
 
 
 def build_app(context: ServerContext, keys: tuple[str, ...]) -> Starlette:
@@ -100,7 +93,7 @@ def _routes(context: ServerContext, endpoints: Sequence[Endpoint]) -> list[Route
     routes = [
         Route(
             endpoint.path,
-            _with_error_replies(_handler(context, endpoint), context.args.log_error_stack),
+            with_error_replies(_handler(context, endpoint), context.args.log_error_stack),
             methods=[endpoint.method],
         )
         for endpoint in endpoints
@@ -151,7 +144,7 @@ def _middleware(
                 allow_methods=args.allowed_methods,
                 allow_headers=args.allowed_headers,
                 allow_credentials=args.allow_credentials,
-                expose_headers=["X-Request-Id", "Retry-After", ignored_fields.HEADER],
+                expose_headers=["X-Request-Id", "Retry-After", IGNORED_HEADER],
             )
         )
     if not keys:
@@ -177,96 +170,31 @@ def _middleware(
 
 
 def _handler(context: ServerContext, endpoint: Endpoint) -> Callable[..., Any]:
-    handler = partial(_answered, endpoint)
+    handler = partial(answered, endpoint)
     if context.fleet is None or not endpoint.uses_model:
         return handler
     return partial(with_loaded_model, context=context, handler=handler, form=endpoint.form)
-
-
-async def _answered(endpoint: Endpoint, request: Request) -> Any:
-    """Reads what the endpoint's function takes, and makes a reply of what it returns."""
-    if endpoint.for_operator:
-        check_operator(request.scope)
-    endpoint.attach(request)
-    given: list[Any] = [request]
-    if endpoint.takes == "body":
-        given.append(await read_body(request, endpoint.request[0]))
-    elif endpoint.takes == "form":
-        given.append(await read_form(request, endpoint.request[0]))
-    elif endpoint.takes == "query":
-        given.append(read_query(request, endpoint.query))
-    elif endpoint.refuses_queries:
-        read_query(request, _NoQuery)
-    value = await endpoint.handler(*given)
-    if value is None:
-        return Response()
-    return value if callable(value) else json_response(value)
-
-
-class _NoQuery(msgspec.Struct):
-    """No parameters."""
-
-
-def _with_error_replies(handler: Callable[..., Any], logs_stack: bool) -> Callable[..., Any]:
-    """Wraps a handler: errors become error replies; a client's disconnect is not an error.
-    `logs_stack`: every error is logged with its stack."""
-
-    answered = _contained(handler)
-
-    async def endpoint(request: Request) -> Any:
-        try:
-            is_read = request.method == "POST" and is_json(request)
-            if is_read and len(await request.body()) > _WATCHED_BYTES:
-                return await while_present(request, answered(request))
-            return await answered(request)
-        except ClientDisconnect:
-            return Response()
-        except Exception as error:
-            if logs_stack:
-                logger.info("a request is answered with an error", exc_info=error)
-            return _answer(request, problem_of(error))
-
-    return endpoint
-
-
-def _contained(call: Callable[..., Any]) -> Callable[..., Any]:
-    """`call`, where what ends the event loop, also from a child task, becomes another error: a
-    plug-in or users' middleware may call `sys.exit`."""
-
-    async def calling(*args: Any) -> Any:
-        try:
-            return await call(*args)
-        except (SystemExit, KeyboardInterrupt) as error:
-            raise RuntimeError(f"{type(error).__name__}: {error}") from error
-
-    return calling
 
 
 def _absent(path: str, reason: str) -> Callable[..., Any]:
     """A handler whose 404 explains why the path does not exist."""
 
     async def endpoint(request: Request) -> Response:
-        return _answer(request, Problem(404, f"{path} does not exist in this server: {reason}."))
+        text = f"{path} does not exist in this server: {reason}."
+        return error_reply(request, Problem(404, text))
 
     return endpoint
-
-
-def _answer(request: Request, problem: Problem) -> Response:
-    problem = for_route(request.scope, problem)
-    return Response(
-        problem.body(), problem.status, headers=problem.headers, media_type="application/json"
-    )
 
 
 async def _on_http_exception(request: Request, error: Exception) -> Response:
     status = error.status_code if isinstance(error, HTTPException) else 500
     headers = dict(error.headers or {}) if isinstance(error, HTTPException) else {}
     detail = str(error.detail) if isinstance(error, HTTPException) else ""
-    return _answer(request, Problem(status, detail, headers=headers))
+    return error_reply(request, Problem(status, detail, headers=headers))
 
 
 async def _on_exception(request: Request, error: Exception) -> Response:
-    return _answer(request, problem_of(error))
+    return error_reply(request, problem_of(error))
 
 
 def _metric_sets(context: ServerContext, sets: Sequence[MetricSet]) -> list[MetricSet]:
@@ -288,11 +216,11 @@ def user_middleware(path: str) -> Middleware:
         ) from None
     if inspect.isclass(found):
         make: Callable[..., Any] = found
-        return Middleware(lambda app: _contained(make(app)))
+        return Middleware(lambda app: contained(make(app)))
     if inspect.iscoroutinefunction(found):
         from starlette.middleware.base import BaseHTTPMiddleware
 
-        return Middleware(lambda app: _contained(BaseHTTPMiddleware(app, dispatch=found)))
+        return Middleware(lambda app: contained(BaseHTTPMiddleware(app, dispatch=found)))
     raise ConfigError(
         f"middleware={quoted(path)} is neither a class nor a coroutine function of request and "
         "next handler"

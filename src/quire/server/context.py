@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from quire.adapters import AnyAdapterRequest
 from quire.adapters.resolvers import registered_resolvers
 from quire.server.args import ServerArgs
-from quire.server.http.ignored_fields import IgnoredFields
+from quire.server.http.middleware import IgnoredFields
 from quire.server.http.problems import not_found
 from quire.server.served_adapters import ServedAdapters
 from quire.server.served_model import ServedModel
@@ -124,22 +124,26 @@ class ServerContext:
 
     def knows(self, name: str | None) -> bool:
         """Whether a name in a request means a model or an adapter. None means the first model."""
-        names = self.names
-        return not name or name in names or name.removesuffix(_LATEST) in names
+        return not name or any(map(self._found, (name, name.removesuffix(_LATEST))))
 
     def target(self, name: str | None) -> Target:
         """The model and adapter that a request's `model` names, with or without `:latest`; without
         a name, the first model. Raises HttpError 404 for an unknown name."""
         if not name:
             return Target(self.model.names[0], self.model)
-        if name.endswith(_LATEST) and name not in self.names:
-            name = name.removesuffix(_LATEST)
+        found = self._found(name) or self._found(name.removesuffix(_LATEST))
+        if found is None:
+            raise not_found(name[:200], self.names)
+        return found
+
+    def _found(self, name: str) -> Target | None:
         for model in self.models:
             if name in model.names:
                 return Target(name, model)
+        for model in self.models:
             if name in model.adapters:
                 return Target(name, model, adapter=model.adapters[name])
-        raise not_found(name[:200], self.names)
+        return None
 
     async def resolve(self, name: Any) -> None:
         """Loads the adapter that a request's `model` names, if it is not known and resolvers find

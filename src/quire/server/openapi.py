@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from quire.server.http.problems import (
+from quire.server.http.error_forms import (
     OVERLOADED,
-    ErrorResponse,
     MessagesErrorResponse,
     OllamaErrorResponse,
 )
+from quire.server.http.problems import ErrorResponse
 from quire.version import __version__
 
 if TYPE_CHECKING:

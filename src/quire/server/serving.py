@@ -28,7 +28,7 @@ from quire.server.connection.http_server import HttpServer
 from quire.server.context import ServerContext
 from quire.server.fleet.live_models import LiveModels, Outcome, one_model
 from quire.server.http import listening
-from quire.server.http.auth import load_api_keys
+from quire.server.http.api_keys import load_api_keys
 from quire.server.served_model import check_formats
 from quire.system.at_exit import remove_all_scratch
 from quire.system.free_memory import bound_free_memory

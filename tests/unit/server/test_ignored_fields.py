@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from starlette.requests import Request
 
-from quire.server.http import ignored_fields
+from quire.server.http import middleware
 from quire.structured import limits
 
 from .conftest import Harness, MakeHarness, MakeScripted
@@ -94,16 +94,18 @@ def test_pieces_of_tokens_are_named(harness: Harness) -> None:
 
 def test_each_name_is_logged_once_and_not_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
     logged: list[str] = []
-    monkeypatch.setattr(ignored_fields.logger, "warning", lambda _, name, *__: logged.append(name))
-    fields = ignored_fields.IgnoredFields()
+    monkeypatch.setattr(
+        middleware.fields_logger, "warning", lambda _, name, *__: logged.append(name)
+    )
+    fields = middleware.IgnoredFields()
     for index in range(500):
         scope = {"type": "http", "state": {}}
         fields.tell(Request(scope), ["same\n", f"field{index}"])
-        assert ignored_fields.header_of(scope, 200)[0][1] == b"same?, field%d" % index
+        assert middleware.ignored_header(scope, 200)[0][1] == b"same?, field%d" % index
     refused = {"type": "http", "state": {}}
-    fields = ignored_fields.IgnoredFields()
+    fields = middleware.IgnoredFields()
     fields.tell(Request(refused), ["image_url"])
-    assert ignored_fields.header_of(refused, 400)[0][1] == b"image_url"
+    assert middleware.ignored_header(refused, 400)[0][1] == b"image_url"
     assert "image_url" not in logged
     assert logged[:3] == ["same?", "field0", "field1"]
     assert len(logged) == len(set(logged)) == 256

@@ -14,7 +14,7 @@ from quire.errors import ConfigError
 from quire.server.app import build_app
 from quire.server.args import ServerArgs
 from quire.server.endpoints import ENDPOINTS
-from quire.server.http.auth import load_api_keys, operator_keys
+from quire.server.http.api_keys import load_api_keys, operator_keys
 
 from .conftest import Harness, MakeHarness
 

@@ -17,7 +17,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from quire.errors import ConfigError
 from quire.server import ServerArgs
 from quire.server.app import user_middleware
-from quire.server.connection.http_server import tls_options
+from quire.server.connection.tls import tls_options
 from quire.server.http.event_stream import EventStream
 from quire.server.http.middleware import logger as access_log
 

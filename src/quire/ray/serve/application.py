@@ -10,7 +10,7 @@ from quire.errors import ConfigError
 from quire.ray.serve.access import check_cluster, required_keys
 from quire.ray.serve.autoscaling import scale_on_queue_seconds
 from quire.ray.serve.config import LLMConfig
-from quire.server.http.auth import load_api_keys
+from quire.server.http.api_keys import load_api_keys
 from quire.suggest import did_you_mean
 
 _ARGUMENTS = ("llm_configs", "insecure")

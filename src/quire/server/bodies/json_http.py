@@ -1,10 +1,10 @@
-"""Reads the parameters in a URL's query, as vLLM's routes without a body take them."""
+"""JSON bodies and replies of the routes: reads a body as the type of a request, whose model is then
+loaded, and makes responses."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import AsyncIterator, Callable, Sequence
-from typing import Any, TypeVar, get_origin
+from typing import Any, TypeVar
 
 import msgspec
 from starlette.requests import Request
@@ -13,11 +13,12 @@ from starlette.types import Receive, Scope, Send
 
 from quire.errors import RequestError, quoted
 from quire.server.apis.endpoint import Endpoint
-from quire.server.bodies.decoder import Decoded, body_decoder
+from quire.server.bodies.decoder import body_decoder
 from quire.server.bodies.json_pieces import joined
+from quire.server.bodies.lax_values import Decoded
 from quire.server.context import ServerContext
 from quire.server.fleet.choice import Gives, first_that_gives
-from quire.server.fleet.use import ModelUse
+from quire.server.fleet.use import MODEL_USE, ModelUse
 from quire.server.http.event_stream import PLAIN_FORM, EventStream
 from quire.server.http.problems import (
     OLLAMA_PREFIX,
@@ -27,58 +28,6 @@ from quire.server.http.problems import (
     route_path,
 )
 from quire.server.served_model import ServedModel
-
-Query = TypeVar("Query", bound=msgspec.Struct)
-
-_WHERE = re.compile(r" - at `\$\.(\w{1,100})[^`]{0,100}`$")
-
-
-def read_query(request: Request, kind: type[Query]) -> Query:
-    """The query as `kind`, whose fields are numbers, booleans, texts, or lists of texts.
-
-    Raises HttpError 400 for an unknown parameter, and for a value that does not fit.
-    """
-    fields = {field.name: field for field in msgspec.structs.fields(kind)}
-    values: dict[str, Any] = {}
-    takes_model = Endpoint.of(request).takes_model_in_query
-    for name, value in request.query_params.multi_items():
-        if name == "model" and takes_model:
-            continue
-        if name.endswith("[]") and name[:-2] in fields:
-            name = name[:-2]  # a list as some clients write it
-        if name not in fields:
-            known = " and ".join(fields) or "no parameters"
-            raise _problem(name, f"Unknown query parameter {quoted(name)}: this route has {known}.")
-        if get_origin(fields[name].type) is list:
-            values.setdefault(name, []).append(value)
-        elif name in values:
-            raise _problem(name, f"The query has {name} more than once; give it once.")
-        else:
-            values[name] = value
-    try:
-        return msgspec.convert(values, kind, strict=False)
-    except msgspec.ValidationError as error:
-        found = _WHERE.search(str(error))
-        name = found.group(1) if found else ""
-        works = _what_works(msgspec.json.schema(fields[name].type)) if name in fields else ""
-        raise _problem(name, f"{name}={quoted(values.get(name))} is refused{works}.") from None
-
-
-def _problem(name: str, message: str) -> HttpError:
-    param = f"query.{name[:100]}" if name else None
-    return HttpError(Problem(400, message, param=param, type="Bad Request"))
-
-
-def _what_works(schema: dict[str, Any]) -> str:
-    """The end of a message: the values that a parameter takes."""
-    if schema.get("type") == "array":
-        return _what_works(schema["items"])
-    if "enum" in schema:
-        return f": it is one of {', '.join(sorted(schema['enum']))}"
-    if schema.get("type") == "integer":
-        return f": it is a whole number from {schema['minimum']} to {schema['maximum']}"
-    return {"boolean": ": it is true or false"}.get(str(schema.get("type")), "")
-
 
 Body = TypeVar("Body", bound=msgspec.Struct)
 
@@ -142,7 +91,7 @@ async def accepted(request: Request, decoded: Decoded[Body], gives: Gives | None
         context.ignored_fields.tell(request, decoded.unknown)
     if Endpoint.of(request).uses_model and hasattr(decoded.body, "model"):
         _name_model(request, decoded.body, gives or Endpoint.of(request).gives)
-    use = ModelUse.of(request)
+    use: ModelUse | None = request.scope.get(MODEL_USE)
     if use is not None:
         await use.begin(request, decoded.body)
     await context.resolve(getattr(decoded.body, "model", None))

@@ -17,8 +17,9 @@ import msgspec
 
 from quire.errors import RequestError
 from quire.frontend.inputs.model_checks import prompt_too_long
-from quire.server.bodies.decoder import BodyDecoder, Decoded, decode_lax_value
+from quire.server.bodies.decoder import BodyDecoder
 from quire.server.bodies.json_scan import PIECE_BYTES, JsonField, count_byte, scan_object
+from quire.server.bodies.lax_values import Decoded, decode_lax_value
 from quire.server.generation.request_fields import PROMPT_KINDS, TokenId
 
 Body = TypeVar("Body", bound=msgspec.Struct)

@@ -14,8 +14,8 @@ import msgspec
 from starlette.requests import Request
 
 from quire.errors import RequestError, quoted
-from quire.server.bodies.decoder import decode_form
 from quire.server.bodies.json_http import accepted, check_encoding, context_of
+from quire.server.bodies.lax_values import decode_form
 from quire.server.http.problems import HttpError, Problem, decode_problem
 from quire.units import KiB, MiB
 

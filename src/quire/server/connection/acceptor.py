@@ -199,7 +199,7 @@ class Acceptor:
     def _make_room(self) -> None:
         """Bounds the clients without a slot: closes one that was answered, or has sent nothing, or
         has waited longest for a handshake."""
-        num_open = len(self._silent) + len(self._due_slot) + len(self._refusals)
+        num_open = len(self._silent) + len(self._due_slot) + len(self._refusals.open)
         if num_open >= self._most_without_slot and not self._refusals.close_oldest():
             self._close(self._socket(next(iter(self._silent or self._due_slot))))
 

@@ -11,10 +11,16 @@ from typing import Any, cast
 
 from quire.server.args import ServerArgs
 from quire.server.connection.exchange import Exchange, Pipeline
+from quire.server.connection.peer_watch import PeerWatch
 from quire.server.connection.request_parser import Headers, RequestParser
 from quire.server.connection.sender import ReplyWriter, Sender
-from quire.server.connection.shared_state import TIME_SLICE_S, ConnectionSlot, SharedState
-from quire.server.connection.timers import PeerWatch, Phase, PhaseTimer
+from quire.server.connection.shared_state import (
+    TIME_SLICE_S,
+    ConnectionSlot,
+    Phase,
+    PhaseTimer,
+    SharedState,
+)
 from quire.server.http.problems import HttpError, Problem, all_in_use, headers_too_late
 from quire.units import KiB
 

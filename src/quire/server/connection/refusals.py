@@ -28,15 +28,11 @@ class Refusals:
     def __init__(self, shared: SharedState) -> None:
         self._shared = shared
         self._loop = asyncio.get_running_loop()
-        self._open: dict[int, tuple[socket.socket, float]] = {}
+        self.open: dict[int, tuple[socket.socket, float]] = {}
         """Refused clients by file descriptor, and when to close each; the oldest one is first."""
         self._readable = select.epoll()
         self._loop.add_reader(self._readable.fileno(), self._read)
         self._timer: asyncio.TimerHandle | None = None
-
-    def __len__(self) -> int:
-        """Number of open sockets."""
-        return len(self._open)
 
     def add(self, client: socket.socket, problem: Problem) -> None:
         """Sends an error to a client, and closes the socket later."""
@@ -54,13 +50,13 @@ class Refusals:
             client.close()
             return
         due = self._loop.time() + self._shared.args.linger_timeout
-        self._open[client.fileno()] = client, due
+        self.open[client.fileno()] = client, due
         if self._timer is None:
             self._timer = self._loop.call_later(_CHECK_S, self._close_late)
 
     def close_oldest(self) -> bool:
         """Closes the client that was refused first; False if there is none."""
-        oldest = next(iter(self._open), None)
+        oldest = next(iter(self.open), None)
         if oldest is not None:
             self._close(oldest)
         return oldest is not None
@@ -77,7 +73,7 @@ class Refusals:
     def _read(self) -> None:
         """Drops bytes of clients, and closes those that have read their reply and closed."""
         for descriptor, _event in self._readable.poll(0, _AT_ONCE):
-            client, _due = self._open[descriptor]
+            client, _due = self.open[descriptor]
             try:
                 is_open = bool(client.recv_into(self._shared.read_buffer, 0, socket.MSG_DONTWAIT))
             except OSError as error:
@@ -87,15 +83,15 @@ class Refusals:
 
     def _close_late(self) -> None:
         now = self._loop.time()
-        for descriptor, (_client, due) in list(self._open.items()):
+        for descriptor, (_client, due) in list(self.open.items()):
             if due > now:
                 break
             self._close(descriptor)
         self._timer = None
-        if self._open:
+        if self.open:
             self._timer = self._loop.call_later(_CHECK_S, self._close_late)
 
     def _close(self, descriptor: int) -> None:
-        client, _due = self._open.pop(descriptor)
+        client, _due = self.open.pop(descriptor)
         self._readable.unregister(descriptor)
         client.close()

@@ -8,8 +8,9 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING
 
 from quire.log import get_logger
-from quire.server.connection.timers import LATE_S
-from quire.server.http.problems import OVERLOADED, Problem
+from quire.server.connection.shared_state import LATE_S
+from quire.server.http.error_forms import OVERLOADED
+from quire.server.http.problems import Problem
 from quire.units import KiB
 
 if TYPE_CHECKING:

@@ -1,12 +1,15 @@
-"""State that all connections of a server share: their number, and the time of the event loop."""
+"""State that all connections of a server share: their number, and the time of the event loop;
+and the time that a client has for what comes next."""
 
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections import OrderedDict, deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from enum import Enum
 from itertools import islice
 from typing import TYPE_CHECKING
 
@@ -221,6 +224,97 @@ class ConnectionSlots:
             logger.warning(
                 "all max_connections %d are in use: more are answered 503", self._max_connections
             )
+
+
+LATE_S = 1.0
+"""A limit that has passed for so long before it is looked at begins again with so many seconds: the
+process was stopped meanwhile (SIGSTOP), and what the client has sent or read is not known yet."""
+
+
+class Phase(Enum):
+    """Event that a connection waits for. The value is the option with the time limit, if it has
+    one."""
+
+    HEAD = "header_timeout"
+    """The head of a request."""
+    BODY = "body_timeout"
+    """The rest of a request that the application has begun to answer."""
+    REPLY = "no limit: the application"
+    """The application's reply."""
+    IDLE = "keep_alive_timeout"
+    """Another request, or none."""
+    LINGER = "linger_timeout"
+    """The client to read the last reply."""
+    CLOSED = "no limit: the sender"
+    """The last bytes to be sent."""
+
+
+_WITHOUT_LIMIT = (Phase.REPLY, Phase.CLOSED)
+_BUSY = (Phase.BODY, Phase.REPLY, Phase.CLOSED)
+
+
+class PhaseTimer:
+    """Calls `on_late` if a phase takes longer than its limit. Sets the slot idle or busy.
+
+    A connection changes its phase several times per request. So a timer is not cancelled when the
+    phase changes: if it fires too early it is set again.
+    """
+
+    __slots__ = ("_args", "_due", "_loop", "_on_late", "_slot", "_timer", "phase")
+
+    def __init__(
+        self, args: ServerArgs, slot: ConnectionSlot, on_late: Callable[[Phase], None]
+    ) -> None:
+        """Begins in phase CLOSED, which has no limit."""
+        self._args = args
+        self._slot = slot
+        self._on_late = on_late
+        self._loop = asyncio.get_running_loop()
+        self._due = math.inf
+        """End of the phase's limit, by the loop's clock."""
+        self._timer: asyncio.TimerHandle | None = None
+        self.phase = Phase.CLOSED
+
+    def enter(self, phase: Phase) -> None:
+        """Begins a phase; nothing changes if it is the current one."""
+        if phase is self.phase:
+            return
+        self.phase = phase
+        if phase is not Phase.HEAD:
+            self._slot.had_request = True
+        if phase in _BUSY:
+            self._slot.set_busy()
+        else:
+            self._slot.set_idle()
+        if phase in _WITHOUT_LIMIT:
+            self._due = math.inf
+            return
+        self._due = self._loop.time() + getattr(self._args, phase.value)
+        if self._timer is not None and self._timer.when() > self._due:
+            self._timer.cancel()
+            self._timer = None
+        if self._timer is None:
+            self._timer = self._loop.call_at(self._due, self._check)
+
+    def stop(self) -> None:
+        """The connection is lost: removes the references between timer and connection."""
+        self.phase = Phase.CLOSED
+        self._due = math.inf
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        del self._on_late
+
+    def _check(self) -> None:
+        self._timer = None
+        if self._due < self._loop.time() - LATE_S:
+            self._due = self._loop.time() + LATE_S
+        if self._due > self._loop.time():
+            if self._due < math.inf:
+                self._timer = self._loop.call_at(self._due, self._check)
+            return
+        self._due = math.inf
+        self._on_late(self.phase)
 
 
 @dataclass(frozen=True, slots=True)

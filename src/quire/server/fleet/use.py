@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any, Literal
 from starlette.requests import ClientDisconnect, Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from quire.server.http.error_forms import for_route
 from quire.server.http.event_stream import while_present
-from quire.server.http.problems import for_route, problem_of
+from quire.server.http.problems import problem_of
 from quire.server.served_model import ServedModel
 
 if TYPE_CHECKING:
@@ -21,7 +22,8 @@ if TYPE_CHECKING:
 
 Form = Literal["openai", "messages", "ollama"]
 """The API whose form the reply has."""
-_KEY = "quire.model_use"
+MODEL_USE = "quire.model_use"
+"""Key in a request's scope: its `ModelUse`, if the route needs a loaded model."""
 _COMMENT_S = 5.0
 """Time between two signs of life of a stream whose model is being loaded."""
 _PATIENCE_S = 1.0
@@ -37,16 +39,6 @@ class ModelUse:
         self._model: ServedModel | None = None
         self.is_loading_for_stream = asyncio.Event()
         """Set once a request for a stream waits for its model."""
-
-    @staticmethod
-    def of(request: Request) -> ModelUse | None:
-        """The use that was attached to a request; None: this route needs no loaded model."""
-        found: ModelUse | None = request.scope.get(_KEY)
-        return found
-
-    def attach(self, request: Request) -> None:
-        """Lets `of` find it."""
-        request.scope[_KEY] = self
 
     async def begin(self, request: Request, body: Any) -> None:
         """Waits until the model that a body names is loaded, and keeps it so until `end`. Raises
@@ -88,7 +80,7 @@ async def with_loaded_model(
 ) -> Any:
     """The reply of a handler, whose model stays loaded until the reply was sent."""
     use = ModelUse(context)
-    use.attach(request)
+    request.scope[MODEL_USE] = use
     working = asyncio.ensure_future(handler(request))
     waiting = asyncio.ensure_future(use.is_loading_for_stream.wait())
     try:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from quire.beam_search import BeamSearchParams
-from quire.errors import RequestError, quoted
+from quire.errors import RequestError
 from quire.outputs import RequestOutput
 from quire.params import SamplingParams
 from quire.server.generation.limits import params_in_room, refuse_other_values
@@ -60,16 +60,7 @@ _REFUSED |= {
 
 
 def refuse_with_beams(request: GenerationFields) -> None:
-    """Raises RequestError for fields that do not work with `use_beam_search`, or only with it."""
-    if not request.use_beam_search:
-        if request.length_penalty not in (None, 1.0):
-            raise RequestError(
-                f"length_penalty is for beam search, got {quoted(request.length_penalty)}; leave "
-                "it out, or set use_beam_search to true.",
-                parameter="length_penalty",
-                value=request.length_penalty,
-            )
-        return
+    """Raises RequestError for fields that do not work with `use_beam_search`."""
     if not request.is_chat and request.stream:
         raise RequestError(
             "Streaming is not currently supported with beam search", parameter="stream"
@@ -85,8 +76,6 @@ def refuse_with_beams(request: GenerationFields) -> None:
 
 def fields_without_beams(request: GenerationFields) -> list[str]:
     """The fields of a request with `use_beam_search` that change nothing."""
-    if not request.use_beam_search:
-        return []
     return [
         name for name, neutral in _WITHOUT_EFFECT.items() if getattr(request, name) not in neutral
     ]

@@ -68,13 +68,14 @@ async def begin(
     context, model = context_of(http), head.target.model
     deadline = deadline_of(http, model.args.request_timeout)
     with model.admitting() as engine:
+        has_beams = request.use_beam_search is True
         refuse_unsupported(request)
-        refuse_with_beams(request)
         ignored = fields_without_effect(request, model.config)
-        ignored += fields_without_beams(request)
+        if has_beams:
+            refuse_with_beams(request)
+            ignored += fields_without_beams(request)
         if ignored:
             context.ignored_fields.tell(http, ignored)
-        has_beams = request.use_beam_search is True
         make_params = beam_sampling_params if has_beams else sampling_params
         params = await model.pool.run(lists_work(request), make_params, model, request)
         engine.requests.check_admission(1)

@@ -252,6 +252,13 @@ def refuse_unsupported(request: GenerationFields) -> None:
         raise RequestError(
             "Stream options can only be defined when `stream=True`.", parameter="stream_options"
         )
+    if not request.use_beam_search and request.length_penalty not in (None, 1.0):
+        raise RequestError(
+            f"length_penalty is for beam search, got {quoted(request.length_penalty)}; leave it "
+            "out, or set use_beam_search to true.",
+            parameter="length_penalty",
+            value=request.length_penalty,
+        )
 
 
 def _check_best_of(request: GenerationFields) -> None:

@@ -1,4 +1,5 @@
-"""API keys: reads them, and checks every request.
+"""Who may use the server: holders of API keys or, where none is needed, all but web pages of other
+sites.
 
 A key comes as `Authorization: Bearer KEY`, or as `x-api-key: KEY` from Anthropic's clients. With
 both, one that is valid is enough.
@@ -9,19 +10,24 @@ short list need no key.
 With several keys, each has its own K/V: a caller who could hit cached blocks of another tenant
 would learn the other's prompts from the time of a reply. What tenants share, such as adapters and
 counters, is changed and read with the operator's key alone.
+
+Two headers show a web page. `Origin` names the site of the page in requests that may change
+something. `Host` is the name in the URL. With DNS rebinding an attacker lets a name of their own
+point to this server, so that the browser takes the page and this server for one site; only `Host`
+shows it.
 """
 
 from __future__ import annotations
 
 import hashlib
 import hmac
-import os
-from pathlib import Path
+import ipaddress
+import socket
+from collections.abc import Iterable
+from urllib.parse import urlsplit
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from quire.errors import ConfigError, quoted
-from quire.server.args import ServerArgs
 from quire.server.http.event_stream import send_problem
 from quire.server.http.problems import HttpError, Problem, route_path
 
@@ -33,58 +39,6 @@ TENANT_SALT = "quire_tenant_salt"
 _SALT_OF = b"quire K/V of one API key"
 _OWNER = "quire.owner"
 _OPERATOR = "quire.is_operator"
-_ENVIRONMENT = ("QUIRE_API_KEY", "VLLM_API_KEY")
-_OPERATOR_ENVIRONMENT = "QUIRE_OPERATOR_API_KEY"
-_MAX_KEY_FILE_BYTES = 1 << 20
-
-
-def load_api_keys(args: ServerArgs) -> tuple[str, ...]:
-    """All keys from arguments, file and environment, those of the operator first. Raises
-    ConfigError if a key is unusable, or if the server would be open to the network without any."""
-    keys = [*_given_operator_keys(args), *args.api_key]
-    if args.api_key_file is not None:
-        keys += _keys_of_file(Path(args.api_key_file))
-    keys += [value for name in _ENVIRONMENT if (value := os.environ.get(name))]
-    if any(not key.isascii() or not key.isprintable() or key != key.strip() or not key
-           for key in keys):  # fmt: skip
-        raise ConfigError(
-            "an API key is empty, or has blanks around it or characters that are not printable "
-            "ASCII; a key like one from `openssl rand -hex 32` works"
-        )
-    if not keys and not args.is_loopback and not args.allow_no_api_key:
-        raise ConfigError(
-            f"host {args.host} can be reached from other machines, and no API key is set; "
-            "give --api-key, or --allow-no-api-key if that is what you want, "
-            "or listen on 127.0.0.1"
-        )
-    return tuple(dict.fromkeys(keys))
-
-
-def operator_keys(args: ServerArgs, keys: tuple[str, ...]) -> frozenset[str]:
-    """The keys that may change and read what tenants share: the given ones, or the first."""
-    return frozenset(_given_operator_keys(args) or keys[:1])
-
-
-def _given_operator_keys(args: ServerArgs) -> tuple[str, ...]:
-    value = os.environ.get(_OPERATOR_ENVIRONMENT)
-    return (*args.operator_api_key, *([value] if value else ()))
-
-
-def _keys_of_file(path: Path) -> list[str]:
-    try:
-        with path.open("rb") as file:
-            data = file.read(_MAX_KEY_FILE_BYTES + 1)  # a device has no size to look at
-        lines = data.decode("utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else error
-        raise ConfigError(f"api_key_file {quoted(str(path))} cannot be read: {reason}") from None
-    if len(data) > _MAX_KEY_FILE_BYTES:
-        raise ConfigError(f"api_key_file {path} is larger than 1 MiB; is it the right file?")
-    keys = [line.strip() for line in lines]
-    keys = [key for key in keys if key and not key.startswith("#")]
-    if not keys:
-        raise ConfigError(f"api_key_file {path} holds no key; write one per line")
-    return keys
 
 
 class AuthMiddleware:
@@ -187,3 +141,85 @@ def _keys_of_request(scope: Scope) -> list[bytes]:
 
 def _digest(key: bytes) -> bytes:
     return hashlib.sha256(key).digest()
+
+
+# --- web pages
+
+_ALL = "*"
+
+
+class WebPageGuard:
+    """Refuses requests whose `Host` may be a name of somebody else, or whose `Origin` is another
+    site: web pages of other sites cannot use a server without keys through a browser.
+
+    Clients other than browsers send no `Origin`, and the `Host` of the URL that they were given.
+    """
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        allowed_hosts: Iterable[str],
+        allowed_origins: Iterable[str],
+        takes_short_names: bool,
+    ) -> None:
+        """`takes_short_names`: names without a dot are accepted, such as those of other containers.
+        No site of the internet has one, but a machine of the local network may choose one."""
+        self._app = app
+        self._takes_short_names = takes_short_names
+        own = socket.gethostname().partition(".")[0]
+        names = ("localhost", own, f"{own}.local", socket.gethostname(), *allowed_hosts)
+        self._allowed_hosts = frozenset(name.lower().rstrip(".") for name in names)
+        self._allowed_origins = frozenset(allowed_origins)
+        self._takes_all_hosts = _ALL in self._allowed_hosts | self._allowed_origins
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        problem = self._problem(scope) if scope["type"] == "http" else None
+        if problem is None:
+            await self._app(scope, receive, send)
+        else:
+            await send_problem(scope, send, problem)
+
+    def _problem(self, scope: Scope) -> Problem | None:
+        headers = [(name, value.decode("latin-1")) for name, value in scope["headers"]]
+        host = next((value for name, value in headers if name == b"host"), "")
+        if host and not self._takes_all_hosts and not self._is_ours(_hostname(f"//{host}")):
+            return Problem(
+                403,
+                f"This server does not go by the name {host[:100]!r}; "
+                "add it with --allowed-hosts, or set an API key.",
+            )
+        origins = [value for name, value in headers if name == b"origin"]
+        foreign = next((one for one in origins if self._is_foreign(one, host)), None)
+        if foreign is None:
+            return None
+        return Problem(
+            403,
+            f"Requests from the web page {foreign[:100]!r} are refused; allow it with "
+            "--allowed-origins, or set an API key.",
+        )
+
+    def _is_foreign(self, origin: str, host: str) -> bool:
+        """Whether a page of this origin is of another site than `host`, and not allowed."""
+        if not origin or origin in self._allowed_origins or _ALL in self._allowed_origins:
+            return False
+        return not host or origin.partition("://")[2].lower() != host.lower()
+
+    def _is_ours(self, name: str | None) -> bool:
+        """Whether only the operator can let this name point to this server."""
+        if name is None:
+            return False
+        name = name.rstrip(".")
+        if name in self._allowed_hosts or (self._takes_short_names and "." not in name):
+            return True
+        try:
+            ipaddress.ip_address(name)
+        except ValueError:
+            return False
+        return True
+
+
+def _hostname(url: str) -> str | None:
+    try:
+        return urlsplit(url).hostname
+    except ValueError:
+        return None

@@ -11,7 +11,8 @@ from typing import Any, TypeVar
 from starlette.requests import ClientDisconnect, Request
 from starlette.types import Receive, Scope, Send
 
-from quire.server.http.problems import HttpError, Problem, for_route, problem_of
+from quire.server.http.error_forms import for_route
+from quire.server.http.problems import HttpError, Problem, problem_of
 
 DONE = b"data: [DONE]\n\n"
 _HEADERS = [(b"cache-control", b"no-cache"), (b"x-accel-buffering", b"no")]

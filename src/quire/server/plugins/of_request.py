@@ -62,9 +62,6 @@ def plugins_of(
     model: ServedModel, format: ReplyFormat, request: ChatRequest, tools: ToolUse
 ) -> RequestPlugins | None:
     """None where no plug-in reads any of it. `format`: as it was found for the model."""
-    args = model.args
-    if not args.tool_parser_plugin and not args.reasoning_parser_plugin:
-        return None
     from quire.parsers.tool_formats.json.generic import GenericCalls
     from quire.server.plugins.formats import PluginCalls, PluginTags
     from quire.server.plugins.requests import ChatCompletionRequest

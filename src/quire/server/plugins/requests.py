@@ -205,7 +205,8 @@ class _Generation(_Body):
 
     def _check(self) -> None:
         refuse_unsupported(self._body)
-        refuse_with_beams(self._body)
+        if self._body.use_beam_search:
+            refuse_with_beams(self._body)
         params_of(self._of_one(), {}, None)
 
     def _of_one(self) -> Any:

@@ -12,8 +12,13 @@ from quire.server import ServerArgs
 from quire.server.connection.exchange import Pipeline
 from quire.server.connection.request_parser import FramingBudget, RequestHead, RequestParser
 from quire.server.connection.sender import ReplyWriter
-from quire.server.connection.shared_state import ConnectionSlot, ConnectionSlots, WorkScheduler
-from quire.server.connection.timers import Phase, PhaseTimer
+from quire.server.connection.shared_state import (
+    ConnectionSlot,
+    ConnectionSlots,
+    Phase,
+    PhaseTimer,
+    WorkScheduler,
+)
 from quire.server.http.problems import HttpError, Problem
 
 from .conftest import run

@@ -79,7 +79,8 @@ class ReplyPlan:
             found = replace(found, tools=GenericCalls())
         if found.reasoning is not None and request.reasoning_format == "none":
             found = replace(found, reasoning=replace(found.reasoning, is_content=True))
-        plugins = plugins_of(model, found, request, tools)
+        has_plugins = model.args.tool_parser_plugin or model.args.reasoning_parser_plugin
+        plugins = plugins_of(model, found, request, tools) if has_plugins else None
         if plugins is not None:
             found = plugins.format
         tags, is_continued = found.reasoning, request.continue_final_message is True

@@ -103,7 +103,6 @@ class ChatWriter(ReplyWriter[ChatRequest, ChatChunk]):
         return ChatChoice(
             index=index,
             message=reply_message(self._role, parsed, self._reply.plan),
-            logprobs=self._logprobs.chat(one),
             **self._end_of(one),
         )
 
@@ -112,7 +111,10 @@ class ChatWriter(ReplyWriter[ChatRequest, ChatChunk]):
         return added(self._reply.reasoning_tokens(index) for index in range(self._n))
 
     def _end_of(self, one: CompletionOutput) -> dict[str, Any]:
-        return {**super()._end_of(one), "finish_reason": self._reply.finish_reason(one)}
+        fields = super()._end_of(one)
+        fields["finish_reason"] = self._reply.finish_reason(one)
+        fields["logprobs"] = None if one.logprobs is None else self._logprobs.chat(one)
+        return fields
 
     def _first_chunk(self, index: int) -> bytes:
         """The first chunk of a choice: the role, and the fields that are sent once."""
@@ -139,9 +141,7 @@ class ChatWriter(ReplyWriter[ChatRequest, ChatChunk]):
             if not has_more and not self._reply.plan.is_plain:
                 return b""
             delta = Delta(content="" if self._reply.plan.is_plain else None)
-        choice = ChatChunkChoice(
-            index=one.index, delta=delta, logprobs=self._logprobs.chat(one), **self._end_of(one)
-        )
+        choice = ChatChunkChoice(index=one.index, delta=delta, **self._end_of(one))
         return self._chunks.chunk(0, choice)
 
 

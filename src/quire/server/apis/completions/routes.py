@@ -51,7 +51,6 @@ class CompletionWriter(ReplyWriter[CompletionRequest, CompletionChunk]):
         super().__init__(
             request, head, prompts, tokenizer, num_top=num_top, chunk_kind=CompletionChunk
         )
-        self._tokenizer = tokenizer
         self._is_echo_alone = is_echo_alone(request)
         """The one token that is generated is not shown."""
         self.repeats_prompt = request.echo is True or self._wants_ids
@@ -105,9 +104,10 @@ class CompletionWriter(ReplyWriter[CompletionRequest, CompletionChunk]):
         if is_first and self._request.echo:
             text = self._echo(prompt_index) + text
             echoed = self._echoed_lists.get(prompt_index)
+        logprobs = None
         if self._is_echo_alone:
             logprobs = None if echoed is None else echoed.as_field()
-        else:
+        elif echoed is not None or one.logprobs is not None:
             logprobs = self._logprobs.completion(index, one, echoed)
         return CompletionChoice(index=index, text=text, logprobs=logprobs, **self._end_of(one))
 

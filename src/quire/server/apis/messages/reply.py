@@ -7,7 +7,7 @@ from typing import Literal
 import msgspec
 
 from quire.server.generation.request_fields import Count
-from quire.server.http.problems import MessagesErrorResponse
+from quire.server.http.error_forms import MessagesErrorResponse
 
 StopReason = Literal[
     "end_turn", "max_tokens", "stop_sequence", "tool_use", "refusal",

@@ -39,8 +39,9 @@ from quire.server.apis.messages.reply import (
     ToolUseBlock,
 )
 from quire.server.generation.replies.portions import ReplyHead, Update, Writer
+from quire.server.http.error_forms import messages_problem
 from quire.server.http.event_stream import StreamForm
-from quire.server.http.problems import HttpError, Problem, messages_problem
+from quire.server.http.problems import HttpError, Problem
 from quire.tokenizer import Tokenizer
 
 if TYPE_CHECKING:

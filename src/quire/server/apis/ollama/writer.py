@@ -20,8 +20,8 @@ from quire.server.apis.ollama.schema import (
     ReplyMessage,
 )
 from quire.server.generation.replies.portions import ReplyHead, StepWriter, check_end
+from quire.server.http.error_forms import ollama_problem
 from quire.server.http.event_stream import StreamForm
-from quire.server.http.problems import ollama_problem
 from quire.tokenizer import Tokenizer
 
 if TYPE_CHECKING:

@@ -30,7 +30,6 @@ from quire.server.bodies.json_http import (
     queried_model,
 )
 from quire.server.bodies.json_pieces import ITEMS_AT_ONCE, JsonList, encoded
-from quire.server.generation.beams import refuse_with_beams
 from quire.server.generation.limits import params_in_room, refuse_unsupported
 from quire.server.generation.prompts import PreparedPrompt, encode
 from quire.server.generation.replies.portions import ReplyHead
@@ -192,7 +191,6 @@ def _refuse_beams(request: GenerationFields) -> None:
         raise RequestError(
             "Beam search is not supported by the render endpoint", parameter="use_beam_search"
         )
-    refuse_with_beams(request)
 
 
 def _rendered(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import msgspec
@@ -231,8 +232,14 @@ class ReplyWriter(Writer, Generic[Asked, Chunk]):
         self._prompts = prompts
         self._n = request.n or 1
         self._wants_ids = request.return_token_ids is True
-        self._logprobs = LogprobsWriter(tokenizer, num_top, head.tokens_as_ids)
+        self._tokenizer = tokenizer
+        self._num_top = num_top
         self._chunks: ChunkWriter[Chunk] = ChunkWriter(chunk_kind, head)
+
+    @cached_property
+    def _logprobs(self) -> LogprobsWriter:
+        """Made for replies that have log-probabilities."""
+        return LogprobsWriter(self._tokenizer, self._num_top, self._head.tokens_as_ids)
 
     def last(self) -> bytes:
         """The last chunk, with usage and timings; empty if the request does not ask for it."""
