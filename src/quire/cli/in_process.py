@@ -22,7 +22,7 @@ from quire.images.sources import ImageSources
 from quire.planning.plan import build_engine_config
 from quire.server.app import build_app
 from quire.server.args import ServerArgs
-from quire.server.bodies.multipart import form_of
+from quire.server.bodies.forms import form_of
 from quire.server.context import ServerContext
 
 TRANSCRIPTIONS = "/v1/audio/transcriptions"

@@ -13,9 +13,8 @@ from starlette.responses import Response
 
 from quire.log import get_logger
 from quire.server.apis.endpoint import Endpoint
+from quire.server.bodies.forms import read_form, read_query
 from quire.server.bodies.json_http import is_json, json_response, read_body
-from quire.server.bodies.multipart import read_form
-from quire.server.bodies.query import read_query
 from quire.server.http.auth import check_operator
 from quire.server.http.error_forms import for_route
 from quire.server.http.event_stream import while_present

@@ -91,8 +91,6 @@ class WorkPool:
     def __init__(
         self, max_large: int = 1, max_large_waiting: int = 16, inline_size: int = INLINE_SIZE
     ) -> None:
-        self.max_large_seen = 0
-        """The most functions of large work that ever ran at once; for tests."""
         self._inline_size = inline_size
         self._apart: WeakSet[WorkPool] = WeakSet()
         self._max_large = max_large
@@ -104,7 +102,6 @@ class WorkPool:
         self._turns = TurnQueue(_TURNS_AT_ONCE)
         self._lock = threading.Lock()
         self._num_large = 0
-        self._num_large_running = 0
         self._is_closed = False
         self._release_at = 0.0
         """Time of the next release, by the loop's clock; in the future: the timer is set."""
@@ -200,19 +197,9 @@ class WorkPool:
                     f"(max_large_requests_waiting {self._max_waiting}). Try again later."
                 )
             self._num_large += 1
-        future = self._large_threads.submit(self._large, work)
+        future = self._large_threads.submit(work)
         future.add_done_callback(self._on_large_done)
         return future
-
-    def _large(self, work: Callable[[], T]) -> T:
-        with self._lock:
-            self._num_large_running += 1
-            self.max_large_seen = max(self.max_large_seen, self._num_large_running)
-        try:
-            return work()
-        finally:
-            with self._lock:
-                self._num_large_running -= 1
 
     def _on_large_done(self, _: Future[Any]) -> None:
         with self._lock:

@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from quire.errors import RequestError
-from quire.server.bodies.multipart import Part, parts_of
+from quire.server.bodies.forms import Part, parts_of
 
 from .conftest import Harness, MakeHarness
 

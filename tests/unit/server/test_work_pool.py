@@ -89,15 +89,20 @@ def test_a_tokenizer_that_may_be_slow_has_threads_of_its_own(
 def test_large_work_waits_and_too_much_of_it_is_refused() -> None:
     async def main() -> None:
         pool = WorkPool(max_large=2, max_large_waiting=3)
-        gate = threading.Event()
-        running = [asyncio.ensure_future(pool.run(LARGE_SIZE + 1, gate.wait)) for _ in range(5)]
+        gate, begun = threading.Event(), list[int]()
+
+        def work() -> bool:
+            begun.append(1)
+            return gate.wait()
+
+        running = [asyncio.ensure_future(pool.run(LARGE_SIZE + 1, work)) for _ in range(5)]
         await asyncio.sleep(0.05)
         with pytest.raises(CapacityError, match="max_large_requests_waiting 3"):
             await pool.run(LARGE_SIZE + 1, gate.wait)
         assert (await pool.run(LARGE_SIZE, thread_name)).startswith("quire-work")  # not delayed
+        assert len(begun) == 2
         gate.set()
         assert await asyncio.gather(*running) == [True] * 5
-        assert pool.max_large_seen == 2
         assert await pool.run(LARGE_SIZE + 1, gate.wait)  # there is room again
         pool.close()
 

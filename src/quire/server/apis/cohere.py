@@ -122,7 +122,7 @@ async def embed(http: Request, request: CohereEmbedRequest) -> Response | None:
     usage = usage_of(results)
     return await job.answer(
         results,
-        lambda: CohereEmbedReply(
+        lambda _: CohereEmbedReply(
             id=job.id,
             embeddings={kind: [_as(kind, one) for one in vectors] for kind in kinds},
             texts=texts,

@@ -179,9 +179,7 @@ async def _answer(
         special = request.add_special_tokens is True
         tokenization = replace(tokenization, add_special_tokens=special)
     results = await job.run(field, inputs, params, tokenization)
-    if results is None:
-        return Response()
-    return await job.answer(results, partial(reply, results))
+    return await job.answer(results, reply)
 
 
 def _chat(request: InputFields) -> TokenizeRequest:

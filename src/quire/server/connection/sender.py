@@ -99,10 +99,7 @@ class ReplyWriter:
 
     def problem(self, problem: Problem, headers: Headers) -> bytes:
         """A complete error reply; the connection closes after it."""
-        body = problem.body()
-        own = [(name.lower().encode(), value.encode()) for name, value in problem.headers.items()]
-        own.append((b"content-type", b"application/json"))
-        own.append((b"content-length", str(len(body)).encode()))
+        own, body = problem.reply()
         return self.head(problem.status, [*headers, *own], False) + self.body(body, True)
 
     def early_byte(self) -> bytes:

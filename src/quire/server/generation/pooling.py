@@ -268,11 +268,15 @@ class PoolingJob:
             generation.close()
         return found  # type: ignore[no-any-return]
 
-    async def answer(self, results: Sequence[Result], make: Callable[[], Any]) -> Response:
+    async def answer(
+        self, results: list[Result] | None, make: Callable[[list[Result]], Any]
+    ) -> Response:
         """A reply of the value, or the whole reply, that `make` makes of the results: on a thread
-        if they hold many numbers."""
+        if they hold many numbers. It is empty if the client has gone."""
+        if results is None:
+            return Response()
         size = sum(one.outputs.data.size for one in results)
-        return await self.model.pool.run(size, _response, make)
+        return await self.model.pool.run(size, _response, make, results)
 
     def _inputs(
         self,
@@ -317,8 +321,8 @@ class PoolingJob:
         return params.dimensions or pooling.vector_width
 
 
-def _response(make: Callable[[], Any]) -> Response:
-    made = make()
+def _response(make: Callable[[list[Result]], Any], results: list[Result]) -> Response:
+    made = make(results)
     return made if isinstance(made, Response) else pieced_response(encoded(made))
 
 

@@ -12,7 +12,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.types import Receive, Scope, Send
 
 from quire.server.http.error_forms import for_route
-from quire.server.http.problems import HttpError, Problem, problem_of
+from quire.server.http.problems import Problem, problem_of
 
 DONE = b"data: [DONE]\n\n"
 _HEADERS = [(b"cache-control", b"no-cache"), (b"x-accel-buffering", b"no")]
@@ -69,18 +69,12 @@ class EventStream:
         self._keep_alive_s = keep_alive_s
 
     async def __call__(self, _: Scope, receive: Receive, send: Send) -> None:
-        watcher = asyncio.get_running_loop().create_task(self._close_when_gone(receive))
         headers = [(b"content-type", self._form.media.encode()), *_HEADERS]
-        try:
+        async with _watching(receive, self._close):
             await send({"type": "http.response.start", "status": 200, "headers": headers})
             async for data in self._guarded_parts():
                 await send({"type": "http.response.body", "body": data, "more_body": True})
             await send({"type": "http.response.body", "body": self._form.end, "more_body": False})
-        finally:
-            self._close()
-            watcher.cancel()
-            with suppress(asyncio.CancelledError):
-                await watcher
 
     async def _guarded_parts(self) -> AsyncIterator[bytes]:
         """The parts; an exception becomes the last one."""
@@ -109,12 +103,6 @@ class EventStream:
         finally:
             pending.cancel()
 
-    async def _close_when_gone(self, receive: Receive) -> None:
-        with suppress(HttpError):  # the client sent an unexpected body that is too large
-            while (await receive())["type"] != "http.disconnect":
-                pass
-        self._close()
-
 
 T = TypeVar("T")
 
@@ -128,7 +116,7 @@ async def while_present(request: Request, work: Coroutine[Any, Any, T]) -> T:
     loop = asyncio.get_running_loop()
     working = loop.create_task(work)
     try:
-        async with _watching(request) as watching:
+        async with _watching(request.receive) as watching:
             await asyncio.wait({working, watching}, return_when=asyncio.FIRST_COMPLETED)
             if not working.done():
                 raise ClientDisconnect
@@ -147,40 +135,38 @@ async def until_gone(
 ) -> T | None:
     """The result of `work`, which ends once `close` is called: at the latest when the client
     disconnects. Returns None in that case."""
-    async with _watching(request) as watching:
-        watching.add_done_callback(lambda _: close())
-        try:
-            result = await work
-            return None if watching.done() else result
-        finally:
-            close()
+    async with _watching(request.receive, close) as watching:
+        result = await work
+        return None if watching.done() else result
 
 
 @asynccontextmanager
-async def _watching(request: Request) -> AsyncIterator[asyncio.Task[None]]:
-    """A task that ends when the client disconnects."""
-    task = asyncio.get_running_loop().create_task(_disconnected(request))
+async def _watching(
+    receive: Receive, close: Callable[[], None] | None = None
+) -> AsyncIterator[asyncio.Task[None]]:
+    """A task that ends when the client disconnects, or sends more than it may. `close` is called
+    then, and at the end."""
+    task = asyncio.get_running_loop().create_task(_disconnected(receive))
+    if close is not None:
+        task.add_done_callback(lambda _: close())
     try:
         yield task
     finally:
+        if close is not None:
+            close()
         task.cancel()
         with suppress(asyncio.CancelledError, Exception):
             await task
 
 
-async def _disconnected(request: Request) -> None:
-    while (await request.receive())["type"] != "http.disconnect":
+async def _disconnected(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
         pass
 
 
 async def send_problem(scope: Scope, send: Send, problem: Problem) -> None:
     """Answers with an error body, in the form of the request's route."""
     problem = for_route(scope, problem)
-    body = problem.body()
-    headers = [
-        (b"content-type", b"application/json"),
-        (b"content-length", str(len(body)).encode()),
-        *((name.lower().encode(), value.encode()) for name, value in problem.headers.items()),
-    ]
+    headers, body = problem.reply()
     await send({"type": "http.response.start", "status": problem.status, "headers": headers})
     await send({"type": "http.response.body", "body": body})

@@ -45,7 +45,7 @@ class BodyMiddleware:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        if self._claimed_length(scope) > self._max_body_bytes:
+        if _content_length(scope["headers"]) > self._max_body_bytes:
             await send_problem(scope, send, self._too_large())
             return
         num_bytes = num_pending = 0
@@ -71,12 +71,6 @@ class BodyMiddleware:
             await self._app(scope, bounded_receive, send)
         finally:
             self._num_pending_bytes -= num_pending
-
-    def _claimed_length(self, scope: Scope) -> int:
-        for name, value in scope["headers"]:
-            if name == b"content-length" and value.isdigit():
-                return int(value[:20])
-        return 0
 
     def _too_large(self) -> Problem:
         return Problem(
@@ -269,4 +263,4 @@ def _names(scope: Scope) -> tuple[bytes, ...]:
 
 def _content_length(headers: Iterable[tuple[bytes, bytes]]) -> int:
     value = next((value for name, value in headers if name == b"content-length"), b"0")
-    return int(value) if value.isdigit() and len(value) < 20 else 0
+    return int(value[:19]) if value.isdigit() else 0

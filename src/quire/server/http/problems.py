@@ -79,6 +79,14 @@ class Problem:
         info = ErrorInfo(message=message, type=kind, param=self.param, code=self.status)
         return msgspec.json.encode(ErrorResponse(error=info))
 
+    def reply(self) -> tuple[list[tuple[bytes, bytes]], bytes]:
+        """The headers and the body."""
+        body = self.body()
+        own = [(name.lower().encode(), value.encode()) for name, value in self.headers.items()]
+        own.append((b"content-type", b"application/json"))
+        own.append((b"content-length", b"%d" % len(body)))
+        return own, body
+
 
 class HttpError(Exception):
     """Raised by routes to answer with a Problem."""

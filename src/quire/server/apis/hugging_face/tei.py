@@ -127,20 +127,20 @@ ROUTES = Routes("pooling", takes_any_name=True)
 
 
 @ROUTES.on("POST", "/embed", gives="embed", response=list[list[float]])
-async def embed(http: Request, request: TeiEmbedRequest) -> Response | None:
+async def embed(http: Request, request: TeiEmbedRequest) -> Response:
     """A list with the vector of each text."""
     return await _embed(http, request, "embed")
 
 
 @ROUTES.on("POST", "/embed_all", gives="token_embed", response=list[list[list[float]]])
-async def embed_all(http: Request, request: TeiEmbedAllRequest) -> Response | None:
+async def embed_all(http: Request, request: TeiEmbedAllRequest) -> Response:
     """A list with the vectors of the tokens of each text."""
     return await _embed(http, request, "token_embed")
 
 
 async def _embed(
     http: Request, request: TeiEmbedRequest | TeiEmbedAllRequest, task: PoolingTask
-) -> Response | None:
+) -> Response:
     fields = PoolingFields(model=request.model, use_activation=request.normalize)
     job = PoolingJob.of(http, fields, "embd", TEI_NAMES)
     job.require(task)
@@ -150,13 +150,11 @@ async def _embed(
     params = fields.params(task)
     params.dimensions, params.prompt_name = request.dimensions, request.prompt_name
     results = await _results(job, request, params)
-    if results is None:
-        return None
-    return await job.answer(results, lambda: [listed(one.outputs.data) for one in results])
+    return await job.answer(results, lambda found: [listed(one.outputs.data) for one in found])
 
 
 @ROUTES.on("POST", "/embed_sparse", gives="sparse", response=list[list[SparseValue]])
-async def embed_sparse(http: Request, request: TeiRequest) -> Response | None:
+async def embed_sparse(http: Request, request: TeiRequest) -> Response:
     """The sparse vector of each text: the largest weight of each of its tokens, by token id."""
     fields = PoolingFields(model=request.model)
     job = PoolingJob.of(http, fields, "embd", TEI_NAMES)
@@ -166,10 +164,10 @@ async def embed_sparse(http: Request, request: TeiRequest) -> Response | None:
     params = fields.params("token_classify")
     params.prompt_name = request.prompt_name
     results = await _results(job, request, params)
-    if results is None:
-        return None
     special = special_ids(job.model.tokenizer())
-    return await job.answer(results, lambda: [_sparse(one, special, pooling) for one in results])
+    return await job.answer(
+        results, lambda found: [_sparse(one, special, pooling) for one in found]
+    )
 
 
 @ROUTES.on("POST", "/predict", gives="classify")

@@ -36,7 +36,7 @@ ROUTES = Routes("pooling", takes_any_name=True)
 
 
 @ROUTES.on("POST", "/embedding", "/embeddings", gives="embed", response=list[LlamaEmbedding])
-async def embedding(http: Request, asked: LlamaEmbeddingRequest) -> Response | None:
+async def embedding(http: Request, asked: LlamaEmbeddingRequest) -> Response:
     """A list with the vectors of each text, in llama-server's form."""
     if (asked.content is None) == (asked.input is None):
         raise RequestError("give content or input, one of the two", parameter="content")
@@ -52,12 +52,10 @@ async def embedding(http: Request, asked: LlamaEmbeddingRequest) -> Response | N
     job.require("embed", "token_embed")
     tokenization = fields.tokenization(job.model)
     results = await job.run(name, inputs, fields.params(), tokenization)
-    if results is None:
-        return None
     return await job.answer(
         results,
-        lambda: [
+        lambda found: [
             LlamaEmbedding(index=index, embedding=listed(np.atleast_2d(one.outputs.data)))
-            for index, one in enumerate(results)
+            for index, one in enumerate(found)
         ],
     )

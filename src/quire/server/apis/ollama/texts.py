@@ -185,7 +185,7 @@ class OllamaEmbedReply(msgspec.Struct, kw_only=True):
 @ROUTES.on(
     "POST", "/api/embed", gives="embed", request=OllamaEmbedRequest, response=OllamaEmbedReply
 )
-async def embed(http: Request) -> Response | None:
+async def embed(http: Request) -> Response:
     """A vector for each text."""
     began_at = time.monotonic()
     request = await read_body(http, OllamaEmbedRequest)
@@ -194,15 +194,13 @@ async def embed(http: Request) -> Response | None:
     job, results = await _vectors(
         http, request, "input", inputs, truncates=truncates, dimensions=request.dimensions
     )
-    if results is None:
-        return None
     return await job.answer(
         results,
-        lambda: OllamaEmbedReply(
+        lambda found: OllamaEmbedReply(
             model=job.name,
-            embeddings=[listed(one.outputs.data) for one in results],
+            embeddings=[listed(one.outputs.data) for one in found],
             total_duration=int((time.monotonic() - began_at) * _NS),
-            prompt_eval_count=usage_of(results).prompt_tokens,
+            prompt_eval_count=usage_of(found).prompt_tokens,
         ),
     )
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import msgspec
@@ -199,35 +199,29 @@ async def written(
     sizes = _UpdateSizes(writer.repeats_prompt)
     async for batch in generation.outputs():
         is_first = True
-        for portion in _portions(batch, sizes, pool):
+        for size, updates in _portions(batch, sizes, pool):
             if not is_first:
                 await pool.turn()
             is_first = False
-            yield await pool.run(portion.size, writer.events, portion.updates)
-
-
-@dataclass(slots=True)
-class _Portion:
-    updates: list[Update] = field(default_factory=list)
-    size: int = 0
+            yield await pool.run(size, writer.events, updates)
 
 
 def _portions(
     batch: Iterable[tuple[int, RequestOutput]], sizes: _UpdateSizes, pool: WorkPool
-) -> Iterator[_Portion]:
-    """Portions of small work; a single large update is a portion of its own."""
-    portion = _Portion()
+) -> Iterator[tuple[int, list[Update]]]:
+    """Portions of small work, with their sizes; a single large update is one of its own."""
+    updates, total = list[Update](), 0
     for prompt_index, output in batch:
         for completion in output.outputs:
             update = Update(prompt_index, output, completion)
             size = sizes.of(update)
-            if portion.updates and not pool.is_small(portion.size + size):
-                yield portion
-                portion = _Portion()
-            portion.updates.append(update)
-            portion.size += size
-    if portion.updates:
-        yield portion
+            if updates and not pool.is_small(total + size):
+                yield total, updates
+                updates, total = [], 0
+            updates.append(update)
+            total += size
+    if updates:
+        yield total, updates
 
 
 class _UpdateSizes:
