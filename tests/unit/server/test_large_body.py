@@ -13,7 +13,7 @@ from quire.server.apis.chat.schema import ChatRequest
 from quire.server.apis.completions.schema import CompletionRequest
 from quire.server.apis.text.schema import DetokenizeRequest, TokenizeRequest
 from quire.server.bodies import large as large_body
-from quire.server.bodies.decoder import BodyDecoder
+from quire.server.bodies.json_http import BodyDecoder
 from quire.server.bodies.large import BodyLimits, decode_large
 
 LIMITS = BodyLimits(max_json_values=1000, max_field_bytes=5000, max_prompts=8, max_model_len=100)
@@ -22,7 +22,7 @@ MESSAGE = {"role": "user", "content": 'say "hi", {you}: [now]'}
 
 def decoded(body: dict[str, Any] | bytes, kind: Any) -> Any:
     data = body if isinstance(body, bytes) else json.dumps(body).encode()
-    return decode_large(data, BodyDecoder(kind), LIMITS).body
+    return decode_large(data, kind, BodyDecoder(kind).decode, LIMITS).body
 
 
 @pytest.mark.parametrize(
@@ -103,7 +103,12 @@ def test_what_is_no_object_is_no_body(data: bytes) -> None:
 
 def test_fields_that_no_type_has_are_found() -> None:
     body = {"prompt": "a", "metadata": [[]] * 2000, "nothing": None, "stream_options": {"x": 1}}
-    found = decode_large(json.dumps(body).encode(), BodyDecoder(CompletionRequest), LIMITS)
+    found = decode_large(
+        json.dumps(body).encode(),
+        CompletionRequest,
+        BodyDecoder(CompletionRequest).decode,
+        LIMITS,
+    )
     assert list(found.unknown) == ["stream_options.x", "metadata"]
 
 
@@ -122,13 +127,13 @@ class Spy(BodyDecoder[TokenizeRequest]):
 def test_a_body_of_known_fields_is_not_copied() -> None:
     """A copy of 14 MB holds the GIL for some milliseconds, each time."""
     spy, data = Spy(), json.dumps({"prompt": "x" * 9000, "add_special_tokens": False}).encode()
-    assert decode_large(data, spy, LIMITS).body.prompt == "x" * 9000
+    assert decode_large(data, spy.kind, spy.decode, LIMITS).body.prompt == "x" * 9000
     assert spy.given[0] is data
 
 
 def test_the_last_of_two_fields_of_one_name_counts() -> None:
     spy, data = Spy(), b'{"prompt": "a", "unknown": [1, 2], "prompt": "b"}'
-    found = decode_large(data, spy, LIMITS)
+    found = decode_large(data, spy.kind, spy.decode, LIMITS)
     assert found.body.prompt == "b"
     assert list(found.unknown) == ["unknown"]
     assert spy.given == [b'{"prompt":"b"}']

@@ -10,7 +10,7 @@ import pytest
 
 from quire.server.apis.chat.schema import ChatRequest
 from quire.server.apis.completions.schema import CompletionRequest
-from quire.server.bodies.decoder import body_decoder
+from quire.server.bodies.json_http import body_decoder
 from quire.server.bodies.lax_values import as_bool, as_float, as_int
 
 from .conftest import Harness

@@ -11,7 +11,7 @@ import pytest
 
 from quire.server.apis.embeddings import EmbeddingRequest
 from quire.server.apis.ollama.texts import OllamaEmbedRequest
-from quire.server.bodies.decoder import body_decoder
+from quire.server.bodies.json_http import body_decoder
 
 from .conftest import Harness, MakeScripted
 

@@ -17,7 +17,7 @@ from starlette.requests import Request
 from quire.errors import RequestError, quoted
 from quire.server.apis.endpoint import Endpoint
 from quire.server.bodies.json_http import accepted, check_encoding, context_of
-from quire.server.bodies.lax_values import decode_form
+from quire.server.bodies.lax_values import Body, decode_form
 from quire.server.http.problems import HttpError, Problem, decode_problem
 from quire.units import KiB, MiB
 
@@ -33,7 +33,6 @@ _BYTES_PER_UNIT = 1024
 _BOUNDARY = re.compile(r';\s*boundary=(?:"([^"]{1,200})"|([^\s;"]{1,200}))', re.IGNORECASE)
 _DISPOSITION = re.compile(r"(?im)^content-disposition:\s*form-data\s*(;.*)$")
 _PARAMETER = re.compile(r';\s*([\w*]+)=(?:"((?:[^"\\]|\\.)*)"|([^\s;"]*))')
-Body = TypeVar("Body", bound=msgspec.Struct)
 
 
 class Part(NamedTuple):

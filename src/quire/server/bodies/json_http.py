@@ -4,7 +4,8 @@ loaded, and makes responses."""
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Sequence
-from typing import Any, TypeVar
+from functools import lru_cache
+from typing import Any, Generic
 
 import msgspec
 from starlette.requests import Request
@@ -13,9 +14,8 @@ from starlette.types import Receive, Scope, Send
 
 from quire.errors import RequestError, quoted
 from quire.server.apis.endpoint import Endpoint
-from quire.server.bodies.decoder import body_decoder
 from quire.server.bodies.json_pieces import joined
-from quire.server.bodies.lax_values import Decoded
+from quire.server.bodies.lax_values import Body, Decoded, decode_lax
 from quire.server.context import ServerContext
 from quire.server.fleet.choice import Gives, first_that_gives
 from quire.server.fleet.use import MODEL_USE, ModelUse
@@ -29,14 +29,44 @@ from quire.server.http.problems import (
 )
 from quire.server.served_model import ServedModel
 
-Body = TypeVar("Body", bound=msgspec.Struct)
-
 _BYTES_PER_UNIT = 64
 """Bytes of a body that are read as fast as one unit of the pool's sizes is done."""
 _PIECE_BYTES = 1 << 18
 """Bytes of an answer that are written at once."""
 _DECODE_ERRORS = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 _encoder = msgspec.json.Encoder()
+
+
+class BodyDecoder(Generic[Body]):
+    """Decodes bodies of one type, whose structs forbid unknown fields."""
+
+    def __init__(self, kind: type[Body]) -> None:
+        self.kind = kind
+        self._strict = msgspec.json.Decoder(kind)
+
+    def decode(self, data: bytes) -> Decoded[Body]:
+        """Raises msgspec.DecodeError, UnicodeDecodeError or RecursionError."""
+        try:
+            return self._decode(data)
+        except msgspec.ValidationError:
+            raise
+        except msgspec.DecodeError as error:
+            from quire.server.bodies.json_scan import in_its_field  # needs NumPy
+
+            raise in_its_field(data, error) from None
+
+    def _decode(self, data: bytes) -> Decoded[Body]:
+        try:
+            return Decoded(self._strict.decode(data))
+        except msgspec.ValidationError:
+            unknown: dict[str, None] = {}
+            return Decoded(decode_lax(data, self._strict, self.kind, unknown), unknown)
+
+
+@lru_cache(maxsize=32)
+def body_decoder(kind: Any) -> BodyDecoder[Any]:
+    """The decoder of a type."""
+    return BodyDecoder(kind)
 
 
 def context_of(request: Request) -> ServerContext:
@@ -202,8 +232,7 @@ def _decode_large(context: ServerContext, data: bytes, kind: type[Body]) -> Deco
         max_prompts=args.max_prompts,
         max_model_len=context.max_model_len,
     )
-    decoded: Decoded[Body] = decode_large(data, body_decoder(kind), limits)
-    return decoded
+    return decode_large(data, kind, body_decoder(kind).decode, limits)
 
 
 def json_response(value: Any, status: int = 200) -> Response:
@@ -214,17 +243,14 @@ def json_response(value: Any, status: int = 200) -> Response:
 def named_event_stream(
     context: ServerContext, events: AsyncIterator[bytes], close: Callable[[], None] | None = None
 ) -> EventStream:
-    """A reply of events that have names; its end has none. `close`: frees their source."""
+    """A reply of events that have names; its end has none. `close`: frees their source; None:
+    the source goes on without a reader."""
     return EventStream(
         events,
-        close or _nothing,
+        close,
         form=PLAIN_FORM,
         keep_alive_s=context.args.sse_keep_alive_interval,
     )
-
-
-def _nothing() -> None:
-    """The source of the events continues without a reader."""
 
 
 def pieced_response(pieces: Sequence[bytes]) -> Response:

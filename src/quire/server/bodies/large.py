@@ -8,21 +8,18 @@ piece by piece. Called by `read_body`, on a thread.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 
 from quire.errors import RequestError
 from quire.frontend.inputs.model_checks import prompt_too_long
-from quire.server.bodies.decoder import BodyDecoder
 from quire.server.bodies.json_scan import PIECE_BYTES, JsonField, count_byte, scan_object
-from quire.server.bodies.lax_values import Decoded, decode_lax_value
+from quire.server.bodies.lax_values import Body, Decoded, decode_lax_value
 from quire.server.generation.request_fields import PROMPT_KINDS, TokenId
-
-Body = TypeVar("Body", bound=msgspec.Struct)
 
 _TEXT_FIELDS = {
     "prompt", "messages", "system", "documents", "tokens", "input", "instructions",
@@ -47,17 +44,19 @@ class BodyLimits:
     max_model_len: int
 
 
-def decode_large(data: bytes, decoder: BodyDecoder[Body], limits: BodyLimits) -> Decoded[Body]:
-    """The body, decoded by `decoder`. Raises RequestError for a field that is too large, and
-    `decoder`'s errors."""
+def decode_large(
+    data: bytes, kind: type[Body], decode: Callable[[bytes], Decoded[Body]], limits: BodyLimits
+) -> Decoded[Body]:
+    """The body as `kind`, by `decode`. Raises RequestError for a field that is too large, and
+    the errors of `decode`."""
     first = _NOT_BLANK.search(data)
     if first is None or first.group() != b"{":
-        return decoder.decode(data)  # which refuses its first character
-    known = {field.encode_name for field in msgspec.structs.fields(decoder.kind)}
+        return decode(data)  # which refuses its first character
+    known = {field.encode_name for field in msgspec.structs.fields(kind)}
     scanned = scan_object(data)
     found = {field.name: field for field in scanned}
     fields = {name: field for name, field in found.items() if name in known}
-    apart: str | None = getattr(decoder.kind, "token_ids_field", None)
+    apart: str | None = getattr(kind, "token_ids_field", None)
     ids: Any = None
     truncated = fields.get("truncate_prompt_tokens")
     if truncated is not None and _value(data, truncated) != b"null":
@@ -75,9 +74,9 @@ def decode_large(data: bytes, decoder: BodyDecoder[Body], limits: BodyLimits) ->
     if len(fields) < len(scanned) or replaced:  # otherwise a large body need not be copied
         texts = {name: replaced.get(name) or _value(data, fields[name]) for name in fields}
         parts = [b'"%b":%b' % (name.encode(), text) for name, text in texts.items()]
-        decoded = decoder.decode(b"{" + b",".join(parts) + b"}")
+        decoded = decode(b"{" + b",".join(parts) + b"}")
     else:
-        decoded = decoder.decode(data)
+        decoded = decode(data)
     if apart is not None and ids is not None:
         setattr(decoded.body, apart, ids)
     for name, field in found.items():

@@ -88,7 +88,7 @@ async def with_loaded_model(
         if not working.done():
             await asyncio.wait({working}, timeout=_PATIENCE_S)
         if working.done():
-            return _Ending(working.result(), use)
+            return _ending(working.result(), use)
         return WhileLoading(working, use, form)
     except BaseException:
         working.cancel()
@@ -98,18 +98,16 @@ async def with_loaded_model(
         waiting.cancel()
 
 
-class _Ending:
+def _ending(reply: ASGIApp, use: ModelUse) -> ASGIApp:
     """A reply after which the model is given back."""
 
-    def __init__(self, reply: ASGIApp, use: ModelUse) -> None:
-        self._reply = reply
-        self._use = use
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def sent(scope: Scope, receive: Receive, send: Send) -> None:
         try:
-            await self._reply(scope, receive, send)
+            await reply(scope, receive, send)
         finally:
-            self._use.end()
+            use.end()
+
+    return sent
 
 
 class WhileLoading:

@@ -60,10 +60,7 @@ def listed(data: NDArray[np.float32]) -> Any:
     """The numbers as lists of a reply."""
     if data.ndim == 1:
         return JsonList(data.tolist()).as_field()
-    lists = JsonList()
-    for row in data:
-        lists.add([row.tolist()])
-    return lists.as_field()
+    return JsonList([listed(row) for row in data]).as_field()
 
 
 def numbers(data: NDArray[np.float32], dtype: EmbedDtype, order: Endianness) -> bytes:

@@ -36,12 +36,11 @@ def event(payload: bytes) -> bytes:
     return b"data: " + payload + b"\n\n"
 
 
-def error_event(problem: Problem) -> bytes:
-    """An error as an event, after the status line was sent."""
-    return event(problem.body())
-
-
-OPENAI_FORM = StreamForm(end=DONE, keep_alive=b": keep-alive\n\n", error=error_event)
+OPENAI_FORM = StreamForm(
+    end=DONE,
+    keep_alive=b": keep-alive\n\n",
+    error=lambda problem: event(problem.body()),
+)
 """Readers of events skip the comment that keeps the connection alive."""
 PLAIN_FORM = replace(OPENAI_FORM, end=b"")
 
@@ -49,14 +48,15 @@ PLAIN_FORM = replace(OPENAI_FORM, end=b"")
 class EventStream:
     """An ASGI response that sends `parts`, each one or more whole events, as they come.
 
-    `close` frees the source of `parts`; it always runs at the end. Unread data of a slow reader is
-    limited to the transport's buffer (64 KiB) and one merged output of the engine's stream.
+    `close`, if given, frees the source of `parts`; it always runs at the end. Unread data of a slow
+    reader is limited to the transport's buffer (64 KiB) and one merged output of the engine's
+    stream.
     """
 
     def __init__(
         self,
         parts: AsyncIterator[bytes],
-        close: Callable[[], None],
+        close: Callable[[], None] | None,
         *,
         form: StreamForm = OPENAI_FORM,
         keep_alive_s: float = 0,

@@ -20,8 +20,7 @@ from quire.server.apis.hugging_face.generation import (
     named_as_asked,
     writer_of,
 )
-from quire.server.bodies.decoder import body_decoder
-from quire.server.bodies.json_http import context_of, json_response
+from quire.server.bodies.json_http import body_decoder, context_of, json_response
 from quire.server.bodies.lax_values import Decoded
 from quire.server.generation.begin import begin
 from quire.server.generation.replies.portions import ReplyHead, check_end

@@ -75,10 +75,6 @@ class ResponseRun:
         self._stored = stored
         self._is_stored = is_stored
 
-    async def queued(self) -> list[bytes]:
-        """The response before it is begun, in pieces."""
-        return await self._written(self.writer.queued)
-
     async def whole(self) -> list[bytes]:
         """The response, in pieces; none if the generation was closed. Raises the error that ended
         it otherwise."""
@@ -86,7 +82,7 @@ class ResponseRun:
             pass
         if not self.writer.has_ended:
             return []
-        reply = await self._written(self.writer.whole)
+        reply = await self.text_of(self.writer.whole)
         self._keep(reply)
         return reply
 
@@ -95,9 +91,9 @@ class ResponseRun:
         async for sent in self._updates():
             yield b"".join(sent)
         if self.writer.has_ended:
-            last = await self._written(self.writer.last)
+            last = await self.text_of(self.writer.last)
             if self._is_stored and not self.writer.has_failed:
-                self._keep(await self._written(self.writer.whole))
+                self._keep(await self.text_of(self.writer.whole))
             yield b"".join(last)
 
     async def in_background(self) -> None:
@@ -119,20 +115,20 @@ class ResponseRun:
         try:
             async for sent in self._updates():
                 if stored.status == "queued" and writer.has_output:
-                    store.set_reply(stored, "in_progress", await self._written(writer.in_progress))
+                    store.set_reply(stored, "in_progress", await self.text_of(writer.in_progress))
                 if stored.has_events:
                     store.add_events(stored, sent)
             if writer.has_ended and stored.has_events:
-                store.add_events(stored, await self._written(writer.last))
+                store.add_events(stored, await self.text_of(writer.last))
         except Exception as error:  # such as: the store has no room for more events
             writer.fail(error)
             if stored.has_events:
-                stored.add_events(await self._written(writer.last))
+                stored.add_events(await self.text_of(writer.last))
 
     async def _keep_end(self) -> None:
         stored, store, writer = self._stored, self._store, self.writer
         if writer.has_ended:
-            reply = await self._written(writer.whole)
+            reply = await self.text_of(writer.whole)
             store.set_reply(stored, writer.status, reply, writer.stored_output())
         else:
             store.set_reply(stored, "cancelled", writer.cancelled(), writer.stored_output())
@@ -148,7 +144,7 @@ class ResponseRun:
     async def _updates(self) -> AsyncIterator[list[bytes]]:
         """All events but the last one. Ends early if the generation is closed."""
         writer = self.writer
-        yield await self._written(writer.begin)
+        yield await self.text_of(writer.begin)
         try:
             async for sent in written(self.generation, self.writer, self._pool):
                 if sent:
@@ -156,7 +152,7 @@ class ResponseRun:
         except Exception as error:
             self.writer.fail(error)
 
-    async def _written(self, write: Callable[[], list[bytes]]) -> list[bytes]:
+    async def text_of(self, write: Callable[[], list[bytes]]) -> list[bytes]:
         """What a method of the writer writes."""
         return await self._pool.run(self.writer.size, write)
 
@@ -257,7 +253,7 @@ async def _in_background(http: Request, asked: Asked, run: ResponseRun) -> Respo
     """Answers at once, and completes the response in the background."""
     context, store, stored = context_of(http), response_store(http), asked.stored
     try:
-        queued = await run.queued()
+        queued = await run.text_of(run.writer.queued)
         store.add(stored)
     except BaseException:
         run.generation.close()

@@ -140,11 +140,8 @@ def _plain(value: Any) -> Any:
 @ROUTES.on("POST", "/v1/completions/render", gives="text", response=list[RenderedPrompt])
 async def render_completion(http: Request, request: CompletionRequest) -> Response:
     """The prompts and parameters that a completion request would run with."""
-    head = ReplyHead.of(context_of(http), http, request, "cmpl")
+    head, params = await _head_and_params(http, request, "cmpl")
     model = head.target.model
-    refuse_unsupported(request)
-    _refuse_beams(request)
-    params = await model.pool.run(lists_work(request), sampling_params, model, request)
     prompts = await completion_prompts(model, request)
     check_lists(params, len(prompts))
     size = sum(32 + len(prompt.token_ids) for prompt in prompts)
@@ -175,22 +172,26 @@ async def render_chat(http: Request, request: ChatRequest) -> Response:
 
 async def rendered_chat(http: Request, request: ChatRequest) -> Response:
     """The prompt and parameters of a chat, as a reply. Raises RequestError."""
-    head = ReplyHead.of(context_of(http), http, request, "chatcmpl")
+    head, params = await _head_and_params(http, request, "chatcmpl")
     model = head.target.model
-    refuse_unsupported(request)
-    _refuse_beams(request)
-    params = await model.pool.run(lists_work(request), sampling_params, model, request)
     prompt = await chat_prompt(model, request)
     size = len(prompt.token_ids) + params_work(params)
     rendered = await model.pool.run(size, _rendered, head, request, prompt, params)
     return json_response(rendered)
 
 
-def _refuse_beams(request: GenerationFields) -> None:
+async def _head_and_params(
+    http: Request, request: GenerationFields, prefix: str
+) -> tuple[ReplyHead, SamplingParams]:
+    """Raises RequestError."""
+    head = ReplyHead.of(context_of(http), http, request, prefix)
+    refuse_unsupported(request)
     if request.use_beam_search:
         raise RequestError(
             "Beam search is not supported by the render endpoint", parameter="use_beam_search"
         )
+    model = head.target.model
+    return head, await model.pool.run(lists_work(request), sampling_params, model, request)
 
 
 def _rendered(

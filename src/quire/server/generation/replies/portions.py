@@ -151,7 +151,7 @@ Events = TypeVar("Events", covariant=True)
 
 
 class WholeWriter(Protocol):
-    """Writes a whole reply. See `Writer`."""
+    """The part of `Writer` for whole replies."""
 
     repeats_prompt: bool
 
@@ -159,7 +159,7 @@ class WholeWriter(Protocol):
 
 
 class UpdateWriter(Protocol[Events]):
-    """Writes a reply's events: as one text, or each by itself. See `Writer`."""
+    """The part of `Writer` for streams. The events are one text, or each is by itself."""
 
     repeats_prompt: bool
 
@@ -196,10 +196,10 @@ async def written(
 ) -> AsyncIterator[Events]:
     """The events of a whole generation, those of one step together unless they are many. Between
     two portions others have their turn."""
-    sizes = _UpdateSizes(writer.repeats_prompt)
+    begun: set[tuple[int, int]] | None = set() if writer.repeats_prompt else None
     async for batch in generation.outputs():
         is_first = True
-        for size, updates in _portions(batch, sizes, pool):
+        for size, updates in _portions(batch, begun, pool):
             if not is_first:
                 await pool.turn()
             is_first = False
@@ -207,14 +207,14 @@ async def written(
 
 
 def _portions(
-    batch: Iterable[tuple[int, RequestOutput]], sizes: _UpdateSizes, pool: WorkPool
+    batch: Iterable[tuple[int, RequestOutput]], begun: set[tuple[int, int]] | None, pool: WorkPool
 ) -> Iterator[tuple[int, list[Update]]]:
     """Portions of small work, with their sizes; a single large update is one of its own."""
     updates, total = list[Update](), 0
     for prompt_index, output in batch:
         for completion in output.outputs:
             update = Update(prompt_index, output, completion)
-            size = sizes.of(update)
+            size = _size_of_update(update, begun)
             if updates and not pool.is_small(total + size):
                 yield total, updates
                 updates, total = [], 0
@@ -224,22 +224,16 @@ def _portions(
         yield total, updates
 
 
-class _UpdateSizes:
-    """The work of writing updates, in the pool's units."""
-
-    def __init__(self, repeats_prompt: bool) -> None:
-        self._repeats_prompt = repeats_prompt
-        self._begun: set[tuple[int, int]] = set()
-        """Choices that have had an update, if each has its prompt."""
-
-    def of(self, update: Update) -> int:
-        output, one = update.output, update.completion
-        size = _size_of(one) + _num_entries(output.prompt_logprobs)
-        choice = (update.prompt_index, one.index)
-        if self._repeats_prompt and choice not in self._begun:
-            self._begun.add(choice)
-            size += len(output.prompt_token_ids or ())
-        return size
+def _size_of_update(update: Update, begun: set[tuple[int, int]] | None) -> int:
+    """The work of writing an update, in the pool's units. `begun`: choices that have had one, if
+    each has its prompt; None: no choice has."""
+    output, one = update.output, update.completion
+    size = _size_of(one) + _num_entries(output.prompt_logprobs)
+    choice = (update.prompt_index, one.index)
+    if begun is not None and choice not in begun:
+        begun.add(choice)
+        size += len(output.prompt_token_ids or ())
+    return size
 
 
 def _size_of(completion: CompletionOutput) -> int:
