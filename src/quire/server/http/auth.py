@@ -28,7 +28,7 @@ from urllib.parse import urlsplit
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from quire.server.http.event_stream import send_problem
+from quire.server.http.error_forms import send_problem
 from quire.server.http.problems import HttpError, Problem, route_path
 
 PROBE_PATHS = frozenset({b"/health", b"/v1/health", b"/live", b"/ready", b"/readyz", b"/ping"})

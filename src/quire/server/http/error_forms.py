@@ -1,4 +1,4 @@
-"""Error replies in the forms of other APIs: Anthropic's and Ollama's."""
+"""Error replies in the form of a request's route: OpenAI's, Anthropic's or Ollama's."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import msgspec
-from starlette.types import Scope
+from starlette.types import Scope, Send
 
 from quire.server.http.problems import (
     MAX_MESSAGE_CHARS,
@@ -99,3 +99,11 @@ def for_route(scope: Scope, problem: Problem) -> Problem:
     if path.startswith(OLLAMA_PREFIX):
         return ollama_problem(problem)
     return messages_problem(problem) if path in MESSAGES_PATHS else problem
+
+
+async def send_problem(scope: Scope, send: Send, problem: Problem) -> None:
+    """Answers with an error body, in the form of the request's route."""
+    problem = for_route(scope, problem)
+    headers, body = problem.reply()
+    await send({"type": "http.response.start", "status": problem.status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})

@@ -11,7 +11,6 @@ from typing import Any, TypeVar
 from starlette.requests import ClientDisconnect, Request
 from starlette.types import Receive, Scope, Send
 
-from quire.server.http.error_forms import for_route
 from quire.server.http.problems import Problem, problem_of
 
 DONE = b"data: [DONE]\n\n"
@@ -162,11 +161,3 @@ async def _watching(
 async def _disconnected(receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
-
-
-async def send_problem(scope: Scope, send: Send, problem: Problem) -> None:
-    """Answers with an error body, in the form of the request's route."""
-    problem = for_route(scope, problem)
-    headers, body = problem.reply()
-    await send({"type": "http.response.start", "status": problem.status, "headers": headers})
-    await send({"type": "http.response.body", "body": body})

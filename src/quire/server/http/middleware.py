@@ -16,7 +16,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from quire.log import get_logger
 from quire.metrics.http_metrics import HttpMetrics
-from quire.server.http.event_stream import send_problem
+from quire.server.http.error_forms import send_problem
 from quire.server.http.problems import (
     MESSAGES_PATHS,
     HttpError,
