@@ -191,6 +191,20 @@ def test_import_chains_are_short() -> None:
     assert len(longest) <= LONGEST_CHAIN, " > ".join(longest)
 
 
+def test_only_the_hook_of_plugins_names_the_package_with_the_names_of_vllm() -> None:
+    """Nothing imports `quire.vllm`, so that the rest of Quire can be read without it."""
+    naming = {
+        path.relative_to(SRC).as_posix()
+        for path in MODULES.values()
+        if _package(path) != "vllm"
+        and any(
+            isinstance(node, ast.Constant) and re.match(r"quire\.vllm\b", str(node.value))
+            for node in ast.walk(ast.parse(path.read_text()))
+        )
+    }
+    assert naming == {"server/reply_plugins.py"}
+
+
 def test_no_folder_is_crowded() -> None:
     folders = Counter(path.parent for path in MODULES.values() if path.name != "__init__.py")
     crowded = {str(folder): count for folder, count in folders.items() if count > MOST_FILES}

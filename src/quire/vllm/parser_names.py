@@ -97,7 +97,7 @@ step3 step3 Step3ReasoningParser
 step3p5 step3p5_engine Step3p5ParserReasoningAdapter
 inkling inkling InklingParserReasoningAdapter
 """
-_HOME = "quire.server.plugins"
+_HOME = "quire.vllm.parsers"
 _RECORDS = (
     "DeltaFunctionCall DeltaMessage DeltaToolCall ExtractedToolCallInformation "
     "FunctionCall ToolCall"

@@ -6,7 +6,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 from quire.errors import GrammarError
 from quire.outputs import CompletionOutput
@@ -22,27 +22,13 @@ from quire.reasoning.marks import ReasoningMarks
 from quire.server.apis.chat.schema import ChatRequest
 from quire.server.apis.chat.tools import ToolUse
 from quire.server.generation.prompts import PreparedPrompt
-from quire.server.plugins.of_request import RequestPlugins, plugins_of
+from quire.server.reply_plugins import ReplyReader, RequestPlugins, reply_plugins
 from quire.server.served_model import ServedModel
 from quire.server.work_pool import INLINE_SIZE
 from quire.structured.params import StructuredOutputsParams
 from quire.tokenizer import IncrementalDetokenizer, Tokenizer
 
 Check = Callable[[StructuredOutputsParams], object]
-
-
-class ReplyReader(Protocol):
-    """Parses one reply: a `ReplyParser`, or a `PluginReader`, which runs the parsers of
-    plug-ins."""
-
-    @property
-    def reasoning_spans(self) -> Sequence[tuple[int, int]]:
-        """Begin and end of each span of reasoning in the text so far."""
-
-    def read(
-        self, text: str, token_ids: Sequence[int] = (), *, is_last: bool, is_cut: bool = False
-    ) -> list[Event]:
-        """The events of the next text. `is_cut`: the model did not end the reply itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +66,9 @@ class ReplyPlan:
             found = replace(found, tools=GenericCalls())
         if found.reasoning is not None and request.reasoning_format == "none":
             found = replace(found, reasoning=replace(found.reasoning, is_content=True))
-        plugins = plugins_of(model, found, request, tools)
+        plugins = None
+        if (loaded := reply_plugins(model.args)) is not None:
+            plugins = loaded.of_request(model, found, request, tools)
         if plugins is not None:
             found = plugins.format
         tags, is_continued = found.reasoning, request.continue_final_message is True

@@ -18,14 +18,9 @@ from typing import Any, ClassVar, TypeVar
 
 from quire.errors import ConfigError, quoted
 
-_NAMES = "quire.vllm"
-"""Its import makes `import vllm` work, which plug-ins begin with. Named as a text, since it lies
-above the server."""
-
 
 def import_plugin(path: str, option: str = "plugin") -> ModuleType:
     """A file of Python, or a module by its name. Raises ConfigError, which names the option."""
-    import_module(_NAMES)
     file = Path(path).expanduser()
     if file.suffix != ".py" and not file.is_file():
         try:

@@ -14,9 +14,9 @@ from quire.parsers.format import ReplyFormat, ToolFormat
 from quire.parsers.parser import ReplyParser, parse_whole
 from quire.parsers.reasoning.tags import ReasoningTags
 from quire.parsers.registry import REASONING_FORMATS, reply_format
-from quire.server.plugins.families import Beginning, FamilyRules, Stream, calls_as_text, rules_of
-from quire.server.plugins.records import DeltaMessage, delta_of
-from quire.server.plugins.registry import ParserRegistry
+from quire.vllm.parsers.families import Beginning, FamilyRules, Stream, calls_as_text, rules_of
+from quire.vllm.parsers.records import DeltaMessage, delta_of
+from quire.vllm.parsers.registry import ParserRegistry
 
 _NO_TOOLS: Mapping[str, Mapping[str, Any]] = {}
 

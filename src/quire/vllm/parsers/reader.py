@@ -15,9 +15,9 @@ from quire.log import get_logger
 from quire.parsers.events import Content, Event, Reasoning, merged
 from quire.parsers.format import ReplyFormat
 from quire.parsers.parser import ReplyParser
-from quire.server.plugins.reasoning_parser import ReasoningParser
-from quire.server.plugins.records import CallEvents
-from quire.server.plugins.tool_parser import ToolParser
+from quire.vllm.parsers.reasoning_parser import ReasoningParser
+from quire.vllm.parsers.records import CallEvents
+from quire.vllm.parsers.tool_parser import ToolParser
 
 T = TypeVar("T")
 logger = get_logger(__name__)

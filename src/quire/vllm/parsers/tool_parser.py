@@ -14,8 +14,8 @@ from quire.parsers.events import Arguments, CallBegins, CallEnds, Event, Message
 from quire.parsers.format import ReplyFormat
 from quire.parsers.parser import ReplyParser
 from quire.parsers.registry import TOOL_FORMATS, reply_format
-from quire.server.plugins.families import Stream, WholeRules, whole_rules
-from quire.server.plugins.records import (
+from quire.vllm.parsers.families import Stream, WholeRules, whole_rules
+from quire.vllm.parsers.records import (
     DeltaMessage,
     ExtractedToolCallInformation,
     FunctionCall,
@@ -23,7 +23,7 @@ from quire.server.plugins.records import (
     delta_of,
     make_tool_call_id,
 )
-from quire.server.plugins.registry import ParserRegistry
+from quire.vllm.parsers.registry import ParserRegistry
 
 
 class ToolParser:
