@@ -14,11 +14,11 @@ from quire.config.command_line.groups import COMMON
 from quire.config.command_line.options import add_options, read
 from quire.config.command_line.parser import Parser
 from quire.config.engine_args import AsyncEngineArgs
-from quire.env.vllm import server_defaults
+from quire.config.vllm_names import check_server_options, unsupported
+from quire.config.vllm_variables import server_defaults
 from quire.errors import ConfigError
 from quire.log import unblock_stderr
 from quire.server.args import ServerArgs
-from quire.server.unsupported_flags import UNSUPPORTED_FLAGS, check_flags
 
 _COMMON = {"served_model_name", "host", "port", "api_key", "tool_call_parser", "models"}
 """Server options shown in the short help."""
@@ -45,14 +45,14 @@ def configure(parser: Parser) -> None:
     )  # fmt: skip
     parser.add_argument("model_tags", nargs="*", metavar="MODEL", help=_MODELS_HELP)
     add_engine_options(parser, record=AsyncEngineArgs, has_positional=False, skip=_SHARED)
-    add_unsupported(parser, UNSUPPORTED_FLAGS)
+    add_unsupported(parser, unsupported("server_options"))
     parser.shorten({"Frontend", "ModelConfig"}, COMMON | _COMMON)
 
 
 def execute(args: argparse.Namespace) -> int:
     """Serve until a signal arrives; returns the server's exit code."""
     unblock_stderr()
-    check_flags(vars(args))
+    check_server_options(vars(args))
     server_args = read(ServerArgs, args, defaults=server_defaults())
     several = args.model_tags if len(args.model_tags) > 1 else []
     args.model_tag = args.model_tags[0] if len(args.model_tags) == 1 else None

@@ -2,7 +2,8 @@
 
 Each overrides a default that is derived from the machine; none is required. They are read at call
 time, so that tests can set them. An invalid value raises a ConfigError that names the variable. If
-vLLM has an equivalent variable, it is read after Quire's own; `vllm.py` lists vLLM's variables.
+vLLM has an equivalent variable, it is read after Quire's own; `config/vllm_variables.py` knows all
+of vLLM's.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """All of vLLM 0.33's engine arguments are known: its defaults pass, by keyword and as options.
 
-`vllm_arguments.json` holds its names and defaults (of configuration objects: an empty one), and the
+`arguments.json` holds its names and defaults (of configuration objects: an empty one), and the
 options of its `add_cli_args`.
 """
 
@@ -22,20 +22,20 @@ from quire.config.command_line.engine_options import add_engine_options
 from quire.config.command_line.parser import Parser
 from quire.config.engine_args import AsyncEngineArgs as Record
 from quire.config.names import check_assigned
-from quire.config.unsupported import UNSUPPORTED
+from quire.config.vllm_names import unsupported
 from quire.errors import ConfigError
 
-VLLM = json.loads((Path(__file__).parent / "vllm_arguments.json").read_text())
+VLLM = json.loads((Path(__file__).parent / "arguments.json").read_text())
 DEFAULTS: dict[str, Any] = VLLM["arguments"]
 
 
 def test_every_name_of_vllm_is_known_and_has_its_default() -> None:
     assert len(DEFAULTS) == 260
     fields = {field.name for field in dataclasses.fields(Record)}
-    assert set(DEFAULTS) <= fields | set(UNSUPPORTED)
+    assert set(DEFAULTS) <= fields | set(unsupported())
     for name, default in DEFAULTS.items():
-        if name in UNSUPPORTED and not isinstance(default, dict):
-            assert UNSUPPORTED[name].default == default, name
+        if name in unsupported() and not isinstance(default, dict):
+            assert unsupported()[name].default == default, name
 
 
 @pytest.mark.parametrize("name", DEFAULTS)
@@ -60,7 +60,7 @@ def test_every_option_of_vllm_is_known() -> None:
 
 
 def test_each_argument_that_does_nothing_says_why() -> None:
-    for entry in UNSUPPORTED.values():
+    for entry in unsupported().values():
         assert len(entry.reason) > 15
         assert entry.accepts(entry.default), entry.name
         assert all(entry.accepts(value) for value in entry.also), entry.name
