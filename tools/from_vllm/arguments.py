@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import json
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Any
 
 from tools.from_vllm.markdown import code, codes, one_line, table
@@ -19,13 +21,9 @@ from quire.config.vllm_variables import variables as known_variables
 from quire.config.vllm_variables import variables_without_effect as names_without_effect
 from quire.server.args import ServerArgs
 
-OURS = {
-    "backend", "num_threads", "max_decode_slowdown", "chat_template", "task", "kv_store",
-    "kv_store_path", "kv_store_size", "kv_store_memory", "kv_store_tenant_size", "kv_store_url",
-    "kv_store_ttl", "swap_space", "speculation", "enable_prompt_adapter", "max_prompt_adapters",
-    "max_prompt_adapter_token", "mmproj",
-}  # fmt: skip
-"""Arguments that vLLM's `AsyncEngineArgs` does not have."""
+VLLM: dict[str, Any] = json.loads((Path(__file__).parent / "vllm_arguments.json").read_text())
+"""The arguments of vLLM's `AsyncEngineArgs` with their defaults, and the options of its
+`add_cli_args`."""
 _VARIABLE = re.compile(r"`([A-Z][A-Z0-9_]+)`")
 
 
@@ -34,7 +32,7 @@ def working_arguments() -> str:
     documents = field_documents(AsyncEngineArgs)
     rows = []
     for field in dataclasses.fields(AsyncEngineArgs):
-        whose = " (Quire's own)" if field.name in OURS else ""
+        whose = "" if field.name in VLLM["arguments"] else " (Quire's own)"
         text = one_line(documents[field.name])
         rows.append([code(field.name) + whose, _default(field), text])
     return table(["argument", "default", "what"], rows)

@@ -1,20 +1,19 @@
 """All of vLLM 0.33's engine arguments are known: its defaults pass, by keyword and as options.
 
-`arguments.json` holds its names and defaults (of configuration objects: an empty one), and the
-options of its `add_cli_args`.
+`tools/from_vllm/vllm_arguments.json` holds its names and defaults (of configuration objects: an
+empty one), and the options of its `add_cli_args`.
 """
 
 from __future__ import annotations
 
 import argparse
 import dataclasses
-import json
 from dataclasses import dataclass
 from enum import Enum
-from pathlib import Path
 from typing import Any
 
 import pytest
+from tools.from_vllm.arguments import VLLM
 
 from quire import AsyncEngineArgs, EngineArgs
 from quire.config import names
@@ -25,7 +24,6 @@ from quire.config.names import check_assigned
 from quire.config.vllm_names import unsupported
 from quire.errors import ConfigError
 
-VLLM = json.loads((Path(__file__).parent / "arguments.json").read_text())
 DEFAULTS: dict[str, Any] = VLLM["arguments"]
 
 

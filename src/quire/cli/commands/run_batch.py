@@ -30,9 +30,9 @@ from quire.config.command_line.engine_options import (
     add_unsupported,
     engine_args,
 )
-from quire.config.command_line.groups import COMMON
 from quire.config.command_line.options import add_options, read
 from quire.config.command_line.parser import Parser
+from quire.config.declaration import common_options
 from quire.config.engine_args import AsyncEngineArgs
 from quire.config.vllm_names import check_server_options, unsupported
 from quire.config.vllm_variables import server_defaults
@@ -191,7 +191,7 @@ def configure(parser: Parser) -> None:
     add_options(parser, ServerArgs, title="Frontend", skip=fields - set(_OF_THE_SERVER))
     add_engine_options(parser, record=AsyncEngineArgs, defaults=_DEFAULTS)
     add_unsupported(parser, unsupported("server_options"))
-    parser.shorten({"Frontend"}, COMMON)
+    parser.shorten({"Frontend"}, common_options(AsyncEngineArgs))
 
 
 def execute(args: argparse.Namespace) -> int:

@@ -10,9 +10,9 @@ from quire.config.command_line.engine_options import (
     add_unsupported,
     engine_args,
 )
-from quire.config.command_line.groups import COMMON
 from quire.config.command_line.options import add_options, read
 from quire.config.command_line.parser import Parser
+from quire.config.declaration import common_options
 from quire.config.engine_args import AsyncEngineArgs
 from quire.config.vllm_names import check_server_options, unsupported
 from quire.config.vllm_variables import server_defaults
@@ -20,8 +20,6 @@ from quire.errors import ConfigError
 from quire.log import unblock_stderr
 from quire.server.args import ServerArgs
 
-_COMMON = {"served_model_name", "host", "port", "api_key", "tool_call_parser", "models"}
-"""Server options shown in the short help."""
 _SHARED = frozenset(field.name for field in dataclasses.fields(ServerArgs))
 """Server options; if the engine has an option of the same name, the server's applies."""
 
@@ -46,7 +44,8 @@ def configure(parser: Parser) -> None:
     parser.add_argument("model_tags", nargs="*", metavar="MODEL", help=_MODELS_HELP)
     add_engine_options(parser, record=AsyncEngineArgs, has_positional=False, skip=_SHARED)
     add_unsupported(parser, unsupported("server_options"))
-    parser.shorten({"Frontend", "ModelConfig"}, COMMON | _COMMON)
+    common = common_options(AsyncEngineArgs) | common_options(ServerArgs)
+    parser.shorten({"Frontend", "ModelConfig"}, {*common, "served_model_name"})
 
 
 def execute(args: argparse.Namespace) -> int:

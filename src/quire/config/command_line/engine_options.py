@@ -11,15 +11,20 @@ import dataclasses
 from collections.abc import Collection, Mapping
 from typing import Any, TypeVar
 
-from quire.config.command_line.groups import COMMON, OTHERS, OWN, TITLES
 from quire.config.command_line.options import add_options, flag, read
 from quire.config.command_line.parser import Parser
 from quire.config.command_line.values import parse_count, parse_loose
+from quire.config.declaration import common_options, declared
 from quire.config.engine_args import EngineArgs
 from quire.config.vllm_names import Unsupported, unsupported
 from quire.errors import ConfigError
 
 T = TypeVar("T", bound=EngineArgs)
+
+OWN = "Quire"
+"""The group of arguments that declare none."""
+OTHERS = "vLLM options that do nothing here"
+"""The group of vLLM's arguments that are accepted at values without effect."""
 
 
 def add_engine_options(
@@ -34,9 +39,10 @@ def add_engine_options(
     if has_positional:
         parser.add_argument("model_tag", nargs="?", metavar="MODEL", help=_MODEL_HELP)
     parser.add_config_option()
-    add_options(parser, record, title=OWN, titles=TITLES, skip=skip, defaults=defaults)
+    add_options(parser, record, title=OWN, skip=skip, defaults=defaults)
     add_unsupported(parser, unsupported())
-    parser.shorten({OWN, OTHERS, *TITLES.values()}, COMMON)
+    groups = {declared(field).group or OWN for field in dataclasses.fields(record)}
+    parser.shorten({*groups, OTHERS}, common_options(record))
 
 
 def engine_args(
@@ -69,7 +75,7 @@ def add_cli_args(
     `only_own`: the fields that `record` has beyond `EngineArgs`.
     """
     inherited = {field.name for field in dataclasses.fields(EngineArgs)} if only_own else set()
-    add_options(parser, record, title=OWN, titles=TITLES, skip=inherited, shows_defaults=True)
+    add_options(parser, record, title=OWN, skip=inherited, shows_defaults=True)
     if not only_own:
         add_unsupported(parser, unsupported(), shows_defaults=True)
 
