@@ -15,7 +15,7 @@ from typing import Any, Literal
 from quire.config.declaration import argument, at_least_one
 from quire.config.names import checked_arguments, default_of
 from quire.config.pooling import PoolerConfig
-from quire.config.records import LogprobsMode
+from quire.config.records import LogprobsMode, SchedulingPolicy
 from quire.config.speculation import SpeculationConfig, speculation_config
 from quire.redaction import shown
 
@@ -190,7 +190,7 @@ class EngineArgs:
     max_decode_slowdown: float | None = None
     """Limit on a step's duration, as a multiple of one without prompts: prompts of newcomers are
     cut into smaller pieces while others generate; 1.75 for a server, 0 (no limit) for `LLM`."""
-    scheduling_policy: Literal["fcfs", "priority"] = argument("fcfs", "SchedulerConfig")
+    scheduling_policy: SchedulingPolicy = argument("fcfs", "SchedulerConfig")
     """Who runs first: in order of arrival, or by the requests' priority (lower first). With the
     latter, a request preempts running ones of a higher number if it has no room otherwise."""
     max_num_queued_reqs: int | None = argument(None, "SchedulerConfig", check=at_least_one(1024))

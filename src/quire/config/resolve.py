@@ -190,7 +190,6 @@ def resolve_scheduler(
     model computes all tokens of a request in one step."""
     chunked = args.enable_chunked_prefill is not False and not needs_whole
     budget, seqs = _step_limits(args, usage, max_model_len, chunked)
-    _check_scheduling(args)
     return with_same_names(
         SchedulerConfig,
         args,
@@ -233,13 +232,6 @@ def _step_limits(
             f"use at least {max_model_len}, or leave enable_chunked_prefill on"
         )
     return budget, seqs
-
-
-def _check_scheduling(args: EngineArgs) -> None:
-    if args.scheduling_policy not in ("fcfs", "priority"):
-        raise ConfigError(
-            f"scheduling_policy={args.scheduling_policy!r} is not known; use fcfs or priority"
-        )
 
 
 def _max_decode_slowdown(args: EngineArgs, usage: Usage, chunked: bool) -> float | None:

@@ -76,7 +76,6 @@ def test_without_chunked_prefill_the_budget_holds_the_longest_prompt() -> None:
         ({"max_num_batched_tokens": 4, "max_num_seqs": 8}, r"max_num_batched_tokens \(4\)"),
         ({"max_num_seqs": 0}, "max_num_seqs must be a positive whole number"),
         ({"max_num_batched_tokens": "many"}, "positive whole number, got 'many'"),
-        ({"scheduling_policy": "lifo"}, "fcfs or priority"),
         ({"max_decode_slowdown": 0.5}, "max_decode_slowdown must be larger than 1"),
         ({"max_decode_slowdown": math.nan}, "max_decode_slowdown must be larger than 1"),
         (
@@ -105,6 +104,8 @@ def test_a_declared_check_names_the_argument(name: str) -> None:
         message = f"^{name} must be a positive whole number, got {value}; try "
         with pytest.raises(ConfigError, match=message):
             check_fields(EngineArgs(**{name: value}))
+    with pytest.raises(ConfigError, match="scheduling_policy='lifo' is not known; use one of fcfs"):
+        check_fields(EngineArgs(scheduling_policy="lifo"))  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match=r"^long_prefill_token_threshold must be"):
         check_fields(EngineArgs(long_prefill_token_threshold=-1))
 
