@@ -138,16 +138,16 @@ class ServerArgs:
     """Request headers allowed across sites, once --allowed-origins is set."""
     allow_credentials: bool = False
     """Let browsers send cookies across sites, once --allowed-origins is set."""
-    lora_modules: tuple[str, ...] = ()
+    lora_modules: tuple[str, ...] = argument((), is_repeatable=True)
     """Adapters that callers can name as a model: `NAME=FOLDER`, or JSON with name and path. Needs
     --enable-lora."""
     lora_folders: tuple[str, ...] = ()
     """Folders from which /v1/load_lora_adapter may load adapters; by default all. The route exists
     with VLLM_ALLOW_RUNTIME_LORA_UPDATING=1 only."""
-    prompt_adapters: tuple[str, ...] = ()
+    prompt_adapters: tuple[str, ...] = argument((), is_repeatable=True)
     """Prompt adapters that callers can name as a model: `NAME=FOLDER`. Needs
     --enable-prompt-adapter."""
-    middleware: tuple[str, ...] = ()
+    middleware: tuple[str, ...] = argument((), is_repeatable=True)
     """Own ASGI middleware around access control and routes, by import path: classes, or functions
     of request and next handler. The first is the outermost."""
 

@@ -26,21 +26,7 @@ _SHARED = frozenset(field.name for field in dataclasses.fields(ServerArgs))
 
 def configure(parser: Parser) -> None:
     """Declare the options: the server's, the engine's, and vLLM's options without effect."""
-    skip = {"middleware", "lora_modules", "prompt_adapters"}
-    add_options(parser, ServerArgs, title="Frontend", skip=skip)
-    parser.add_argument(
-        "--prompt-adapters", nargs="+", action="extend", default=argparse.SUPPRESS,
-        metavar="ADAPTER",
-        help="Prompt adapters that callers can name as a model: NAME=FOLDER.",
-    )  # fmt: skip
-    parser.add_argument(
-        "--lora-modules", nargs="+", action="extend", default=argparse.SUPPRESS, metavar="ADAPTER",
-        help="Adapters that callers can name as a model: NAME=FOLDER, or JSON with name and path.",
-    )  # fmt: skip
-    parser.add_argument(
-        "--middleware", nargs="+", action="extend", default=argparse.SUPPRESS, metavar="PATH",
-        help="Import path of your own ASGI middleware; may be given several times.",
-    )  # fmt: skip
+    add_options(parser, ServerArgs, title="Frontend")
     parser.add_argument("model_tags", nargs="*", metavar="MODEL", help=_MODELS_HELP)
     add_engine_options(parser, record=AsyncEngineArgs, has_positional=False, skip=_SHARED)
     add_unsupported(parser, unsupported("server_options"))
