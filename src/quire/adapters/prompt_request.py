@@ -59,11 +59,9 @@ class PromptAdapterRequest(msgspec.Struct, omit_defaults=True, frozen=True):
         return False
 
 
-def checked_prompt_adapter(value: Any, *, is_enabled: bool) -> PromptAdapterRequest | None:
-    """The prompt adapter of a request, or None. Raises TypeError for another type, and RequestError
-    if the engine has no prompt adapters."""
-    if value is None:
-        return None
+def check_prompt_adapter(value: Any, *, is_enabled: bool) -> None:
+    """Raises TypeError for another type than a prompt adapter, and RequestError if the engine has
+    no prompt adapters."""
     if not isinstance(value, PromptAdapterRequest):
         raise TypeError(
             "prompt_adapter_request must be a PromptAdapterRequest or None, got "
@@ -75,4 +73,3 @@ def checked_prompt_adapter(value: Any, *, is_enabled: bool) -> PromptAdapterRequ
             "the engine with enable_prompt_adapter=True",
             parameter="prompt_adapter_request",
         )
-    return value

@@ -61,11 +61,9 @@ class LoRARequest(msgspec.Struct, omit_defaults=True):
         return hash(self.lora_name)
 
 
-def checked_request(value: Any, *, is_enabled: bool) -> LoRARequest | None:
-    """The adapter of a request, or None. Raises TypeError for another type, and RequestError if the
-    engine has no adapters."""
-    if value is None:
-        return None
+def check_lora(value: Any, *, is_enabled: bool) -> None:
+    """Raises TypeError for another type than an adapter, and RequestError if the engine has no
+    adapters."""
     if not isinstance(value, LoRARequest):
         raise TypeError(f"lora_request must be a LoRARequest or None, got {type(value).__name__}")
     if not is_enabled:
@@ -74,4 +72,3 @@ def checked_request(value: Any, *, is_enabled: bool) -> LoRARequest | None:
             "enable_lora=True",
             parameter="lora_request",
         )
-    return value

@@ -30,12 +30,15 @@ class HandOff:
     hand-off."""
 
 
+NO_HAND_OFF = HandOff()
+
+
 def hand_off(params: SamplingParams) -> HandOff:
     """Parse the field. Raises RequestError if it is invalid. Fields for direct transfers between
     engines, such as hosts and ports, are ignored."""
     given = (params.extra_args or {}).get(FIELD)
     if not given:
-        return HandOff()
+        return NO_HAND_OFF
     if not isinstance(given, Mapping):
         raise RequestError(
             f"{FIELD} must be an object, got {quoted(given)}", parameter=FIELD, value=given

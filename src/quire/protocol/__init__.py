@@ -1,5 +1,6 @@
 """The messages between the parts of the engine."""
 
+from quire.protocol.cache_scope import CacheScope
 from quire.protocol.input_rows import InputRows
 from quire.protocol.messages import (
     EngineCoreOutput,
@@ -18,7 +19,7 @@ from quire.protocol.messages import (
 )
 
 __all__ = [
-    "EngineCoreOutput", "EngineCoreOutputs", "EngineCoreRequest", "FinishReason", "InputRows",
-    "KVStoreStats", "PooledRows", "PromptChunkLogprobs", "ScheduledRequest", "SchedulePlan",
-    "SchedulerStats", "SpeculationStats", "StepResult", "TokenLogprobs",
+    "CacheScope", "EngineCoreOutput", "EngineCoreOutputs", "EngineCoreRequest", "FinishReason",
+    "InputRows", "KVStoreStats", "PooledRows", "PromptChunkLogprobs", "ScheduledRequest",
+    "SchedulePlan", "SchedulerStats", "SpeculationStats", "StepResult", "TokenLogprobs",
 ]  # fmt: skip

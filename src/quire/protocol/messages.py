@@ -19,6 +19,7 @@ from quire.adapters.prompt_request import PromptAdapterRequest
 from quire.adapters.request import LoRARequest
 from quire.outputs.request_output import PredictionCounts, RequestSpecDecodeMetrics
 from quire.params import SamplingParams
+from quire.protocol.cache_scope import EVERYONE, CacheScope
 from quire.protocol.images import ImageInput
 from quire.protocol.input_rows import InputRows
 from quire.protocol.pooling_params import PoolingParams
@@ -53,7 +54,8 @@ class EngineCoreRequest(msgspec.Struct, kw_only=True, omit_defaults=True):
     ids even if they are ignored."""
     reasoning: ReasoningTokens | None = None
     """Tokens that mark reasoning, if a grammar or a budget depends on them."""
-    cache_salt: str | None = None
+    scope: CacheScope = EVERYONE
+    """The requests with which it shares what is cached."""
     priority: int = 0
     """Lower runs earlier under the `priority` policy."""
     data_parallel_rank: int | None = None
@@ -63,9 +65,9 @@ class EngineCoreRequest(msgspec.Struct, kw_only=True, omit_defaults=True):
     awaited_kv: str | None = None
     """Name under which another engine, which computes the prompt, stores its K/V (`kv_name` of its
     output); "" if the name is unknown. None: no other engine computes the prompt."""
-    lora_request: LoRARequest | None = None
+    lora: LoRARequest | None = None
     """The adapter that the caller names."""
-    prompt_adapter_request: PromptAdapterRequest | None = None
+    prompt_adapter: PromptAdapterRequest | None = None
     """The prompt adapter that the caller names. The prompt then begins with placeholders for its
     virtual tokens, and `input_rows` with the rows, whose digest is set when it is in memory."""
     adapter: str = ""

@@ -22,11 +22,11 @@ def test_a_key_is_the_documented_digest() -> None:
 def test_another_process_gets_the_same_key() -> None:
     code = (
         "from quire.kvcache import hash_block, model_root, request_root;"
-        "root = request_root(model_root('model', 16, 'bfloat16'), cache_salt='s');"
+        "root = request_root(model_root('model', 16, 'bfloat16'), salt='s');"
         "print(hash_block(root, [1, 2, 3]).hex())"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == hash_block(request_root(ROOT, cache_salt="s"), [1, 2, 3]).hex()
+    assert done.stdout.strip() == hash_block(request_root(ROOT, salt="s"), [1, 2, 3]).hex()
 
 
 def test_whatever_shapes_the_cache_changes_the_key() -> None:
@@ -36,10 +36,10 @@ def test_whatever_shapes_the_cache_changes_the_key() -> None:
         model_root("model", 32, "bfloat16"),
         model_root("model", 16, "int8"),
         model_root("model1", 6, "bfloat16"),
-        request_root(ROOT, cache_salt=""),
-        request_root(ROOT, cache_salt="a"),
+        request_root(ROOT, salt=""),
+        request_root(ROOT, salt="a"),
         request_root(ROOT, adapter_digest=b"a"),
-        request_root(ROOT, adapter_digest=b"a", cache_salt="a"),
+        request_root(ROOT, adapter_digest=b"a", salt="a"),
     }
     assert len(roots) == 9
     assert request_root(ROOT) == ROOT
@@ -52,7 +52,7 @@ def test_a_key_depends_on_parent_tokens_and_extras() -> None:
         hash_block(ROOT, [2, 1]),
         hash_block(ROOT, [1, 2], b"image"),
         hash_block(first, [1, 2]),
-        hash_block(request_root(ROOT, cache_salt="a"), [1, 2]),
+        hash_block(request_root(ROOT, salt="a"), [1, 2]),
     }
     assert len(keys) == 5
 

@@ -149,7 +149,7 @@ class ParallelClient(EngineCoreClient):
             number = self._placement.place(
                 request.request_id,
                 request.prompt_token_ids,
-                request.cache_salt,
+                request.scope,
                 request.data_parallel_rank,
                 request.input_rows,
             )

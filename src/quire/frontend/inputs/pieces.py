@@ -4,7 +4,7 @@ tokens."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 
 import msgspec
 import numpy as np
@@ -58,38 +58,25 @@ def joined(vectors: Sequence[NDArray[np.float32]], counts: Sequence[int]) -> NDA
     return total.astype(np.float32)
 
 
-@dataclass(frozen=True, slots=True)
-class VirtualTokens:
-    """A prompt as the engine core gets it: placeholders of virtual tokens, then the prompt's own
-    tokens."""
-
-    count: int
-    token_ids: list[int]
-    input_rows: list[InputRows]
-
-    @classmethod
-    def of(
-        cls,
-        adapter: PromptAdapterRequest | None,
-        prompt: ParsedPrompt,
-        params: SamplingParams,
-        model: ModelConfig,
-    ) -> VirtualTokens:
-        """The tokens of a prompt with its adapter, if it has one. Raises RequestError if they do
-        not fit into the context, and for what cannot be combined."""
-        if adapter is None:
-            return cls(0, prompt.token_ids, prompt.input_rows)
-        if params.prompt_logprobs is not None:
-            raise RequestError(
-                "prompt_logprobs is not compatible with prompt adapters.",
-                parameter="prompt_logprobs",
-            )
-        count = adapter.prompt_adapter_num_virtual_tokens
-        total, limit = count + len(prompt.token_ids), model.max_model_len
-        if total > limit:
-            raise prompt_too_long(total, limit)
-        if total == limit:
-            raise prompt_fills_context(limit)
-        rows = [msgspec.structs.replace(one, first=one.first + count) for one in prompt.input_rows]
-        token_ids = [PLACEHOLDER] * count + prompt.token_ids
-        return cls(count, token_ids, [InputRows(0, count, b""), *rows])
+def with_virtual_tokens(
+    adapter: PromptAdapterRequest, prompt: ParsedPrompt, params: SamplingParams, model: ModelConfig
+) -> ParsedPrompt:
+    """The prompt as the engine core gets it: placeholders of the adapter's virtual tokens, then its
+    own tokens. Raises RequestError if they do not fit into the context, and for what cannot be
+    combined."""
+    if params.prompt_logprobs is not None:
+        raise RequestError(
+            "prompt_logprobs is not compatible with prompt adapters.", parameter="prompt_logprobs"
+        )
+    count = adapter.prompt_adapter_num_virtual_tokens
+    total, limit = count + len(prompt.token_ids), model.max_model_len
+    if total > limit:
+        raise prompt_too_long(total, limit)
+    if total == limit:
+        raise prompt_fills_context(limit)
+    rows = [msgspec.structs.replace(one, first=one.first + count) for one in prompt.input_rows]
+    return replace(
+        prompt,
+        token_ids=[PLACEHOLDER] * count + prompt.token_ids,
+        input_rows=[InputRows(0, count, b""), *rows],
+    )
