@@ -8,6 +8,8 @@ import msgspec
 
 from quire.errors import RequestError, quoted
 
+LORA_REQUEST = "lora_request"
+"""Name of the argument that takes an adapter, in all methods."""
 _MAX_ID = 2**63 - 1
 
 
@@ -65,10 +67,10 @@ def check_lora(value: Any, *, is_enabled: bool) -> None:
     """Raises TypeError for another type than an adapter, and RequestError if the engine has no
     adapters."""
     if not isinstance(value, LoRARequest):
-        raise TypeError(f"lora_request must be a LoRARequest or None, got {type(value).__name__}")
+        raise TypeError(f"{LORA_REQUEST} must be a LoRARequest or None, got {type(value).__name__}")
     if not is_enabled:
         raise RequestError(
-            f"Got lora_request {value.lora_name!r} but LoRA is not enabled! Start the engine with "
-            "enable_lora=True",
-            parameter="lora_request",
+            f"Got {LORA_REQUEST} {value.lora_name!r} but LoRA is not enabled! Start the engine "
+            "with enable_lora=True",
+            parameter=LORA_REQUEST,
         )

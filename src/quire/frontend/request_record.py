@@ -34,7 +34,9 @@ def output_of(
     request: EngineInput,
     outputs: list[CompletionOutput],
     *,
+    finished: bool,
     prompt_logprobs: PromptLogprobs | None = None,
+    metrics: RequestStateStats | None = None,
     **more: Any,
 ) -> RequestOutput:
     """An output of a request. `more`: further fields of `RequestOutput`."""
@@ -44,7 +46,9 @@ def output_of(
         request.prompt_token_ids,
         prompt_logprobs,
         outputs,
-        lora_request=request.options.lora,
+        finished,
+        metrics,
+        request.options.lora,
         **more,
     )
 

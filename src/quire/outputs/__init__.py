@@ -19,9 +19,17 @@ from quire.outputs.pooling import (
     ScoringOutput,
     ScoringRequestOutput,
 )
-from quire.outputs.request_output import CompletionOutput, RequestOutput, RequestStateStats
+from quire.outputs.request_output import (
+    BeamSearchOutput,
+    BeamSearchSequence,
+    CompletionOutput,
+    RequestOutput,
+    RequestStateStats,
+)
 
 __all__ = [
+    "BeamSearchOutput",
+    "BeamSearchSequence",
     "ClassificationOutput",
     "ClassificationRequestOutput",
     "CompletionOutput",

@@ -144,8 +144,8 @@ def test_bad_words_become_tokens_for_every_output(
 def test_a_priority_goes_to_the_core_whatever_its_policy(processor: InputProcessor) -> None:
     request = processor.process("r", [1], SamplingParams(), RequestOptions(priority=3))
     assert request.core_requests[0].priority == 3
+    wrong = RequestOptions(priority=1.5)  # type: ignore[arg-type]
     with pytest.raises(RequestError, match="priority must be an integer"):
-        wrong = RequestOptions(priority=1.5)  # type: ignore[arg-type]
         processor.process("r", [1], SamplingParams(), wrong)
 
 

@@ -12,7 +12,7 @@ from typing import Any
 from quire.config.records import ModelConfig
 from quire.errors import PromptError, quoted
 from quire.frontend.inputs.images.placing import PlacedImages
-from quire.frontend.inputs.images.prompts import KWARGS, ImagePrompts
+from quire.frontend.inputs.images.prompts import ImagePrompts
 from quire.frontend.inputs.model_checks import (
     check_text,
     prompt_fills_context,
@@ -27,6 +27,7 @@ from quire.frontend.inputs.prompt_embeds import (
     rows_at,
 )
 from quire.frontend.inputs.tokenization import Tokenization
+from quire.images.config import PROCESSOR_KWARGS
 from quire.protocol.cache_scope import EVERYONE, CacheScope
 from quire.protocol.images import ImageInput
 from quire.protocol.input_rows import InputRows
@@ -34,7 +35,8 @@ from quire.tokenizer import Tokenizer
 
 _PROMPT_KEYS = frozenset({
     "prompt", "prompt_token_ids", "cache_salt", "prediction", "token_type_ids",
-    "prompt_embeds", "prompt_is_token_ids", "multi_modal_data", "multi_modal_uuids", KWARGS,
+    "prompt_embeds", "prompt_is_token_ids", "multi_modal_data", "multi_modal_uuids",
+    PROCESSOR_KWARGS,
 })  # fmt: skip
 _NEUTRAL_KEYS = frozenset({"media_io_kwargs"})
 """Further keys of vLLM's prompts, accepted only with an empty value."""
@@ -147,7 +149,7 @@ class PromptParser:
             )
         ids = prompt.get("prompt_token_ids")
         images = self.images
-        if settings := prompt.get(KWARGS):
+        if settings := prompt.get(PROCESSOR_KWARGS):
             images = images.changed(settings)
         if prompt.get("prompt_embeds") is not None:
             return self._embeds(prompt, text, ids, scope, tokenization)

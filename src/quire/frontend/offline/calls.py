@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
 from quire.adapters import LoRARequest, PromptAdapterRequest
+from quire.adapters.request import LORA_REQUEST
 from quire.errors import PromptError, RequestError, quoted
 from quire.frontend.arguments import RequestOptions, located
 from quire.frontend.offline.progress_bar import Progress, ProgressBar
@@ -103,7 +104,7 @@ class CallOptions:
     def each(self, count: int, engine: LLMEngine) -> Iterator[RequestOptions]:
         """The options of each prompt. Raises TypeError or RequestError."""
         priorities = one_each("priority", 0 if self.priority is None else self.priority, int, count)
-        loras = _one_each("lora_request", self.lora, LoRARequest, count)
+        loras = _one_each(LORA_REQUEST, self.lora, LoRARequest, count)
         adapters = _one_each(
             "prompt_adapter_request", self.prompt_adapter, PromptAdapterRequest, count
         )

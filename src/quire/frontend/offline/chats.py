@@ -6,13 +6,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, cast
 
-from quire.chat.job import ChatInput, ContentFormat, has_images
+from quire.chat.job import VARIABLES, ChatInput, ContentFormat, has_images
 from quire.errors import RequestError
 from quire.frontend.arguments import located
-from quire.frontend.inputs.images.prompts import KWARGS, ImagePrompts, rendered_with_images
+from quire.frontend.inputs.images.prompts import ImagePrompts, rendered_with_images
 from quire.frontend.inputs.prompt_parser import PromptParser
 from quire.frontend.inputs.tokenization import Tokenization
 from quire.frontend.offline.calls import from_column, wrong
+from quire.images.config import PROCESSOR_KWARGS
 from quire.inputs import PromptType, TokensPrompt
 from quire.system.deferred_signals import deliver_signals
 
@@ -48,7 +49,7 @@ def with_image_settings(
     if kwargs is None:
         return prompts
     return [
-        cast(PromptType, {KWARGS: kwargs, **one})
+        cast(PromptType, {PROCESSOR_KWARGS: kwargs, **one})
         if isinstance(one, dict) and one.get("multi_modal_data")
         else one
         for one in prompts
@@ -64,13 +65,14 @@ class ChatOptions:
     add_generation_prompt: bool = True
     continue_final_message: bool = False
     tools: list[dict[str, Any]] | None = None
-    chat_template_kwargs: dict[str, Any] | None = None
+    variables: dict[str, Any] | None = None
+    """Further variables of the template."""
     image_settings: dict[str, Any] | None = None
     """Settings of the image processor."""
 
     def __post_init__(self) -> None:
         """Raises RequestError for the first argument of a wrong type."""
-        template, tools, values = self.chat_template, self.tools, self.chat_template_kwargs
+        template, tools, values = self.chat_template, self.tools, self.variables
         if template is not None and not isinstance(template, str):
             raise wrong("chat_template", template, "a string: a template or its name")
         form = self.chat_template_content_format
@@ -87,7 +89,7 @@ class ChatOptions:
         if values is not None and not (
             isinstance(values, Mapping) and all(isinstance(name, str) for name in values)
         ):
-            raise wrong("chat_template_kwargs", values, "a dict with strings as keys")
+            raise wrong(VARIABLES, values, "a dict with strings as keys")
 
     def job(self, conversation: Any) -> ChatInput:
         """The rendering job of a conversation."""
@@ -98,7 +100,7 @@ class ChatOptions:
             add_generation_prompt=self.add_generation_prompt,
             continue_final_message=self.continue_final_message,
             chat_template=self.chat_template,
-            chat_template_kwargs=self.chat_template_kwargs,
+            variables=self.variables,
             content_format=None if form == "auto" else cast(ContentFormat, form),
         )
 

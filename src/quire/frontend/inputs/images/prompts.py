@@ -32,16 +32,12 @@ from quire.frontend.inputs.images.placing import (
 )
 from quire.frontend.inputs.model_checks import prompt_too_long
 from quire.images.cache import PictureCache
-from quire.images.config import ImagesConfig
+from quire.images.config import PROCESSOR_KWARGS, ImagesConfig
 from quire.images.picture import KeptPictures, Picture
 from quire.images.sources import ImageSources
 
 if TYPE_CHECKING:
     from quire.models.vision.model import VisionModel
-
-
-KWARGS = "mm_processor_kwargs"
-"""Key of a prompt with the settings of the image processor that it wants."""
 
 
 class ImagePrompts:
@@ -71,32 +67,33 @@ class ImagePrompts:
         PromptError for others than `OF_REQUESTS`, and for tiles larger than the engine's."""
         if not kwargs:
             return self
-        self.check_on(KWARGS)
+        self.check_on(PROCESSOR_KWARGS)
         from quire.models.vision.settings import OF_REQUESTS, with_processor_kwargs
 
         if not isinstance(kwargs, Mapping) or not OF_REQUESTS.issuperset(kwargs):
             raise PromptError(
-                f"{KWARGS} of a request must be a dict with these keys: "
+                f"{PROCESSOR_KWARGS} of a request must be a dict with these keys: "
                 f"{', '.join(sorted(OF_REQUESTS))}; got {quoted(kwargs):.100}",
-                parameter=KWARGS,
+                parameter=PROCESSOR_KWARGS,
             )
         settings = with_processor_kwargs(self._model.hf_config, kwargs)
         found = ImagePrompts(replace(self._model, hf_config=settings), self._cache)
         try:
             own, most = found._vision.patching, self._vision.patching
         except ModelError as error:
-            raise PromptError(f"{KWARGS}: {error}", parameter=KWARGS) from None
+            raise PromptError(f"{PROCESSOR_KWARGS}: {error}", parameter=PROCESSOR_KWARGS) from None
         for name, value in kwargs.items():
             if value is not None and name not in found._vision.settings:
                 raise PromptError(
-                    f"{KWARGS} must have no {name}: the image processor of this model has no "
-                    "such setting",
-                    parameter=KWARGS,
+                    f"{PROCESSOR_KWARGS} must have no {name}: the image processor of this model "
+                    "has no such setting",
+                    parameter=PROCESSOR_KWARGS,
                 )
         if own.most_patches > most.most_patches:
             raise PromptError(
-                f"{KWARGS} of a request must not make images larger than those of the engine",
-                parameter=KWARGS,
+                f"{PROCESSOR_KWARGS} of a request must not make images larger than those of the "
+                "engine",
+                parameter=PROCESSOR_KWARGS,
             )
         return found
 
