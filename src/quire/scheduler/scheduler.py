@@ -23,7 +23,7 @@ from quire.scheduler.drafting.drafting import Drafting, LookAhead
 from quire.scheduler.drafting.proposers import proposer_of
 from quire.scheduler.in_flight import PlanInFlight
 from quire.scheduler.integrity import check_states
-from quire.scheduler.pacing.step_pacing import StepPacing
+from quire.scheduler.pacing import StepPacing
 from quire.scheduler.queue import POLICIES
 from quire.scheduler.request import FINISH_REASONS, Request, RequestStatus
 from quire.scheduler.states import RequestStates

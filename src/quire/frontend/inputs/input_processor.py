@@ -21,7 +21,6 @@ from quire.adapters.prompt_request import PromptAdapterRequest
 from quire.config.records import EngineConfig
 from quire.errors import RequestError
 from quire.frontend.arguments import PLAIN, RequestOptions, check_request_id
-from quire.frontend.inputs.late_chunks import late_chunks
 from quire.frontend.inputs.model_checks import (
     cannot_generate,
     cannot_pool,
@@ -32,7 +31,7 @@ from quire.frontend.inputs.model_checks import (
     check_reasoning,
     check_text,
 )
-from quire.frontend.inputs.pieces import pieces, with_virtual_tokens
+from quire.frontend.inputs.pieces import late_chunks, pieces, with_virtual_tokens
 from quire.frontend.inputs.prompt_parser import ParsedPrompt, PromptParser
 from quire.frontend.inputs.tokenization import Tokenization
 from quire.frontend.kv_hand_off import NO_HAND_OFF, hand_off

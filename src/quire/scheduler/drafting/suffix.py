@@ -10,8 +10,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 
-from quire.scheduler.drafting.ngram import NgramProposer
-from quire.scheduler.drafting.ngram_index import NgramIndex
+from quire.scheduler.drafting.ngram import NgramIndex, NgramProposer
 from quire.scheduler.drafting.proposer import Proposal, Proposer, grade_of
 from quire.scheduler.request import Request
 
