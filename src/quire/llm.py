@@ -30,7 +30,6 @@ from quire.frontend.offline.chats import (
     chat_tokenization,
     with_image_settings,
 )
-from quire.frontend.offline.llm_control import LLMControl
 from quire.frontend.offline.llm_engine import LLMEngine
 from quire.frontend.offline.pooling import PoolingMethods
 from quire.frontend.offline.progress_bar import Progress, counted
@@ -49,7 +48,7 @@ Params = SamplingParams | Sequence[SamplingParams] | None
 """One for all prompts, or one for each; None: the model's defaults."""
 
 
-class LLM(LLMControl, PoolingMethods, UnsupportedTransfers):
+class LLM(PoolingMethods, UnsupportedTransfers):
     """One model in this process; `close`, `with` or dropping the last reference frees the memory.
 
     Threads may share it: requests of concurrent calls share the steps, and each call returns its

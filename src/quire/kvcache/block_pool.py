@@ -11,13 +11,10 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from quire.errors import IntegrityError
+from quire.kvcache.sequence import BlockKey
 
 if TYPE_CHECKING:
     from quire.kvcache.block_events import BlockEvents
-
-BlockKey = tuple[int, bytes]
-"""Index of the layer group, and the hash of the tokens up to the block's end. The index is `~group`
-for a block that is not full (`Tail.key`)."""
 
 
 class BlockPool:

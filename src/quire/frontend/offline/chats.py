@@ -10,8 +10,6 @@ from quire.chat.job import VARIABLES, ChatInput, ContentFormat, has_images
 from quire.errors import RequestError
 from quire.frontend.arguments import located
 from quire.frontend.inputs.images.prompts import ImagePrompts, rendered_with_images
-from quire.frontend.inputs.prompt_parser import PromptParser
-from quire.frontend.inputs.tokenization import Tokenization
 from quire.frontend.offline.calls import from_column, wrong
 from quire.images.config import PROCESSOR_KWARGS
 from quire.inputs import PromptType, TokensPrompt
@@ -158,13 +156,12 @@ class ChatPrompts:
         self, prompts: Sequence[PromptType], tokenization_kwargs: Mapping[str, Any]
     ) -> list[TokensPrompt]:
         """Add token ids to prompts. Raises RequestError."""
-        model = self._engine.model_config
-        parser = PromptParser(model, self._engine.tokenizer, self._engine.config.cache.block_size)
-        tokenization = Tokenization.of(tokenization_kwargs, model.max_model_len)
+        parse = self._engine.input_processor.parse
+        tokenization = self._engine.tokenization(tokenization_kwargs)
         encoded = []
         for index, text in enumerate(prompts):
             with located("messages", index, len(prompts)):
-                ids = parser.parse(text, tokenization).token_ids
+                ids = parse(text, tokenization).token_ids
             if isinstance(text, dict):  # with images, which are placed
                 encoded.append(cast(TokensPrompt, text))
             else:

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 from quire.adapters import LoRARequest
 from quire.config.pooling import PoolingTask
-from quire.config.records import ModelConfig
 from quire.errors import EngineGenerateError, RequestError, quoted
 from quire.frontend.inputs.model_checks import cannot_pool, wrong_task
 from quire.frontend.inputs.tokenization import Tokenization
@@ -19,6 +18,7 @@ from quire.frontend.offline.calls import (
     from_column,
     one_each,
 )
+from quire.frontend.offline.llm_control import LLMControl
 from quire.frontend.offline.progress_bar import Progress
 from quire.frontend.scoring import PairForm, ScoreLimits, Scoring, pair_chat
 from quire.inputs import PromptType
@@ -33,23 +33,17 @@ from quire.protocol.pooling_params import PoolingParams
 from quire.system.deferred_signals import with_signals_deferred
 
 if TYPE_CHECKING:
-    from quire.frontend.offline.llm_engine import LLMEngine
+    pass
 
 Params = PoolingParams | Sequence[PoolingParams] | None
 Pooled = PoolingRequestOutput[PoolingOutput]
 
 
-class PoolingMethods:
+class PoolingMethods(LLMControl):
     """Base class of `LLM`. All methods keep the prompts' order, and run none if one is invalid.
     `lora_request`: the adapter of all prompts, or one for each; None: the model itself."""
 
-    llm_engine: LLMEngine
     _calls: Calls
-
-    @property
-    def model_config(self) -> ModelConfig:
-        """The configuration of the model."""
-        return self.llm_engine.model_config
 
     @with_signals_deferred
     def encode(
