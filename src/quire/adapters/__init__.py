@@ -5,10 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from quire.adapters.modules import AdapterModule, parse_modules, parse_prompt_adapters
-from quire.adapters.prompt_request import PromptAdapterRequest
-from quire.adapters.request import LoRARequest
-
-AnyAdapterRequest = LoRARequest | PromptAdapterRequest
+from quire.adapters.request import AnyAdapterRequest, LoRARequest, PromptAdapterRequest
 
 __all__ = [
     "AdapterModule", "AnyAdapterRequest", "LoRARequest", "PromptAdapterRequest", "by_kind",

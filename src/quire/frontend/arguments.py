@@ -7,8 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
-from quire.adapters.prompt_request import PromptAdapterRequest, check_prompt_adapter
-from quire.adapters.request import LoRARequest, check_lora
+from quire.adapters.request import LoRARequest, PromptAdapterRequest, check_adapter
 from quire.config.records import EngineConfig
 from quire.errors import ConfigError, PromptError, RequestError, quoted
 from quire.frontend.inputs.tokenization import AS_IT_IS, Tokenization
@@ -47,10 +46,10 @@ class RequestOptions:
         if self.trace_headers is not None:
             _check_headers(self.trace_headers)
         if self.lora is not None:
-            check_lora(self.lora, is_enabled=config.lora is not None)
+            check_adapter(self.lora, LoRARequest, is_enabled=config.lora is not None)
         if self.prompt_adapter is not None:
             is_enabled = config.prompt_adapters is not None
-            check_prompt_adapter(self.prompt_adapter, is_enabled=is_enabled)
+            check_adapter(self.prompt_adapter, PromptAdapterRequest, is_enabled=is_enabled)
 
     def check_priority(self) -> None:
         """Raises RequestError unless the priority is an integer of 64 bits."""

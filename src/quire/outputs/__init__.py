@@ -28,24 +28,10 @@ from quire.outputs.request_output import (
 )
 
 __all__ = [
-    "BeamSearchOutput",
-    "BeamSearchSequence",
-    "ClassificationOutput",
-    "ClassificationRequestOutput",
-    "CompletionOutput",
-    "EmbeddingOutput",
-    "EmbeddingRequestOutput",
-    "FlatLogprobs",
-    "LateChunk",
-    "LateChunkingMetadata",
-    "Logprob",
-    "LogprobsOnePosition",
-    "PoolingOutput",
-    "PoolingRequestOutput",
-    "PromptLogprobs",
-    "RequestOutput",
-    "RequestStateStats",
-    "SampleLogprobs",
-    "ScoringOutput",
+    "BeamSearchOutput", "BeamSearchSequence", "ClassificationOutput",
+    "ClassificationRequestOutput", "CompletionOutput", "EmbeddingOutput",
+    "EmbeddingRequestOutput", "FlatLogprobs", "LateChunk", "LateChunkingMetadata", "Logprob",
+    "LogprobsOnePosition", "PoolingOutput", "PoolingRequestOutput", "PromptLogprobs",
+    "RequestOutput", "RequestStateStats", "SampleLogprobs", "ScoringOutput",
     "ScoringRequestOutput",
-]
+]  # fmt: skip

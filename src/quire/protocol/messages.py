@@ -15,13 +15,11 @@ from typing import Literal
 
 import msgspec
 
-from quire.adapters.prompt_request import PromptAdapterRequest
-from quire.adapters.request import LoRARequest
+from quire.adapters.request import LoRARequest, PromptAdapterRequest
 from quire.outputs.request_output import PredictionCounts, RequestSpecDecodeMetrics
 from quire.params import SamplingParams
 from quire.protocol.cache_scope import EVERYONE, CacheScope
-from quire.protocol.images import ImageInput
-from quire.protocol.input_rows import InputRows
+from quire.protocol.input_rows import ImageInput, InputRows
 from quire.protocol.pooling_params import PoolingParams
 from quire.reasoning.marks import ReasoningTokens
 

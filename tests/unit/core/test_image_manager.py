@@ -13,8 +13,7 @@ from quire.images.cache import PictureCache
 from quire.images.rules import Layout
 from quire.params import SamplingParams
 from quire.protocol import CacheScope, EngineCoreRequest
-from quire.protocol.images import ImageInput
-from quire.protocol.input_rows import InputRows
+from quire.protocol.input_rows import ImageInput, InputRows
 
 _WIDTH = 3
 """Numbers of a row."""

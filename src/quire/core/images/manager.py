@@ -19,8 +19,7 @@ from quire.errors import BackendError
 from quire.images.cache import PictureCache
 from quire.log import get_logger
 from quire.protocol import EngineCoreOutput, EngineCoreRequest, SchedulerStats
-from quire.protocol.images import ImageInput
-from quire.protocol.input_rows import InputRows
+from quire.protocol.input_rows import ImageInput, InputRows
 
 logger = get_logger(__name__)
 

@@ -17,7 +17,7 @@ from typing import Any
 
 import msgspec
 
-from quire.adapters.prompt_request import PromptAdapterRequest
+from quire.adapters.request import PromptAdapterRequest
 from quire.config.records import EngineConfig
 from quire.errors import RequestError
 from quire.frontend.arguments import PLAIN, RequestOptions, check_request_id
@@ -34,7 +34,7 @@ from quire.frontend.inputs.model_checks import (
 from quire.frontend.inputs.pieces import late_chunks, pieces, with_virtual_tokens
 from quire.frontend.inputs.prompt_parser import ParsedPrompt, PromptParser
 from quire.frontend.inputs.tokenization import Tokenization
-from quire.frontend.kv_hand_off import NO_HAND_OFF, hand_off
+from quire.frontend.kv_hand_off import hand_off
 from quire.inputs import PromptType
 from quire.logits_processors.loading import load_processors
 from quire.outputs import LateChunkingMetadata
@@ -154,7 +154,7 @@ class InputProcessor:
         resolved = self._resolve(params, len(whole.token_ids))
         for processor in self._logits_processors:
             check_processor(processor, resolved)
-        handed = hand_off(resolved) if resolved.extra_args else NO_HAND_OFF
+        handed = hand_off(resolved) if resolved.extra_args else {}
         base = EngineCoreRequest(
             request_id=self._unique(request_id),
             prompt_token_ids=whole.token_ids,
@@ -168,12 +168,11 @@ class InputProcessor:
             predicted_token_ids=parsed.predicted_token_ids,
             priority=options.priority,
             data_parallel_rank=options.data_parallel_rank,
-            hands_off=handed.hands_off,
-            awaited_kv=handed.awaited_kv,
             lora=options.lora,
             prompt_adapter=adapter,
             input_rows=whole.input_rows,
             images=parsed.images,
+            **handed,
         )
         return EngineInput(
             request_id=request_id,

@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from quire.adapters.prompt_request import PromptAdapterRequest
+from quire.adapters.request import PromptAdapterRequest
 from quire.config.records import ModelConfig
 from quire.errors import RequestError
 from quire.frontend.inputs.model_checks import prompt_fills_context, prompt_too_long

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
 from quire.adapters import LoRARequest, PromptAdapterRequest
-from quire.adapters.request import LORA_REQUEST
+from quire.adapters.request import ARGUMENTS
 from quire.errors import PromptError, RequestError, quoted
 from quire.frontend.arguments import RequestOptions, located
 from quire.frontend.offline.progress_bar import Progress, ProgressBar
@@ -79,10 +79,10 @@ def one_each(name: str, value: Any, kind: type | tuple[type, ...], count: int) -
     return list(value)
 
 
-def _one_each(name: str, value: Any, kind: type, count: int) -> list[Any]:
+def _adapter_each(value: Any, kind: type, count: int) -> list[Any]:
     if value is None or isinstance(value, kind):
         return [value] * count
-    return one_each(name, value, (kind, type(None)), count)
+    return one_each(ARGUMENTS[kind], value, (kind, type(None)), count)
 
 
 def wrong(name: str, value: object, what: str) -> RequestError:
@@ -104,10 +104,8 @@ class CallOptions:
     def each(self, count: int, engine: LLMEngine) -> Iterator[RequestOptions]:
         """The options of each prompt. Raises TypeError or RequestError."""
         priorities = one_each("priority", 0 if self.priority is None else self.priority, int, count)
-        loras = _one_each(LORA_REQUEST, self.lora, LoRARequest, count)
-        adapters = _one_each(
-            "prompt_adapter_request", self.prompt_adapter, PromptAdapterRequest, count
-        )
+        loras = _adapter_each(self.lora, LoRARequest, count)
+        adapters = _adapter_each(self.prompt_adapter, PromptAdapterRequest, count)
         return (
             RequestOptions(
                 priority=priority,
