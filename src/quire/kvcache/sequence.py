@@ -1,5 +1,5 @@
-"""`SequenceBlocks`: one request's block tables, and the keys of its full blocks; `CachedPrefix` and
-`Reservation`: blocks that it may take, and blocks that are loaded for it.
+"""`SequenceBlocks`: one request's block tables, and the keys of its full blocks; `CachedPrefix`:
+cached blocks with which they may begin.
 
 Only `KVCacheManager` changes it. The scheduler keeps it with the request and reads it.
 """
@@ -12,10 +12,6 @@ from dataclasses import dataclass, field
 
 from quire.protocol.cache_scope import EVERYONE, CacheScope
 from quire.protocol.input_rows import InputRows
-
-BlockKey = tuple[int, bytes]
-"""Index of the layer group, and the hash of the tokens up to the block's end. The index is `~group`
-for a block that is not full (`Tail.key`)."""
 
 
 class SequenceBlocks:
@@ -119,18 +115,3 @@ class CachedPrefix:
     def num_tokens(self, block_size: int) -> int:
         """Tokens that need not be computed."""
         return self.num_entries * block_size + self.num_tail_tokens
-
-
-@dataclass(eq=False, slots=True)
-class Reservation:
-    """Created, completed and released by `KVCacheManager`. Its blocks are in no block table."""
-
-    block_ids: dict[BlockKey, int]
-    """The blocks to write, by the key that each will get."""
-    prefix: list[int] = field(default_factory=list)
-    """Cached blocks before them, which must not be reused meanwhile."""
-
-    @property
-    def held(self) -> list[int]:
-        """All blocks of the reservation."""
-        return [*self.prefix, *self.block_ids.values()]

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from math import lcm
 
 from quire.config.kv_groups import SNAPSHOT_TOKENS, STATE_CHUNK, KVLayout, StateGroup
-from quire.kvcache.block_pool import BlockPool
-from quire.kvcache.sequence import BlockKey, SequenceBlocks
+from quire.kvcache.block_pool import BlockKey, BlockPool
+from quire.kvcache.sequence import SequenceBlocks
 
 SnapshotTaken = Callable[[SequenceBlocks, int, list[int]], None]
 """Arguments: a request's block tables, a number of full blocks, and the blocks of the snapshot of

@@ -10,9 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from quire.kvcache.block_pool import BlockPool
+from quire.kvcache.block_pool import BlockKey, BlockPool
 from quire.kvcache.hashing import extra_of, hash_block
-from quire.kvcache.sequence import BlockKey
 from quire.protocol.input_rows import InputRows
 
 

@@ -7,6 +7,7 @@ from quire.protocol.messages import (
     EngineCoreOutputs,
     EngineCoreRequest,
     FinishReason,
+    ImageInput,
     KVStoreStats,
     PooledRows,
     PromptChunkLogprobs,
@@ -20,6 +21,7 @@ from quire.protocol.messages import (
 
 __all__ = [
     "CacheScope", "EngineCoreOutput", "EngineCoreOutputs", "EngineCoreRequest", "FinishReason",
-    "InputRows", "KVStoreStats", "PooledRows", "PromptChunkLogprobs", "ScheduledRequest",
-    "SchedulePlan", "SchedulerStats", "SpeculationStats", "StepResult", "TokenLogprobs",
+    "ImageInput", "InputRows", "KVStoreStats", "PooledRows", "PromptChunkLogprobs",
+    "ScheduledRequest", "SchedulePlan", "SchedulerStats", "SpeculationStats", "StepResult",
+    "TokenLogprobs",
 ]  # fmt: skip

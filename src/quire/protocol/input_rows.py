@@ -1,5 +1,5 @@
 """`InputRows`: rows that a request gives in place of the embeddings of some tokens of its prompt:
-prompt embeddings, the virtual tokens of a prompt adapter, the patches of an image (`ImageInput`).
+prompt embeddings, the virtual tokens of a prompt adapter, the patches of an image.
 
 Part of `EngineCoreRequest`. Knows no arrays: the rows are bytes, or the worker finds them by their
 digest.
@@ -11,8 +11,6 @@ from collections.abc import Sequence
 from typing import Literal
 
 import msgspec
-
-from quire.images.rules import Layout
 
 
 class InputRows(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -59,22 +57,3 @@ def token_ids_without(token_ids: Sequence[int], given: Sequence[InputRows]) -> l
         kept += token_ids[begin : one.first]
         begin = one.end
     return kept + list(token_ids[begin:])
-
-
-class ImageInput(msgspec.Struct, frozen=True):
-    """A decoded picture, video or sound of a request, whose rows are computed before it starts. Its
-    `InputRows` in the request have no data until then."""
-
-    digest: bytes
-    """Identifies its tiles and what computes them: equal digests mean equal rows."""
-    layout: Layout
-    pixels: bytes
-    """Bytes of the tiles, one after the other: RGB, or a spectrum."""
-    first_rows: int
-    """The first of its entries in `EngineCoreRequest.input_rows`."""
-    num_entries: int
-    """Number of its entries there. They follow each other, and have its rows in order."""
-    num_tile_rows: int = 0
-    """Rows of all tiles, if there is an `order`."""
-    order: bytes = b""
-    """Which of the rows of all tiles the picture has, int32; empty: all in order."""

@@ -16,14 +16,34 @@ from typing import Literal
 import msgspec
 
 from quire.adapters.request import LoRARequest, PromptAdapterRequest
+from quire.images.rules import Layout
 from quire.outputs.request_output import PredictionCounts, RequestSpecDecodeMetrics
 from quire.params import SamplingParams
 from quire.protocol.cache_scope import EVERYONE, CacheScope
-from quire.protocol.input_rows import ImageInput, InputRows
+from quire.protocol.input_rows import InputRows
 from quire.protocol.pooling_params import PoolingParams
 from quire.reasoning.marks import ReasoningTokens
 
 FinishReason = Literal["stop", "length", "abort", "error", "repetition"]
+
+
+class ImageInput(msgspec.Struct, frozen=True):
+    """A decoded picture, video or sound of a request, whose rows are computed before it starts. Its
+    `InputRows` in the request have no data until then."""
+
+    digest: bytes
+    """Identifies its tiles and what computes them: equal digests mean equal rows."""
+    layout: Layout
+    pixels: bytes
+    """Bytes of the tiles, one after the other: RGB, or a spectrum."""
+    first_rows: int
+    """The first of its entries in `EngineCoreRequest.input_rows`."""
+    num_entries: int
+    """Number of its entries there. They follow each other, and have its rows in order."""
+    num_tile_rows: int = 0
+    """Rows of all tiles, if there is an `order`."""
+    order: bytes = b""
+    """Which of the rows of all tiles the picture has, int32; empty: all in order."""
 
 
 class EngineCoreRequest(msgspec.Struct, kw_only=True, omit_defaults=True):

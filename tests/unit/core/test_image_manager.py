@@ -12,8 +12,7 @@ from quire.errors import BackendError
 from quire.images.cache import PictureCache
 from quire.images.rules import Layout
 from quire.params import SamplingParams
-from quire.protocol import CacheScope, EngineCoreRequest
-from quire.protocol.input_rows import ImageInput, InputRows
+from quire.protocol import CacheScope, EngineCoreRequest, ImageInput, InputRows
 
 _WIDTH = 3
 """Numbers of a row."""

@@ -18,8 +18,13 @@ from quire.core.admission import Passed, Stage
 from quire.errors import BackendError
 from quire.images.cache import PictureCache
 from quire.log import get_logger
-from quire.protocol import EngineCoreOutput, EngineCoreRequest, SchedulerStats
-from quire.protocol.input_rows import ImageInput, InputRows
+from quire.protocol import (
+    EngineCoreOutput,
+    EngineCoreRequest,
+    ImageInput,
+    InputRows,
+    SchedulerStats,
+)
 
 logger = get_logger(__name__)
 

@@ -28,8 +28,8 @@ from quire.frontend.inputs.prompt_embeds import (
 )
 from quire.frontend.inputs.tokenization import Tokenization
 from quire.images.config import PROCESSOR_KWARGS
+from quire.protocol import ImageInput, InputRows
 from quire.protocol.cache_scope import EVERYONE, CacheScope
-from quire.protocol.input_rows import ImageInput, InputRows
 from quire.tokenizer import Tokenizer
 
 _PROMPT_KEYS = frozenset({

@@ -10,6 +10,7 @@ from quire.chat.job import VARIABLES, ChatInput, ContentFormat, has_images
 from quire.errors import RequestError
 from quire.frontend.arguments import located
 from quire.frontend.inputs.images.prompts import ImagePrompts, rendered_with_images
+from quire.frontend.inputs.tokenization import Tokenization
 from quire.frontend.offline.calls import from_column, wrong
 from quire.images.config import PROCESSOR_KWARGS
 from quire.inputs import PromptType, TokensPrompt
@@ -157,7 +158,8 @@ class ChatPrompts:
     ) -> list[TokensPrompt]:
         """Add token ids to prompts. Raises RequestError."""
         parse = self._engine.input_processor.parse
-        tokenization = self._engine.tokenization(tokenization_kwargs)
+        most = self._engine.model_config.max_model_len
+        tokenization = Tokenization.of(tokenization_kwargs, most)
         encoded = []
         for index, text in enumerate(prompts):
             with located("messages", index, len(prompts)):

@@ -182,7 +182,7 @@ class AsyncLLM(EngineControl, EngineBase, UnsupportedAsyncMethods):
             prompt_adapter=prompt_adapter_request,
             data_parallel_rank=data_parallel_rank,
         )
-        stream = await self.begin(request_id, prompt, sampling_params, options)
+        stream = await self.submit(request_id, prompt, sampling_params, options)
         try:
             async for output in stream:
                 yield output
@@ -207,7 +207,7 @@ class AsyncLLM(EngineControl, EngineBase, UnsupportedAsyncMethods):
             trace_headers=trace_headers,
             lora=lora_request,
         )
-        stream = await self.begin(request_id, prompt, pooling_params, options)
+        stream = await self.submit(request_id, prompt, pooling_params, options)
         try:
             yield await cast(RequestStream, stream).pooled()
         finally:
@@ -255,9 +255,9 @@ class AsyncLLM(EngineControl, EngineBase, UnsupportedAsyncMethods):
             prompt_adapter=prompt_adapter_request,
             data_parallel_rank=data_parallel_rank,
         )
-        return await self.begin(request_id, prompt, params, options)
+        return await self.submit(request_id, prompt, params, options)
 
-    async def begin(
+    async def submit(
         self,
         request_id: str,
         prompt: PromptType | AsyncGenerator[StreamingInput, None],

@@ -20,7 +20,7 @@ import msgspec
 
 from quire.errors import PromptError
 from quire.images.picture import Picture
-from quire.protocol.input_rows import ImageInput, InputRows
+from quire.protocol import ImageInput, InputRows
 
 if TYPE_CHECKING:
     from quire.models.vision.model import VideoForm, VisionModel
