@@ -8,8 +8,8 @@ import subprocess
 import sys
 
 from quire.kvcache import hash_block, model_root, request_root
-from quire.kvcache.hashing import extra_of
-from quire.protocol import InputRows
+from quire.kvcache.hashing import extra_of, request_roots
+from quire.protocol import CacheScope, InputRows
 
 ROOT = model_root("model", 16, "bfloat16")
 
@@ -43,6 +43,17 @@ def test_whatever_shapes_the_cache_changes_the_key() -> None:
     }
     assert len(roots) == 9
     assert request_root(ROOT) == ROOT
+
+
+def test_the_part_of_a_salt_before_a_slash_is_the_tenant() -> None:
+    of_tenant = request_root(ROOT, salt="a")
+    assert request_roots(ROOT, CacheScope()) == (ROOT, ROOT)
+    assert request_roots(ROOT, CacheScope("a")) == (of_tenant, of_tenant)
+    for salt, within in (("a/", ""), ("a/b", "b"), ("a/b/c", "b/c")):
+        scope = CacheScope(salt)
+        assert (scope.tenant, scope.within_tenant) == ("a", within)
+        assert request_roots(ROOT, scope) == (of_tenant, request_root(of_tenant, salt=within))
+    assert request_roots(ROOT, CacheScope(""))[1] != ROOT  # an empty salt is one
 
 
 def test_a_key_depends_on_parent_tokens_and_extras() -> None:
