@@ -221,6 +221,22 @@ def test_only_the_cuda_backend_and_models_of_transformers_may_import_torch() -> 
             assert not _top_names(path) & {"torch", "transformers"}, path
 
 
+@pytest.mark.parametrize(
+    "option",
+    ["cache_salt", "chat_template_kwargs", "kv_transfer_params", "lora_request",
+     "mm_processor_kwargs"],
+)  # fmt: skip
+def test_few_modules_name_an_option_of_a_request(option: str) -> None:
+    """Public methods and the first reader name an option; the layers below pass a record on. The
+    server is not counted, because its schemas are the fields of the APIs."""
+    named = [
+        name
+        for name, path in MODULES.items()
+        if not name.startswith("quire.server.") and re.search(rf"\b{option}\b", path.read_text())
+    ]
+    assert 0 < len(named) <= 8, named
+
+
 def test_no_pickle_and_no_eval() -> None:
     for path in MODULES.values():
         assert "pickle" not in _top_names(path), path

@@ -36,7 +36,6 @@ from quire.executor.base import Executor
 from quire.executor.factory import make_executor
 from quire.kvcache import BlockEvents, KVCacheManager
 from quire.kvcache.block_map import block_map
-from quire.kvcache.hashing import tenant_of
 from quire.kvstore.opening import open_store
 from quire.kvstore.store import KVStore
 from quire.kvstore.tiers.events import TierEvents
@@ -339,7 +338,7 @@ class EngineCore:
             self.structured_outputs.add(
                 request.request_id,
                 params.structured_outputs,
-                tenant=tenant_of(request.cache_salt),
+                tenant=request.scope.tenant,
                 ignore_eos=params.ignore_eos,
                 passage=self._passage(request),
                 begun=_begun(request),

@@ -318,7 +318,7 @@ def test_callers_go_on_after_a_pause_that_failed(
 ) -> None:
     """They had seen the pause, and wait for its end."""
     with tiny() as llm:
-        engine, loop = llm.llm_engine, llm._loop
+        engine, loop = llm.llm_engine, llm._calls.loop
         steps, pauses, fails = threading.Event(), threading.Event(), threading.Event()
         found: list[Any] = []
 

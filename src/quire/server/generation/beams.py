@@ -210,7 +210,7 @@ def _searches(asked: Submission, beams: BeamSearchParams) -> list[BeamSearch]:
                 num_logprobs=asked.params.logprobs,
                 reasoning=asked.params.reasoning,
                 width_name="n",
-                **asked.of_each,
+                options=asked.options,
             )
         )
         check_wanted()

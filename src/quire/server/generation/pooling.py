@@ -16,15 +16,16 @@ from msgspec import Meta
 from numpy.typing import NDArray
 from starlette.requests import Request
 
-from quire.adapters import AnyAdapterRequest, as_arguments
+from quire.adapters import AnyAdapterRequest, by_kind
 from quire.config.pooling import PoolingTask
 from quire.errors import RequestError
-from quire.frontend.arguments import located
+from quire.frontend.arguments import RequestOptions, located
 from quire.frontend.inputs.model_checks import cannot_pool, wrong_task
 from quire.frontend.inputs.tokenization import Tokenization, Truncation
 from quire.frontend.scoring import PairForm, pair_chat
 from quire.inputs import PromptType
 from quire.outputs import PoolingOutput, PoolingRequestOutput
+from quire.protocol import CacheScope
 from quire.protocol.pooling_params import PoolingParams
 from quire.server.bodies.json_http import context_of
 from quire.server.generation.prompts import PreparedPrompt
@@ -270,23 +271,21 @@ class PoolingJob:
         self.model.limits.check_prompts(len(prompts), 1, fields[-1][0])
         processor = self.model.live_engine().input_processor
         inputs: list[EngineInput] = []
+        options = RequestOptions(
+            priority=self.request.priority or 0,
+            tokenization=tokenization,
+            **by_kind(self.adapter),
+        )
         width, num_values = self._width_of_tokens(params), 0
         places = [(name, index, count) for name, count in fields for index in range(count)]
         for (name, index, count), prompt in zip(places, prompts, strict=True):
             with named_as_asked({_TOKEN_IDS: f"{name}="}), located(name, index, count):
                 if isinstance(prompt, str):
                     self.model.limits.check_text(name, len(prompt.encode(errors="replace")))
-                made = processor.process(
-                    f"{self.id}-{len(inputs)}",
-                    prompt,
-                    params,
-                    priority=self.request.priority or 0,
-                    tokenization=tokenization,
-                    **as_arguments(self.adapter),
-                )
+                made = processor.process(f"{self.id}-{len(inputs)}", prompt, params, options)
                 if salt is not None:
                     for core_request in made.core_requests:
-                        core_request.cache_salt = salt
+                        core_request.scope = CacheScope(salt)
                 inputs.append(made)
             num_values += len(made.prompt_token_ids) * width
             self.model.limits.check_vectors(num_values, name)

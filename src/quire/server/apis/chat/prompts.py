@@ -297,7 +297,7 @@ def _chat_input(
         documents=request.documents,
         add_generation_prompt=request.add_generation_prompt is not False,
         continue_final_message=request.continue_final_message is True,
-        chat_template_kwargs={**variables, **own},
+        variables={**variables, **own},
         content_format=None if content_format == "auto" else content_format,
     )
 

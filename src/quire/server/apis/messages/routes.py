@@ -66,7 +66,7 @@ async def _takes_late_system(model: ServedModel, tools: Sequence[object] | None)
     probe = ChatInput(
         [{"role": role, "content": mark} for role, mark in zip(_ROLES, marks, strict=True)],
         tools=tools,
-        chat_template_kwargs=model.args.default_chat_template_kwargs,
+        variables=model.args.default_chat_template_kwargs,
     )
     try:
         text = await model.chat_renderer().render(probe)
@@ -104,7 +104,7 @@ async def _rendered(model: ServedModel, effort: str) -> str | None:
     variables = {**thinking_variables(effort), "reasoning_effort": effort}
     probe = ChatInput(
         [{"role": "user", "content": "Hi"}],
-        chat_template_kwargs={**model.args.default_chat_template_kwargs, **variables},
+        variables={**model.args.default_chat_template_kwargs, **variables},
     )
     try:
         return await model.chat_renderer().render(probe)

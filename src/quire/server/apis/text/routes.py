@@ -9,7 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from quire.errors import RequestError
-from quire.frontend.arguments import located
+from quire.frontend.arguments import RequestOptions, located
 from quire.params import SamplingParams
 from quire.server.apis.chat.prompts import chat_prompt
 from quire.server.apis.chat.schema import ChatRequest
@@ -207,7 +207,8 @@ def _rendered(
     processor = model.loaded_engine().input_processor
     priority = request.priority or 0
     with named_as_asked(request):
-        settled = processor.process(head.id, prompt.for_engine(), params, priority=priority)
+        options = RequestOptions(priority=priority)
+        settled = processor.process(head.id, prompt.for_engine(), params, options)
     values: dict[str, Any] = msgspec.to_builtins(settled.params)
     plain = {name: value for name, value in values.items() if not name.startswith("_")}
     return RenderedPrompt(

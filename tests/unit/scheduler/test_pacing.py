@@ -10,9 +10,7 @@ from quire.kvcache import SequenceBlocks
 from quire.params import SamplingParams
 from quire.protocol import EngineCoreRequest
 from quire.protocol.input_rows import InputRows
-from quire.scheduler.pacing.step_budget import StepBudget
-from quire.scheduler.pacing.step_costs import StepCosts
-from quire.scheduler.pacing.step_pacing import StepPacing
+from quire.scheduler.pacing import StepBudget, StepCosts, StepPacing
 from quire.scheduler.request import Request
 
 
