@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from quire.parsers.format import ReplyFormat
-    from quire.server.apis.chat.schema import ChatRequest
-    from quire.server.apis.chat.tools import ToolUse
+    from quire.server.conversation.conversation import Conversation
+    from quire.server.generation.request import TextRequest
     from quire.server.plugins.reader import PluginReader
     from quire.server.plugins.reasoning_parser import ReasoningParser
+    from quire.server.plugins.requests import ChatCompletionRequest
     from quire.server.plugins.tool_parser import ToolParser
     from quire.server.served_model import ServedModel
 
@@ -59,7 +60,7 @@ class RequestPlugins:
 
 
 def plugins_of(
-    model: ServedModel, format: ReplyFormat, request: ChatRequest, tools: ToolUse
+    model: ServedModel, format: ReplyFormat, asked: TextRequest, chat: Conversation
 ) -> RequestPlugins | None:
     """None where no plug-in reads any of it. `format`: as it was found for the model."""
     args = model.args
@@ -67,9 +68,8 @@ def plugins_of(
         return None
     from quire.parsers.tool_formats.json.generic import GenericCalls
     from quire.server.plugins.formats import PluginCalls, PluginTags
-    from quire.server.plugins.requests import ChatCompletionRequest
 
-    tags, calls = format.reasoning, format.tools
+    tags, calls, tools = format.reasoning, format.tools, chat.tool_use
     reasoning = tags.parser if isinstance(tags, PluginTags) else None
     parser = calls.parser if isinstance(calls, PluginCalls) and tools.is_searched else None
     if reasoning is not None and tags is not None and not tags.begin:
@@ -84,13 +84,37 @@ def plugins_of(
             else RequestPlugins(format, None, None, None, None, keeps_special_tokens=False)
         )
     tokenizer = model.loaded_engine().get_tokenizer()
-    adjusted = ChatCompletionRequest.of(request)
+    adjusted = _chat_completion(asked, chat)
     if parser is not None:
         adjusted = _made(parser, tokenizer, adjusted).adjust_request(adjusted) or adjusted
     if reasoning is not None:
         adjusted = reasoning(tokenizer).adjust_request(adjusted) or adjusted
     keeps = adjusted.skip_special_tokens is False
     return RequestPlugins(format, parser, reasoning, tokenizer, adjusted, keeps)
+
+
+def _chat_completion(asked: TextRequest, chat: Conversation) -> ChatCompletionRequest:
+    """The request as vLLM has it, for a parser that looks at it."""
+    from quire.server.apis.chat.schema import ChatRequest
+    from quire.server.plugins.requests import ChatCompletionRequest
+
+    names, use = set(ChatRequest.__struct_fields__), chat.tool_use
+    choice: Any = use.rules.choice if chat.tools else None
+    if use.is_named:
+        [name] = use.schemas
+        choice = {"type": "function", "function": {"name": name}}
+    return ChatCompletionRequest.of(ChatRequest(
+        messages=chat.messages,
+        model=asked.model,
+        stream=asked.reply.stream,
+        tools=chat.tools,
+        tool_choice=choice,
+        include_reasoning=asked.reply.shows_reasoning,
+        structured_outputs=asked.constraint,
+        reasoning_effort=chat.effort,  # type: ignore[arg-type]
+        chat_template_kwargs=chat.variables,
+        **{name: value for name, value in asked.sampling.items() if name in names},
+    ))  # fmt: skip
 
 
 def _made(parser: type[ToolParser], tokenizer: Any, request: Any) -> ToolParser:

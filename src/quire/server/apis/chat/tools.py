@@ -1,107 +1,30 @@
-"""`tool_use`: which tools the reply to a chat may call, and whether it has to.
-
-Checks `tools` and `tool_choice`, and OpenAI's earlier `functions` and `function_call`, which are
-the same in other words. Called by the routes.
-"""
+"""The tools of a chat: `tools` and `tool_choice`, and OpenAI's earlier `functions` and
+`function_call`, which are the same in other words."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Literal
-
-import msgspec
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 from quire.errors import RequestError, quoted
-from quire.server.generation.request_fields import GenerationFields
+from quire.server.apis.chat.schema import ToolFields
+from quire.server.conversation.messages import Tool
+from quire.server.conversation.tools import ToolChoice, ToolUse, tool_use
 
 if TYPE_CHECKING:
-    from quire.parsers.call_rules import CallRules, Choice, StrictLevel
-
-
-class FunctionDefinition(
-    msgspec.Struct, kw_only=True, omit_defaults=True, forbid_unknown_fields=True
-):
-    """A function that the model may call."""
-
-    name: str
-    description: str | None = None
-    parameters: dict[str, Any] | None = None
-    strict: bool | None = None
-
-
-class Tool(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """A tool offered to the model."""
-
-    type: Literal["function"] = "function"
-    function: FunctionDefinition
-
-    @classmethod
-    def __get_pydantic_core_schema__(cls, source: Any, handler: Any) -> Any:
-        """For programs that use the class as a type of pydantic, as they can use vLLM's."""
-        del source, handler
-        from pydantic_core import core_schema
-
-        return core_schema.no_info_plain_validator_function(
-            lambda given: msgspec.convert(given, cls)
-        )
-
-
-class ToolFields(GenerationFields, kw_only=True):
-    """The fields of a chat that describe its tools."""
-
-    tools: list[Tool] | None = None
-    """Shown to the model, which may call them."""
-    tool_choice: str | dict[str, Any] | None = None
-    """`auto`, the default: the reply may call tools; `none`; `required`: the reply consists of
-    calls; or one tool that it calls, or some that it may call."""
-    parallel_tool_calls: bool | None = True
-    """Whether a reply may have several calls."""
-    functions: list[FunctionDefinition] | None = None
-    """OpenAI's earlier name of `tools`; a reply has one `function_call`."""
-    function_call: str | dict[str, Any] | None = None
-    """The same for `tool_choice`."""
-
-    @property
-    def forbids_calls(self) -> bool:
-        """Whether the reply must not call the tools."""
-        return self.tool_choice == "none"
-
+    from quire.parsers.call_rules import StrictLevel
 
 _USAGE = 'Correct usage: `{"type": "function", "function": {"name": "my_function"}}`'
 _NO_TOOLS = "When using `tool_choice`, `tools` must be set."
 
 
-@dataclass(frozen=True, slots=True)
-class ToolUse:
-    """The tools that the reply may or must call."""
-
-    rules: CallRules = field(default_factory=lambda: _rules(tools=(), choice="none"))
-    is_named: bool = False
-    """The request names the one tool to call. Then `finish_reason` is `stop`, as in OpenAI's
-    API."""
-    is_legacy: bool = False
-    """The request uses `functions`: the reply has a `function_call`."""
-    schemas: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    """The JSON schema of the arguments of each tool that may be called."""
-
-    @property
-    def is_searched(self) -> bool:
-        """Whether the reply is searched for calls."""
-        return self.rules.choice != "none"
-
-
-def _rules(**fields: Any) -> CallRules:
-    from quire.parsers.call_rules import CallRules  # its chain of imports is long
-
-    return CallRules(**fields)
-
-
-def tool_use(request: ToolFields, level: StrictLevel = "auto") -> ToolUse:
+def tools_of_chat(request: ToolFields, level: StrictLevel = "auto") -> ToolUse:
     """`level`: how far arguments follow their schemas. Raises RequestError for what is invalid, or
     does not fit together."""
     if not request.functions and request.function_call is None:
-        return _tool_use(request.tools, request.tool_choice, request.parallel_tool_calls, level)
+        is_parallel = request.parallel_tool_calls is not False
+        return _tool_use(request.tools, request.tool_choice, level, is_parallel=is_parallel)
     if request.tools is not None or request.tool_choice is not None:
         raise RequestError(
             "functions and function_call are the earlier names of tools and tool_choice; use "
@@ -115,7 +38,7 @@ def tool_use(request: ToolFields, level: StrictLevel = "auto") -> ToolUse:
     if request.functions:
         tools = [Tool(function=function) for function in request.functions]
     try:
-        use = _tool_use(tools, choice, False, level, "functions[{}]")
+        use = _tool_use(tools, choice, level, is_parallel=False, place="functions[{}]")
     except RequestError as error:
         names = {"tool_choice": "function_call", "tools": "functions"}
         name = (error.parameter or "").split(".")[0]
@@ -127,59 +50,26 @@ def tool_use(request: ToolFields, level: StrictLevel = "auto") -> ToolUse:
 def _tool_use(
     tools: list[Tool] | None,
     choice: Any,
-    is_parallel: bool | None,
     level: StrictLevel,
+    *,
+    is_parallel: bool,
     place: str = "tools[{}].function",
 ) -> ToolUse:
-    """`place`: path of a function in the request, with its index."""
     if tools is not None and not tools:
         raise RequestError("`tools` must not be an empty array; leave it out", parameter="tools")
-    if not tools:
-        if choice not in (None, "none", "auto"):
-            raise RequestError(_NO_TOOLS, parameter="tool_choice")
-        return ToolUse()
-    offered = [tool.function for tool in tools]
-    mode, names, is_named = _choice(choice, _names(offered))
-    from quire.parsers.call_rules import OfferedTool
-
-    rules = _rules(
-        tools=tuple(
-            OfferedTool(one.name, one.parameters, one.strict, f"{place.format(index)}.parameters")
-            for index, one in enumerate(offered)
-        ),
-        choice=mode,
-        only=frozenset(names),
-        is_parallel=is_parallel is not False and not is_named,
-        level=level,
-    )
-    return ToolUse(rules, is_named, schemas={tool.name: tool.readable for tool in rules.allowed})
+    if not tools and choice not in (None, "none", "auto"):
+        raise RequestError(_NO_TOOLS, parameter="tool_choice")
+    asked = ToolChoice("none") if not tools else _choice(choice)
+    return tool_use(tools, asked, level, is_parallel=is_parallel, place=place)
 
 
-def _names(offered: Iterable[FunctionDefinition]) -> tuple[str, ...]:
-    names: dict[str, None] = {}
-    for index, one in enumerate(offered):
-        if not one.name:
-            raise RequestError(
-                f"tools[{index}].function.name must not be empty",
-                parameter=f"tools[{index}].function.name",
-            )
-        if one.name in names:
-            raise RequestError(
-                f"tools[{index}].function.name {quoted(one.name)} is the name of another tool too",
-                parameter=f"tools[{index}].function.name",
-            )
-        names[one.name] = None
-    return tuple(names)
-
-
-def _choice(choice: Any, names: tuple[str, ...]) -> tuple[Choice, tuple[str, ...], bool]:
-    """The mode, the tools that may be called, and whether the request names a single tool."""
+def _choice(choice: Any) -> ToolChoice:
     if choice is None or choice == "auto":
-        return "auto", names, False
+        return ToolChoice("auto")
     if choice == "none":
-        return "none", (), False
+        return ToolChoice("none")
     if choice == "required":
-        return "required", names, False
+        return ToolChoice("required")
     if not isinstance(choice, Mapping):
         raise RequestError(
             f"Invalid value for `tool_choice`: {quoted(choice)}! Only named tools, "
@@ -187,13 +77,11 @@ def _choice(choice: Any, names: tuple[str, ...]) -> tuple[Choice, tuple[str, ...
             parameter="tool_choice",
         )
     if choice.get("type") == "allowed_tools":
-        return _allowed(choice, names)
-    return "required", (_named(choice, names),), True
+        return _allowed(choice)
+    return ToolChoice.of_one(_named(choice))
 
 
-def _allowed(
-    choice: Mapping[str, Any], names: tuple[str, ...]
-) -> tuple[Choice, tuple[str, ...], bool]:
+def _allowed(choice: Mapping[str, Any]) -> ToolChoice:
     """OpenAI's `allowed_tools`: a choice among some of the tools."""
     allowed = choice.get("allowed_tools", choice)
     mode, given = allowed.get("mode", "auto"), allowed.get("tools")
@@ -207,11 +95,10 @@ def _allowed(
             "tool_choice.allowed_tools.tools must be a list of tools that is not empty",
             parameter="tool_choice",
         )
-    wanted = {_named(one if isinstance(one, Mapping) else {}, names) for one in given}
-    return mode, tuple(name for name in names if name in wanted), False
+    return ToolChoice(mode, [_named(one if isinstance(one, Mapping) else {}) for one in given])
 
 
-def _named(choice: Mapping[str, Any], names: tuple[str, ...]) -> str:
+def _named(choice: Mapping[str, Any]) -> str:
     function = choice.get("function")
     if not isinstance(function, Mapping):
         raise RequestError(
@@ -228,11 +115,5 @@ def _named(choice: Mapping[str, Any], names: tuple[str, ...]) -> str:
         raise RequestError(
             f"Invalid `name` in `function`: `{quoted(name)}` in `tool_choice`! {_USAGE}",
             parameter="tool_choice.function.name",
-        )
-    if name not in names:
-        raise RequestError(
-            "The tool specified in `tool_choice` does not match any of the specified `tools`",
-            parameter="tool_choice",
-            value=name,
         )
     return name

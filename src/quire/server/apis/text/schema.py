@@ -1,4 +1,4 @@
-"""`/tokenize`, `/detokenize` and the render endpoints: requests and replies."""
+"""`/tokenize` and `/detokenize`: requests and replies."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ from typing import Annotated, Any, ClassVar
 import msgspec
 from msgspec import Meta
 
-from quire.server.apis.chat.schema import ChatMessage
-from quire.server.apis.chat.tools import Tool
 from quire.server.args import ReasoningEffort
+from quire.server.conversation.messages import ChatMessage, Tool
 from quire.server.generation.request_fields import Count, TokenId
 
 
@@ -61,17 +60,3 @@ class DetokenizeResponse(msgspec.Struct, kw_only=True):
     prompt: str
     content: str
     """The same, by llama-server's name."""
-
-
-class RenderedPrompt(msgspec.Struct, kw_only=True):
-    """The engine's input for one prompt."""
-
-    request_id: str
-    model: str
-    prompt: str | None
-    """The exact text; null where token ids were given."""
-    token_ids: list[TokenId]
-    sampling_params: dict[str, Any]
-    cache_salt: str | None = None
-    priority: int = 0
-    stream: bool = False

@@ -1,0 +1,167 @@
+"""Reads a request in Anthropic's form into a conversation and a request for text."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from quire.errors import RequestError
+from quire.server.apis.messages.conversation import chat_messages
+from quire.server.apis.messages.schema import (
+    MessagesRequest,
+    OutputFormat,
+    PromptFields,
+    Thinking,
+)
+from quire.server.apis.messages.tools import names_left_out, shown_tools, tools_of_message
+from quire.server.conversation.conversation import Conversation
+from quire.server.conversation.prompts import ChatPrompts
+from quire.server.generation.reading import extra_args, given, refuse_unsupported
+from quire.server.generation.reply_options import ReplyOptions
+from quire.server.generation.request import TextRequest
+
+if TYPE_CHECKING:
+    from quire.parsers.call_rules import StrictLevel
+
+_SAME_NAME = ("temperature", "top_p", "top_k", "watermarking")
+"""Fields that `SamplingParams` has too."""
+_NAMES = {
+    "stop": "stop_sequences",
+    "thinking_token_budget": "thinking.budget_tokens",
+}
+"""Fields of the body by the options that they give."""
+_LEAST_BUDGET = 1024
+
+
+def read_prompt(
+    request: PromptFields,
+    *,
+    merges_system: bool,
+    disabled_effort: str = "none",
+    level: StrictLevel = "auto",
+) -> TextRequest:
+    """The fields that make the prompt. Raises RequestError.
+
+    `merges_system`: see `chat_messages`. `disabled_effort`: the reasoning effort for thinking that
+    is disabled. `level`: how far arguments of tools follow their schemas.
+    """
+    if request.mcp_servers:
+        raise RequestError(
+            "mcp_servers: this server calls no others; leave it out, and let the client run the "
+            "tools",
+            parameter="mcp_servers",
+        )
+    if request.thread is not None:
+        raise RequestError(
+            "thread: this server keeps no conversations; leave it out, and send all messages, the "
+            "tools and the system prompt with each request",
+            parameter="thread",
+        )
+    messages = chat_messages(request.system, request.messages, merges_system=merges_system)
+    tools, names = shown_tools(request)
+    chats: list[Conversation] = []
+    asked = TextRequest(prompt=ChatPrompts(chats), model=request.model, names=_NAMES | names)
+    with asked.named():
+        use = tools_of_message(request, tools, level)
+    own = _reasoning(request, disabled_effort)
+    if messages and messages[-1].role == "assistant":
+        own |= _going_on(request, messages[-1].tool_calls)
+    choice = request.tool_choice
+    forbids = choice is not None and choice.type == "none"
+    chats.append(Conversation.of(
+        messages, request, tools=tools or None, tool_use=use, forbids_calls=forbids, **own
+    ))  # fmt: skip
+    if tools:
+        asked.name_constraint("tools")
+    return asked
+
+
+def read_message(
+    request: MessagesRequest, max_model_len: int, *, holds_budget: bool, **template: Any
+) -> TextRequest:
+    """Raises RequestError. `holds_budget`: the tokens of reasoning can be limited; `template`: the
+    options of `read_prompt`."""
+    if request.container is not None:
+        raise RequestError(
+            "container: this server runs no code; leave it out", parameter="container"
+        )
+    budget = _budget(request.thinking, request.max_tokens)
+    asked = read_prompt(request, **template)
+    refuse_unsupported(request)
+    asked.ignored = _without_effect(request, holds_budget=holds_budget)
+    asked.sampling = given(request, _SAME_NAME) | extra_args(request)
+    if request.stop_sequences is not None:
+        asked.sampling["stop"] = request.stop_sequences
+    if budget is not None and holds_budget:
+        asked.sampling["thinking_token_budget"] = budget
+    asked.max_tokens = min(request.max_tokens, max_model_len)  # the reply says where that ended it
+    asked.reply = ReplyOptions(stream=request.stream is True)
+    asked.salt = request.cache_salt
+    if (schema := _schema(request)) is not None:
+        asked.constraint = {"json": schema}
+        asked.name_constraint("output_config.format")
+        asked.names["structured_outputs.json"] = "output_config.format.schema"
+    return asked
+
+
+def _without_effect(request: MessagesRequest, *, holds_budget: bool) -> list[str]:
+    names, thinking = names_left_out(request.tools), request.thinking
+    if thinking is None:
+        return names
+    given = {
+        "thinking.budget_tokens": thinking.type == "enabled" and not holds_budget,
+        "thinking.display": thinking.display not in (None, "summarized"),
+    }
+    return [*names, *(name for name, is_given in given.items() if is_given)]
+
+
+def _going_on(request: PromptFields, tool_calls: Any) -> dict[str, Any]:
+    """A conversation that ends with the assistant's words: the reply goes on with them."""
+    if tool_calls:
+        raise RequestError(
+            f"messages[{len(request.messages) - 1}]: the conversation ends with calls of tools; "
+            "send their results as blocks of type tool_result in a turn of the user",
+            parameter="messages",
+        )
+    return {"add_generation_prompt": False, "continue_final_message": True}
+
+
+def _reasoning(request: PromptFields, disabled_effort: str) -> dict[str, Any]:
+    """Options of the chat template that say how much the model reasons."""
+    effort = request.output_config.effort if request.output_config is not None else None
+    if request.thinking is None:
+        return {"effort": effort}
+    if request.thinking.type == "disabled":
+        return {"effort": disabled_effort}
+    if request.thinking.type == "enabled" and effort is None:
+        own = request.chat_template_kwargs or {}
+        return {"variables": {"enable_thinking": True, **own}}
+    return {"effort": effort}
+
+
+def _budget(thinking: Thinking | None, max_tokens: int) -> int | None:
+    """Most tokens of the reasoning; None: as many as the reply may have."""
+    if thinking is None or thinking.type != "enabled":
+        return None
+    budget = thinking.budget_tokens
+    if budget is None or not _LEAST_BUDGET <= budget < max_tokens:
+        raise RequestError(
+            f"thinking.budget_tokens must be at least {_LEAST_BUDGET} and less than max_tokens, "
+            f"which is {max_tokens}; got {budget}",
+            parameter="thinking.budget_tokens",
+            value=budget,
+        )
+    return budget
+
+
+def _schema(request: MessagesRequest) -> dict[str, Any] | None:
+    wanted: OutputFormat | None = request.output_format
+    if request.output_config is not None and request.output_config.format is not None:
+        wanted = request.output_config.format
+    if wanted is None:
+        return None
+    if wanted.schema is None:
+        raise RequestError(
+            "output_config.format.schema: a format of type json_schema needs a schema",
+            parameter="output_config.format.schema",
+        )
+    return wanted.schema

@@ -1,0 +1,95 @@
+"""The render endpoints: the prompts and parameters that a request would run with."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from quire.errors import RequestError
+from quire.frontend.arguments import located
+from quire.params import SamplingParams
+from quire.server.bodies.json_http import context_of, json_response, pieced_response
+from quire.server.bodies.json_pieces import JsonPieces
+from quire.server.generation.begin import tell_ignored
+from quire.server.generation.limits import params_in_room
+from quire.server.generation.prompts import PreparedPrompt
+from quire.server.generation.replies.portions import ReplyHead
+from quire.server.generation.request import PromptSource, TextRequest
+from quire.server.generation.request_fields import TokenId
+from quire.server.generation.run import params_work
+from quire.server.generation.sampling import check_lists, lists_work, sampling_params
+from quire.server.work_pool import check_wanted
+
+
+class RenderedPrompt(msgspec.Struct, kw_only=True):
+    """The engine's input for one prompt."""
+
+    request_id: str
+    model: str
+    prompt: str | None
+    """The exact text; null where token ids were given."""
+    token_ids: list[TokenId]
+    sampling_params: dict[str, Any]
+    cache_salt: str | None = None
+    priority: int = 0
+    stream: bool = False
+
+
+async def rendered(
+    http: Request, asked: TextRequest, id_prefix: str, source: PromptSource, *, is_list: bool
+) -> Response:
+    """The prompts of `source` as a reply, or the only one of them. Raises RequestError."""
+    head = ReplyHead.of(context_of(http), http, asked, id_prefix)
+    model = head.target.model
+    if asked.has_beams:
+        raise RequestError(
+            "Beam search is not supported by the render endpoint", parameter="use_beam_search"
+        )
+    tell_ignored(http, model, asked)
+    with asked.named():
+        params = await model.pool.run(lists_work(asked.sampling), sampling_params, model, asked)
+        prompts = [one.salted(asked.salt) for one in await source.prompts(model, asked)]
+        check_lists(params, len(prompts))
+        size = sum(32 + len(prompt.token_ids) for prompt in prompts)
+        size += params_work(params, len(prompts))
+        if is_list:
+            return pieced_response(
+                await model.pool.run(size, _rendered_list, head, asked, prompts, params)
+            )
+        return json_response(await model.pool.run(size, _rendered, head, asked, prompts[0], params))
+
+
+def _rendered_list(
+    head: ReplyHead, asked: TextRequest, prompts: list[PreparedPrompt], params: SamplingParams
+) -> list[bytes]:
+    listed = JsonPieces().new_list()
+    for index, prompt in enumerate(prompts):
+        with located("prompt", index, len(prompts)):
+            listed.add([_rendered(head, asked, prompt, params)])
+        check_wanted()
+    return list(listed.pieces())
+
+
+def _rendered(
+    head: ReplyHead, asked: TextRequest, prompt: PreparedPrompt, params: SamplingParams
+) -> RenderedPrompt:
+    """Applies the checks of a request that runs."""
+    model = head.target.model
+    params = params_in_room(params, len(prompt.token_ids), model.config.model.max_model_len)
+    processor = model.loaded_engine().input_processor
+    settled = processor.process(head.id, prompt.for_engine(), params, priority=asked.priority)
+    values: dict[str, Any] = msgspec.to_builtins(settled.params)
+    plain = {name: value for name, value in values.items() if not name.startswith("_")}
+    return RenderedPrompt(
+        request_id=head.id,
+        model=head.model,
+        prompt=prompt.text,
+        token_ids=prompt.token_ids,
+        sampling_params=plain,
+        cache_salt=asked.salt,
+        priority=asked.priority,
+        stream=asked.reply.stream,
+    )
