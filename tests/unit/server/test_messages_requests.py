@@ -11,7 +11,6 @@ from quire.errors import RequestError
 from quire.server.apis.messages.reading import read_message, read_prompt
 from quire.server.apis.messages.schema import MessagesRequest
 from quire.server.conversation.conversation import Conversation
-from quire.server.conversation.prompts import shown_prompt
 from quire.server.generation.request import TextRequest
 
 from .conftest import MakeScripted
@@ -25,13 +24,13 @@ def text(words: str) -> dict[str, Any]:
     return {"type": "text", "text": words}
 
 
-def read(*, merges_system: bool = False, **fields: Any) -> TextRequest:
+def read(*, merges_system: bool = False, **fields: Any) -> TextRequest[Conversation]:
     asked = msgspec.convert({**BODY, **fields}, MessagesRequest)
     return read_message(asked, 100_000, merges_system=merges_system, holds_budget=True)
 
 
 def converted(**fields: Any) -> Conversation:
-    return shown_prompt(read(**fields)).chat
+    return read(**fields).prompt
 
 
 def messages(*turns: Any, **fields: Any) -> list[Any]:
@@ -304,7 +303,7 @@ def test_fields_of_sampling_and_of_vllm() -> None:
         "temperature": 0.5, "top_p": 0.9, "top_k": 3, "stop": ["a"], "extra_args": {"a": 1},
     }  # fmt: skip
     assert (asked.reply.stream, asked.salt, asked.max_tokens) == (True, "s", 400)
-    assert shown_prompt(asked).chat.variables == {"x": 1}
+    assert asked.prompt.variables == {"x": 1}
     assert read(max_tokens=2**40).max_tokens == 100_000
 
 
@@ -324,8 +323,8 @@ def test_fields_of_sampling_and_of_vllm() -> None:
 )  # fmt: skip
 def test_thinking(fields: Any, effort: Any, variables: Any) -> None:
     asked = read(**fields)
-    assert shown_prompt(asked).chat.effort == effort
-    assert shown_prompt(asked).chat.variables == variables
+    assert asked.prompt.effort == effort
+    assert asked.prompt.variables == variables
     thinking = fields.get("thinking", {})
     assert asked.sampling.get("thinking_token_budget") == thinking.get("budget_tokens")
 
@@ -374,7 +373,7 @@ def test_the_prompt_is_that_of_the_same_chat(make_scripted: MakeScripted) -> Non
     body = {"model": "tiny", "messages": turns, "system": "s", "tools": TOOLS}
     counted = harness.post(COUNT, body).json()
     asked = msgspec.convert({**body, "max_tokens": 1}, MessagesRequest)
-    chat = shown_prompt(read_prompt(asked, merges_system=False)).chat
+    chat = read_prompt(asked, merges_system=False).prompt
     plain = {name: msgspec.to_builtins(getattr(chat, name)) for name in ("messages", "tools")}
     tokenized = harness.post("/tokenize", plain).json()
     assert counted["input_tokens"] == tokenized["count"]

@@ -18,9 +18,7 @@ from quire.server.apis.ollama.schema import (
     OllamaChatRequest,
     OllamaMessage,
 )
-
 from quire.server.conversation.conversation import Conversation
-from quire.server.conversation.prompts import shown_prompt
 from quire.server.generation.request import TextRequest
 
 from .conftest import Harness
@@ -29,8 +27,9 @@ USER = {"role": "user", "content": "hi"}
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}}
 
 
-def conversation(asked: TextRequest) -> Conversation:
-    return shown_prompt(asked).chat
+def conversation(asked: TextRequest[Any]) -> Conversation:
+    assert isinstance(asked.prompt, Conversation)
+    return asked.prompt
 
 
 def lines_of(reply: httpx.Response) -> list[dict[str, Any]]:

@@ -137,8 +137,8 @@ def test_paths_that_are_not_logged(
 
 
 def test_variables_of_the_chat_template(make_harness: MakeHarness) -> None:
-    from quire.server.conversation.prompts import chat_input
     from quire.server.conversation.conversation import Conversation
+    from quire.server.conversation.prompts import chat_input
 
     harness = make_harness(
         default_chat_template_kwargs={"enable_thinking": False, "a": 1},
@@ -156,8 +156,8 @@ def test_variables_of_the_chat_template(make_harness: MakeHarness) -> None:
 
 
 def test_the_efforts_that_the_chat_template_knows(make_harness: MakeHarness) -> None:
-    from quire.server.conversation.prompts import chat_input
     from quire.server.conversation.conversation import Conversation
+    from quire.server.conversation.prompts import chat_input
 
     harness = make_harness(reasoning_effort_map={"xhigh": "high", "low": "none"})
     for asked, given in (("xhigh", "high"), ("low", "none"), ("medium", "medium")):

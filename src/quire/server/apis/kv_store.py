@@ -10,9 +10,9 @@ from starlette.requests import Request
 
 from quire.errors import ConfigError, RequestError
 from quire.server.apis.endpoint import Routes
-from quire.server.apis.text.schema import TokenizeRequest
 from quire.server.bodies.json_http import context_of, queried_model
 from quire.server.conversation.conversation import Conversation
+from quire.server.conversation.messages import PromptFields
 from quire.server.conversation.prompts import chat_prompt
 from quire.server.generation.prompts import encode, joint_salt
 from quire.server.generation.request_fields import CacheSalt, Count
@@ -27,7 +27,7 @@ class KVCleared(msgspec.Struct, kw_only=True):
     """Chunks that were dropped."""
 
 
-class KVPinRequest(TokenizeRequest, kw_only=True, forbid_unknown_fields=True):
+class KVPinRequest(PromptFields, kw_only=True):
     """A text or a conversation, such as a system prompt, whose K/V is never evicted."""
 
     cache_salt: CacheSalt | None = None

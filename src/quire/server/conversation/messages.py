@@ -7,6 +7,8 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
+from quire.server.args import ReasoningEffort
+
 
 class ContentPart(msgspec.Struct, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
     """A piece of a message. The types `text`, `input_text`, `output_text`, `refusal`, `thinking`,
@@ -95,3 +97,20 @@ class Tool(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
         return core_schema.no_info_plain_validator_function(
             lambda given: msgspec.convert(given, cls)
         )
+
+
+class PromptFields(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """A text or a conversation, of requests that are not answered with text."""
+
+    model: str | None = None
+    prompt: str | None = None
+    messages: Annotated[list[ChatMessage], Meta(min_length=1)] | None = None
+    add_generation_prompt: bool | None = True
+    continue_final_message: bool | None = False
+    add_special_tokens: bool | None = None
+    """By default true for a text and false for a conversation."""
+    tools: list[Tool] | None = None
+    documents: list[dict[str, str]] | None = None
+    chat_template: str | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+    reasoning_effort: ReasoningEffort | None = None

@@ -9,7 +9,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 import msgspec.structs
@@ -20,7 +20,6 @@ from quire.frontend.inputs.prompt_embeds import PlacedRows, embeds_error, rows_a
 from quire.frontend.inputs.tokenization import Truncation
 from quire.frontend.kv_hand_off import FIELD as TRANSFER
 from quire.images.job import MAX_REQUEST_SECONDS
-from quire.parsers.tool_formats.json.generic import with_tools_in_words
 from quire.server.conversation.conversation import Conversation, thinking_variables
 from quire.server.conversation.messages import ChatMessage, ContentPart
 from quire.server.conversation.reply_plan import ChatPrompt, ReplyPlan
@@ -32,7 +31,7 @@ from quire.server.generation.prompts import (
     prompt_ids,
     tenant_of_pictures,
 )
-from quire.server.generation.request import TextRequest
+from quire.server.generation.request import AnyRequest
 from quire.server.served_model import ServedModel
 from quire.server.work_pool import INLINE_SIZE, check_wanted
 
@@ -90,36 +89,32 @@ def _without(part: str | ContentPart, taken: TakenEmbeds) -> str | ContentPart:
     return ContentPart(type="text", text=taken.mark)
 
 
-@dataclass(frozen=True, slots=True)
-class ChatPrompts:
-    """The prompts of conversations, one of each, with the plans of their replies."""
+class PromptSource(Protocol):
+    """The source of prompts that are not conversations."""
 
-    chats: Sequence[Conversation]
-
-    async def prompts(self, model: ServedModel, asked: TextRequest) -> list[PreparedPrompt]:
-        """Raises RequestError."""
-        return [await _planned_prompt(model, asked, chat) for chat in self.chats]
+    async def prompts(self, model: ServedModel, asked: AnyRequest) -> list[PreparedPrompt]:
+        """The prompts, in order. Raises RequestError."""
 
 
-@dataclass(frozen=True, slots=True)
-class ShownPrompt:
-    """The prompt of a conversation whose reply is not asked for."""
-
-    chat: Conversation
-
-    async def prompts(self, model: ServedModel, asked: TextRequest) -> list[PreparedPrompt]:
-        """Raises RequestError."""
-        return [await _requested_prompt(model, asked, self.chat)]
+AnySource = Conversation | list[Conversation] | PromptSource
 
 
-def shown_prompt(asked: TextRequest) -> ShownPrompt:
-    """The prompt alone of a request with one conversation."""
-    assert isinstance(asked.prompt, ChatPrompts)
-    [chat] = asked.prompt.chats
-    return ShownPrompt(chat)
+async def prompts_of(
+    model: ServedModel, asked: AnyRequest, *, has_reply: bool = True
+) -> list[PreparedPrompt]:
+    """The prompts of a request, in order; those of conversations have the plans of their replies,
+    if replies are asked for (`has_reply`). Raises RequestError."""
+    source: AnySource = asked.prompt
+    if not isinstance(source, Conversation | list):
+        return await source.prompts(model, asked)
+    made: list[PreparedPrompt] = []
+    for chat in [source] if isinstance(source, Conversation) else source:
+        make = _planned_prompt if has_reply else _requested_prompt
+        made.append(await make(model, asked, chat))
+    return made
 
 
-async def _planned_prompt(model: ServedModel, asked: TextRequest, chat: Conversation) -> ChatPrompt:
+async def _planned_prompt(model: ServedModel, asked: AnyRequest, chat: Conversation) -> ChatPrompt:
     prompt = await _requested_prompt(model, asked, chat)
     plan = await ReplyPlan.of(model, asked, chat, prompt.text or "")
     predicted = await _predicted_ids(model, asked)
@@ -134,7 +129,7 @@ async def _planned_prompt(model: ServedModel, asked: TextRequest, chat: Conversa
     )
 
 
-async def _predicted_ids(model: ServedModel, asked: TextRequest) -> list[int]:
+async def _predicted_ids(model: ServedModel, asked: AnyRequest) -> list[int]:
     """Token ids of the reply that the client expects; at most as many as the context holds."""
     text = asked.predicted
     if text is None or model.config.scheduler.speculation is None:
@@ -148,7 +143,7 @@ def _ids_of_prediction(model: ServedModel, text: str) -> list[int]:
 
 
 async def _requested_prompt(
-    model: ServedModel, asked: TextRequest, chat: Conversation
+    model: ServedModel, asked: AnyRequest, chat: Conversation
 ) -> PreparedPrompt:
     """The prompt that another engine has made of the messages, if the request has it; otherwise the
     template's. Raises RequestError."""
@@ -315,6 +310,8 @@ async def render_chat(model: ServedModel, chat: ChatInput, *, offers_tools: bool
     renderer = model.chat_renderer()
     if not chat.tools or not offers_tools or not await model.describes_tools_in_words():
         return await renderer.render(chat)
+    from quire.parsers.tool_formats.json.generic import with_tools_in_words  # rarely used
+
     messages, tools = msgspec.to_builtins([chat.messages, chat.tools])
     described = replace(chat, messages=with_tools_in_words(messages, tools), tools=None)
     try:

@@ -17,12 +17,11 @@ from quire.parsers.events import Arguments, CallBegins, CallEnds, Event, Message
 from quire.parsers.format import ReplyFormat
 from quire.parsers.parser import ReplyParser
 from quire.parsers.reasoning.token_count import ReasoningTokenCount
-from quire.parsers.tool_formats.json.generic import GenericCalls
 from quire.reasoning.marks import ReasoningMarks
 from quire.server.conversation.conversation import Conversation
 from quire.server.conversation.tools import ToolUse
 from quire.server.generation.prompts import PreparedPrompt
-from quire.server.generation.request import TextRequest
+from quire.server.generation.request import AnyRequest
 from quire.server.plugins.of_request import RequestPlugins, plugins_of
 from quire.server.served_model import ServedModel
 from quire.server.work_pool import INLINE_SIZE
@@ -75,13 +74,15 @@ class ReplyPlan:
     async def of(
         cls,
         model: ServedModel,
-        asked: TextRequest,
+        asked: AnyRequest,
         chat: Conversation,
         prompt: str,
     ) -> ReplyPlan:
         """The plan for a model, a request and its rendered `prompt`. Raises RequestError."""
         found, tools, reply = await model.reply_format(), chat.tool_use, asked.reply
         if tools.is_searched and await model.describes_tools_in_words():
+            from quire.parsers.tool_formats.json.generic import GenericCalls  # rarely used
+
             found = replace(found, tools=GenericCalls())
         if found.reasoning is not None and reply.reasoning_is_content:
             found = replace(found, reasoning=replace(found.reasoning, is_content=True))
@@ -193,7 +194,7 @@ PLAIN = ReplyPlan()
 """The reply is plain text: it has neither reasoning nor tool calls."""
 
 
-def _skips_special_tokens(model: ServedModel, asked: TextRequest) -> bool:
+def _skips_special_tokens(model: ServedModel, asked: AnyRequest) -> bool:
     default = model.config.model.default_sampling_params.get("skip_special_tokens", True)
     return asked.sampling.get("skip_special_tokens", default) is True
 

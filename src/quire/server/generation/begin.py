@@ -18,6 +18,7 @@ from quire.metrics.http_metrics import LOAD_FORMAT_HEADER, LOAD_HEADER, load_rep
 from quire.outputs import RequestOutput
 from quire.params import SamplingParams
 from quire.server.bodies.json_http import context_of, pieced_response
+from quire.server.conversation.prompts import prompts_of
 from quire.server.generation.beams import (
     BeamGeneration,
     beam_sampling_params,
@@ -25,15 +26,14 @@ from quire.server.generation.beams import (
 )
 from quire.server.generation.prompts import PreparedPrompt, as_tenant, joint_salt
 from quire.server.generation.replies.portions import ReplyHead, Writer
-from quire.server.generation.request import TextRequest
+from quire.server.generation.request import AnyRequest
 from quire.server.generation.run import Deadline, Generation, Submission, chosen_engine, deadline_of
 from quire.server.generation.sampling import check_lists, lists_work, sampling_params
 from quire.server.http.auth import TENANT_SALT, is_operator
 from quire.server.http.event_stream import OPENAI_FORM, EventStream, StreamForm, until_gone
-from quire.server.served_model import ServedModel
 
 MadeWriter = TypeVar("MadeWriter")
-MakeWriter = Callable[[TextRequest, ReplyHead, list[Any]], MadeWriter]
+MakeWriter = Callable[[AnyRequest, ReplyHead, list[Any]], MadeWriter]
 """Makes the writer of the reply to some prompts, which are `PreparedPrompt`s."""
 _PRIORITY_HEADER = "x-vllm-priority"
 _TRACE_HEADERS = ("traceparent", "tracestate")
@@ -49,20 +49,20 @@ class WholeWriter(Protocol):
 
 
 async def begin(
-    http: Request, asked: TextRequest, head: ReplyHead, make_writer: MakeWriter[MadeWriter]
+    http: Request, asked: AnyRequest, head: ReplyHead, make_writer: MakeWriter[MadeWriter]
 ) -> tuple[Generation, MadeWriter]:
     """Checks a request and hands it to the engine. Raises RequestError, which names the field of
     the body, CapacityError, EngineDeadError, HttpError."""
     model = head.target.model
     deadline = deadline_of(http, model.args.request_timeout)
-    tell_ignored(http, model, asked)
+    context_of(http).ignored_fields.tell(http, asked.without_effect(model.config))
     with model.admitting() as engine, asked.named():
         make_params = beam_sampling_params if asked.has_beams else sampling_params
         params = await model.pool.run(lists_work(asked.sampling), make_params, model, asked)
         engine.requests.check_admission(1)
         tenant = getattr(http.state, TENANT_SALT, None)
         with as_tenant(tenant, asked.salt):
-            prompts = await asked.prompt.prompts(model, asked)
+            prompts = await prompts_of(model, asked)
         salt = joint_salt(tenant, asked.salt)
         prompts = [prompt.salted(salt) for prompt in prompts]
         params.stop_token_ids = [*(params.stop_token_ids or ()), *prompts[0].end_token_ids]
@@ -72,21 +72,10 @@ async def begin(
         return await _start(http, head, asked, prompts, params, deadline), writer
 
 
-def tell_ignored(http: Request, model: ServedModel, asked: TextRequest) -> None:
-    """Names the fields that have no effect in a header of the reply."""
-    scheduler, names = model.config.scheduler, list(asked.ignored)
-    if asked.priority and scheduler.policy != "priority":
-        names.append("priority")
-    if asked.predicted is not None and scheduler.speculation is None:
-        names.append("prediction")
-    if names:
-        context_of(http).ignored_fields.tell(http, names)
-
-
 async def _start(
     http: Request,
     head: ReplyHead,
-    asked: TextRequest,
+    asked: AnyRequest,
     prompts: Sequence[PreparedPrompt],
     params: SamplingParams,
     deadline: Deadline,
@@ -118,7 +107,7 @@ async def _start(
     return generation
 
 
-def _priority(http: Request, asked: TextRequest) -> int:
+def _priority(http: Request, asked: AnyRequest) -> int:
     """The header's number, as in vLLM; otherwise the body's."""
     with suppress(KeyError, ValueError):
         return int(http.headers[_PRIORITY_HEADER])
@@ -127,7 +116,7 @@ def _priority(http: Request, asked: TextRequest) -> int:
 
 async def generate(
     http: Request,
-    asked: TextRequest,
+    asked: AnyRequest,
     id_prefix: str,
     make_writer: MakeWriter[Writer],
     form: StreamForm = OPENAI_FORM,

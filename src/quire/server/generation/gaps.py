@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from quire.errors import RequestError
 from quire.server.generation.prompts import PreparedPrompt, encode
-from quire.server.generation.request import TextRequest
+from quire.server.generation.request import AnyRequest
 from quire.server.served_model import ServedModel
 from quire.tokenizer import Tokenizer
 
@@ -29,7 +29,7 @@ class Gap:
         names = sum(len(name) + len(text) for name, text in self.files)
         return len(self.before) + len(self.after) + len(self.begin) + names
 
-    async def prompts(self, model: ServedModel, asked: TextRequest) -> list[PreparedPrompt]:
+    async def prompts(self, model: ServedModel, asked: AnyRequest) -> list[PreparedPrompt]:
         """The one prompt; its reply ends where the gap does. Raises RequestError."""
         model.limits.check_text("prompt", self.size)
         copies = max(asked.sampling.get("n", 1), asked.num_samples or 1)

@@ -13,10 +13,10 @@ from quire.errors import RequestError, quoted
 from quire.frontend.kv_hand_off import FIELD as TRANSFER
 from quire.param_checks import checked_json
 from quire.params import SamplingParams
-from quire.server.generation.beams import fields_without_beams, refuse_with_beams
+from quire.server.generation.beam_fields import fields_without_beams, refuse_with_beams
 from quire.server.generation.limits import refuse_other_values
 from quire.server.generation.reply_options import ReplyOptions
-from quire.server.generation.request import PromptSource, TextRequest
+from quire.server.generation.request import AnyRequest, Source, TextRequest
 from quire.server.generation.request_fields import (
     ConstraintFields,
     GenerationFields,
@@ -69,7 +69,7 @@ def without_nulls(fields: Mapping[str, Any] | None) -> dict[str, Any] | None:
     return {name: value for name, value in fields.items() if value is not None}
 
 
-def text_request(request: GenerationFields, prompt: PromptSource) -> TextRequest:
+def text_request(request: GenerationFields, prompt: Source) -> TextRequest[Source]:
     """The request by the fields that completions and chats have in common; log-probabilities are
     not among them. Raises RequestError."""
     refuse_unsupported(request)
@@ -140,7 +140,7 @@ def read_stream_options(reply: ReplyOptions, options: StreamOptions | None) -> N
     reply.continuous_usage = reply.include_usage and options.continuous_usage_stats is True
 
 
-def read_logprobs(asked: TextRequest, num_top: int | None, needed: str = "must be set") -> None:
+def read_logprobs(asked: AnyRequest, num_top: int | None, needed: str = "must be set") -> None:
     """`num_top`: log-probabilities of so many tokens; None: none are asked for. `needed`: what
     `logprobs` must be for them. Raises RequestError."""
     asked.reply.num_top = num_top
@@ -154,7 +154,7 @@ def read_logprobs(asked: TextRequest, num_top: int | None, needed: str = "must b
         )
 
 
-def read_prompt_logprobs(asked: TextRequest, num_top: int | None) -> None:
+def read_prompt_logprobs(asked: AnyRequest, num_top: int | None) -> None:
     """Raises RequestError."""
     check_top("prompt_logprobs", num_top)
     if num_top and asked.reply.stream:
@@ -212,7 +212,7 @@ _PLACES = {
 """Places in `response_format` of the fields of `structured_outputs`."""
 
 
-def read_constraint(request: ConstraintFields, asked: TextRequest) -> None:
+def read_constraint(request: ConstraintFields, asked: AnyRequest) -> None:
     """Sets the constraint on the reply, and the fields that give it. Raises RequestError."""
     check_backend("guided_decoding_backend", request.guided_decoding_backend, _wrong_backend)
     for fields in _ways(request):

@@ -13,11 +13,11 @@ from quire.frontend.arguments import located
 from quire.params import SamplingParams
 from quire.server.bodies.json_http import context_of, json_response, pieced_response
 from quire.server.bodies.json_pieces import JsonPieces
-from quire.server.generation.begin import tell_ignored
+from quire.server.conversation.prompts import prompts_of
 from quire.server.generation.limits import params_in_room
 from quire.server.generation.prompts import PreparedPrompt
 from quire.server.generation.replies.portions import ReplyHead
-from quire.server.generation.request import PromptSource, TextRequest
+from quire.server.generation.request import AnyRequest
 from quire.server.generation.request_fields import TokenId
 from quire.server.generation.run import params_work
 from quire.server.generation.sampling import check_lists, lists_work, sampling_params
@@ -38,20 +38,19 @@ class RenderedPrompt(msgspec.Struct, kw_only=True):
     stream: bool = False
 
 
-async def rendered(
-    http: Request, asked: TextRequest, id_prefix: str, source: PromptSource, *, is_list: bool
-) -> Response:
-    """The prompts of `source` as a reply, or the only one of them. Raises RequestError."""
+async def rendered(http: Request, asked: AnyRequest, id_prefix: str, *, is_list: bool) -> Response:
+    """The prompts of a request as a reply, or the only one of them. Raises RequestError."""
     head = ReplyHead.of(context_of(http), http, asked, id_prefix)
     model = head.target.model
     if asked.has_beams:
         raise RequestError(
             "Beam search is not supported by the render endpoint", parameter="use_beam_search"
         )
-    tell_ignored(http, model, asked)
+    context_of(http).ignored_fields.tell(http, asked.without_effect(model.config))
     with asked.named():
         params = await model.pool.run(lists_work(asked.sampling), sampling_params, model, asked)
-        prompts = [one.salted(asked.salt) for one in await source.prompts(model, asked)]
+        prompts = await prompts_of(model, asked, has_reply=False)
+        prompts = [one.salted(asked.salt) for one in prompts]
         check_lists(params, len(prompts))
         size = sum(32 + len(prompt.token_ids) for prompt in prompts)
         size += params_work(params, len(prompts))
@@ -63,7 +62,7 @@ async def rendered(
 
 
 def _rendered_list(
-    head: ReplyHead, asked: TextRequest, prompts: list[PreparedPrompt], params: SamplingParams
+    head: ReplyHead, asked: AnyRequest, prompts: list[PreparedPrompt], params: SamplingParams
 ) -> list[bytes]:
     listed = JsonPieces().new_list()
     for index, prompt in enumerate(prompts):
@@ -74,7 +73,7 @@ def _rendered_list(
 
 
 def _rendered(
-    head: ReplyHead, asked: TextRequest, prompt: PreparedPrompt, params: SamplingParams
+    head: ReplyHead, asked: AnyRequest, prompt: PreparedPrompt, params: SamplingParams
 ) -> RenderedPrompt:
     """Applies the checks of a request that runs."""
     model = head.target.model

@@ -10,27 +10,22 @@ import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Generic, TypeVar
 
+from quire.config import EngineConfig
 from quire.errors import RequestError
-from quire.server.generation.prompts import PreparedPrompt
 from quire.server.generation.reply_options import ReplyOptions
-from quire.server.served_model import ServedModel
 from quire.structured.params import FIELD, KINDS
 
-
-class PromptSource(Protocol):
-    """The source of a request's prompts: a conversation, texts, a text with a gap, a sound."""
-
-    async def prompts(self, model: ServedModel, asked: TextRequest) -> list[PreparedPrompt]:
-        """The prompts, in order. Raises RequestError."""
+Source = TypeVar("Source")
 
 
 @dataclass(slots=True, kw_only=True)
-class TextRequest:
+class TextRequest(Generic[Source]):
     """What a request asks for."""
 
-    prompt: PromptSource
+    prompt: Source
+    """The source of the prompts: a conversation or several, texts, a text with a gap, a sound."""
     model: str | None = None
     sampling: dict[str, Any] = field(default_factory=dict)
     """Values of fields of `SamplingParams`; those that the body does not give are absent."""
@@ -54,7 +49,16 @@ class TextRequest:
     names: dict[str, str] = field(default_factory=dict)
     """Fields of the body by the options that they give, where the names differ."""
     ignored: list[str] = field(default_factory=list)
-    """Fields of the body that ask for something that this server does not do."""
+    """Fields of the body that no model here has a use for."""
+
+    def without_effect(self, config: EngineConfig) -> list[str]:
+        """The fields of the body that ask for something that this server does not do."""
+        names = list(self.ignored)
+        if self.priority and config.scheduler.policy != "priority":
+            names.append("priority")
+        if self.predicted is not None and config.scheduler.speculation is None:
+            names.append("prediction")
+        return names
 
     @contextmanager
     def named(self) -> Iterator[None]:
@@ -81,6 +85,7 @@ class TextRequest:
         return self.names.get(option, option)
 
 
+AnyRequest = TextRequest[Any]
 _WORDS = frozenset({"prompt", "messages", "input_tokens", "input_text"})
 """Options whose names are words of messages, too: a message keeps them."""
 _LAST_STEP = re.compile(r"[.\[][^.\[]*$")

@@ -11,7 +11,7 @@ from quire.errors import RequestError
 from quire.params import GREEDY_BELOW, RequestOutputKind, SamplingParams
 from quire.server.args import ServerArgs
 from quire.server.generation.limits import check_max_tokens
-from quire.server.generation.request import TextRequest
+from quire.server.generation.request import AnyRequest
 from quire.server.served_model import ServedModel
 from quire.structured.params import structured_outputs_of
 
@@ -52,7 +52,7 @@ def _list_sizes(given: Mapping[str, Any] | SamplingParams) -> dict[str, int]:
     return {name: len(given.get(name) or ()) for name in _LISTS}
 
 
-def sampling_params(model: ServedModel, asked: TextRequest) -> SamplingParams:
+def sampling_params(model: ServedModel, asked: AnyRequest) -> SamplingParams:
     """The parameters that a request asks for, over the model's defaults.
 
     Raises RequestError for what is invalid, not supported yet, or beyond the server's bounds.
@@ -63,7 +63,7 @@ def sampling_params(model: ServedModel, asked: TextRequest) -> SamplingParams:
 
 
 def params_of(
-    asked: TextRequest, defaults: Mapping[str, Any], max_tokens: int | None
+    asked: AnyRequest, defaults: Mapping[str, Any], max_tokens: int | None
 ) -> SamplingParams:
     """The parameters that a request asks for, over these defaults, with this limit of the reply.
 
@@ -92,7 +92,7 @@ def params_of(
     return SamplingParams.from_optional(**values)
 
 
-def check_bounds(asked: TextRequest, args: ServerArgs) -> None:
+def check_bounds(asked: AnyRequest, args: ServerArgs) -> None:
     """Raises RequestError if the request is beyond the server's limits for one request."""
     given = asked.sampling
     stops = given.get("stop") or []
@@ -129,7 +129,7 @@ def _at_most(name: str, value: int, limit: int, option: str, unit: str = "") -> 
         )
 
 
-def _max_tokens(asked: TextRequest, model: ModelConfig) -> int | None:
+def _max_tokens(asked: AnyRequest, model: ModelConfig) -> int | None:
     """The limit of the reply; None: whatever the context has room for."""
     if asked.reply.is_echo_alone:
         return 1  # the least that the engine generates

@@ -11,7 +11,7 @@ from quire.frontend.arguments import located
 from quire.frontend.inputs.prompt_embeds import PLACEHOLDER
 from quire.frontend.inputs.tokenization import Truncation
 from quire.server.generation.prompts import PreparedPrompt, decode_embeds, prompt_ids
-from quire.server.generation.request import TextRequest
+from quire.server.generation.request import AnyRequest
 from quire.server.generation.request_fields import PROMPT_KINDS
 from quire.server.served_model import ServedModel
 from quire.server.work_pool import check_wanted
@@ -36,7 +36,7 @@ class TextPrompts:
     cut_side: Literal["left", "right"] | None = None
     """The end of a longer prompt that is cut off."""
 
-    async def prompts(self, model: ServedModel, asked: TextRequest) -> list[PreparedPrompt]:
+    async def prompts(self, model: ServedModel, asked: AnyRequest) -> list[PreparedPrompt]:
         """The prompts, in order. Raises RequestError."""
         parts = [self.given] if isinstance(self.given, str) else self.given or []
         size = len(parts) // _IDS_PER_UNIT + sum(map(len, self.tensors))
@@ -47,7 +47,7 @@ class TextPrompts:
             size += sum(sizes) + num_ids // _IDS_PER_UNIT
         return await model.pool.run(size, self._prompts, model, asked)
 
-    def _prompts(self, model: ServedModel, asked: TextRequest) -> list[PreparedPrompt]:
+    def _prompts(self, model: ServedModel, asked: AnyRequest) -> list[PreparedPrompt]:
         parts = self._parts()
         copies = max(asked.sampling.get("n", 1), asked.num_samples or 1)
         model.limits.check_prompts(len(parts) + len(self.tensors), copies)
@@ -64,7 +64,7 @@ class TextPrompts:
             check_wanted()
         return prompts
 
-    def _of_tensors(self, model: ServedModel, asked: TextRequest) -> list[PreparedPrompt]:
+    def _of_tensors(self, model: ServedModel, asked: AnyRequest) -> list[PreparedPrompt]:
         if self.tensors and asked.reply.echo:
             raise RequestError("Echo is unsupported with prompt embeds.", parameter="echo")
         if self.tensors and self.most_tokens is not None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from quire.parsers.format import ReplyFormat
     from quire.server.conversation.conversation import Conversation
-    from quire.server.generation.request import TextRequest
+    from quire.server.generation.request import AnyRequest
     from quire.server.plugins.reader import PluginReader
     from quire.server.plugins.reasoning_parser import ReasoningParser
     from quire.server.plugins.requests import ChatCompletionRequest
@@ -60,7 +60,7 @@ class RequestPlugins:
 
 
 def plugins_of(
-    model: ServedModel, format: ReplyFormat, asked: TextRequest, chat: Conversation
+    model: ServedModel, format: ReplyFormat, asked: AnyRequest, chat: Conversation
 ) -> RequestPlugins | None:
     """None where no plug-in reads any of it. `format`: as it was found for the model."""
     args = model.args
@@ -93,7 +93,7 @@ def plugins_of(
     return RequestPlugins(format, parser, reasoning, tokenizer, adjusted, keeps)
 
 
-def _chat_completion(asked: TextRequest, chat: Conversation) -> ChatCompletionRequest:
+def _chat_completion(asked: AnyRequest, chat: Conversation) -> ChatCompletionRequest:
     """The request as vLLM has it, for a parser that looks at it."""
     from quire.server.apis.chat.schema import ChatRequest
     from quire.server.plugins.requests import ChatCompletionRequest

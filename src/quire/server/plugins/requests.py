@@ -27,7 +27,7 @@ from quire.server.bodies.decoder import body_decoder
 from quire.server.conversation.conversation import thinking_variables
 from quire.server.conversation.messages import ChatMessage
 from quire.server.generation.beams import alone, beam_search_params
-from quire.server.generation.request import TextRequest
+from quire.server.generation.request import AnyRequest
 from quire.server.generation.sampling import params_of
 from quire.server.http.problems import decode_problem
 
@@ -202,7 +202,7 @@ class _Generation(_Body):
         params.n = self.n
         return beam_search_params(asked, params, max_tokens)
 
-    def _read(self) -> TextRequest:
+    def _read(self) -> AnyRequest:
         raise NotImplementedError
 
     @property
@@ -217,7 +217,7 @@ class _Generation(_Body):
 
 
 def _params(
-    asked: TextRequest, defaults: Mapping[str, Any] | None, max_tokens: int | None
+    asked: AnyRequest, defaults: Mapping[str, Any] | None, max_tokens: int | None
 ) -> SamplingParams:
     with asked.named():
         return params_of(asked, defaults or {}, max_tokens)
@@ -247,7 +247,7 @@ class ChatCompletionRequest(_Generation, _Chat):
         given: str | dict[str, Any] | None = self._body.tool_choice
         return given or ("auto" if self._body.tools else "none")
 
-    def _read(self) -> TextRequest:
+    def _read(self) -> AnyRequest:
         return read_chat(self._body)
 
     def _effort(self) -> str | None:
@@ -291,7 +291,7 @@ class CompletionRequest(_Generation):
 
     kind = completion.CompletionRequest
 
-    def _read(self) -> TextRequest:
+    def _read(self) -> AnyRequest:
         return read_completion(self._body)
 
 

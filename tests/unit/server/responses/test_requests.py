@@ -14,7 +14,6 @@ from quire.server.apis.responses.output.open_items import custom_input
 from quire.server.apis.responses.schema.request import ResponsesRequest
 from quire.server.apis.responses.tools import offered_tools, shown_tools
 from quire.server.conversation.conversation import Conversation
-from quire.server.conversation.prompts import shown_prompt
 from quire.server.generation.request import TextRequest
 
 from .asking import function
@@ -32,14 +31,14 @@ def asking(**fields: Any) -> ResponsesRequest:
     return msgspec.convert({"input": "x", **fields}, ResponsesRequest)
 
 
-def read(**fields: Any) -> TextRequest:
+def read(**fields: Any) -> TextRequest[Conversation]:
     request = asking(**fields)
     offered = offered_tools(request.tools or [])
     return read_response(request, [], input_items(request.input), offered)
 
 
 def chat_of(**fields: Any) -> Conversation:
-    return shown_prompt(read(**fields)).chat
+    return read(**fields).prompt
 
 
 def messages_of(*items: Any, **fields: Any) -> list[dict[str, Any]]:
@@ -181,7 +180,7 @@ def test_fields_are_read_into_options() -> None:
         stop=["x"], seed=1, chat_template_kwargs={"a": 1}, cache_salt="s", priority=3,
         text={"format": {"type": "json_schema", "name": "n", "schema": {"type": "object"}}},
     )  # fmt: skip
-    chat = shown_prompt(asked).chat
+    chat = asked.prompt
     assert (asked.max_tokens, asked.salt, asked.priority) == (7, "s", 3)
     assert (chat.effort, chat.most_tokens, chat.variables) == ("low", -1, {"a": 1})
     assert (asked.reply.num_top, asked.sampling["logprobs"]) == (3, 3)

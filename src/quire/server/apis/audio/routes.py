@@ -27,14 +27,14 @@ from quire.server.apis.audio.schema import (
 from quire.server.apis.endpoint import Routes
 from quire.server.bodies.json_http import context_of
 from quire.server.bodies.json_pieces import JsonPieces
-from quire.server.generation.beams import fields_without_beams, refuse_with_beams
+from quire.server.generation.beam_fields import fields_without_beams, refuse_with_beams
 from quire.server.generation.begin import generate
 from quire.server.generation.prompts import PreparedPrompt, encode, tenant_of_pictures
 from quire.server.generation.reading import given
 from quire.server.generation.replies.portions import ReplyHead, Update, Writer, check_end
 from quire.server.generation.replies.writer import ChunkWriter
 from quire.server.generation.reply_options import ReplyOptions
-from quire.server.generation.request import TextRequest
+from quire.server.generation.request import AnyRequest, TextRequest
 from quire.server.generation.request_fields import SamplerFields
 from quire.server.http.event_stream import while_present
 from quire.server.served_model import ServedModel
@@ -109,7 +109,7 @@ async def transcriptions(http: Request, form: TranscriptionRequest) -> Response 
     asked = _asked(form)
     is_plain = form.response_format == "text" and not form.stream
 
-    def writer(_: TextRequest, head: ReplyHead, prompts: list[Any]) -> TranscriptionWriter:
+    def writer(_: AnyRequest, head: ReplyHead, prompts: list[Any]) -> TranscriptionWriter:
         return TranscriptionWriter(head, prompts[0], is_plain=is_plain)
 
     context_of(http).target(form.model)
@@ -126,7 +126,7 @@ class _Sound:
 
     form: TranscriptionRequest
 
-    async def prompts(self, model: ServedModel, asked: TextRequest) -> list[PreparedPrompt]:
+    async def prompts(self, model: ServedModel, asked: AnyRequest) -> list[PreparedPrompt]:
         """The prompt; the file is decoded off the event loop, and not kept."""
         del asked
         images = model.images()
@@ -145,7 +145,7 @@ class _Sound:
         return [PreparedPrompt(placed.token_ids, None, images=placed)]
 
 
-def _asked(form: TranscriptionRequest) -> TextRequest:
+def _asked(form: TranscriptionRequest) -> TextRequest[_Sound]:
     """The request for the words. Raises RequestError."""
     if form.timestamp_granularities:
         raise RequestError(

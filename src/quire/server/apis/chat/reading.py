@@ -9,26 +9,25 @@ from quire.server.apis.chat.schema import BatchChatRequest, ChatFields, ChatRequ
 from quire.server.apis.chat.tools import tools_of_chat
 from quire.server.conversation.conversation import Conversation
 from quire.server.conversation.messages import ChatMessage
-from quire.server.conversation.prompts import ChatPrompts
 from quire.server.generation.reading import (
     check_top,
     read_logprobs,
     read_prompt_logprobs,
     text_request,
 )
-from quire.server.generation.request import TextRequest
+from quire.server.generation.request import AnyRequest, Source, TextRequest
 from quire.server.served_model import ServedModel
 
 if TYPE_CHECKING:
     from quire.parsers.call_rules import StrictLevel
 
 
-def read_chat(request: ChatRequest, level: StrictLevel = "auto") -> TextRequest:
+def read_chat(request: ChatRequest, level: StrictLevel = "auto") -> TextRequest[Conversation]:
     """`level`: how far arguments of tools follow their schemas. Raises RequestError."""
-    return _read(request, [request.messages], level)
+    return _read(request, _conversation(request, request.messages, level))
 
 
-def read_batch(model: ServedModel, batch: BatchChatRequest) -> TextRequest:
+def read_batch(model: ServedModel, batch: BatchChatRequest) -> TextRequest[list[Conversation]]:
     """A request with several conversations. Raises RequestError."""
     for name, (neutral, what) in _REFUSED.items():
         value = getattr(batch, name)
@@ -46,7 +45,8 @@ def read_batch(model: ServedModel, batch: BatchChatRequest) -> TextRequest:
             value=batch.n,
         )
     model.limits.check_prompts(len(batch.messages), 1, name="messages")
-    return _read(batch, batch.messages, model.args.tool_strict_level)
+    level = model.args.tool_strict_level
+    return _read(batch, [_conversation(batch, each, level) for each in batch.messages])
 
 
 _REFUSED: dict[str, tuple[tuple[object, ...], str]] = {
@@ -59,11 +59,16 @@ _REFUSED: dict[str, tuple[tuple[object, ...], str]] = {
 """Fields of a chat that a batch does not have: the values without effect, and what they ask for."""
 
 
-def _read(
-    request: ChatFields, conversations: list[list[ChatMessage]], level: StrictLevel
-) -> TextRequest:
-    chats: list[Conversation] = []
-    asked = text_request(request, ChatPrompts(chats))
+def _conversation(
+    request: ChatFields, messages: list[ChatMessage], level: StrictLevel
+) -> Conversation:
+    forbids, use = request.tool_choice == "none", tools_of_chat(request, level)
+    tools = request.tools
+    return Conversation.of(messages, request, tools=tools, tool_use=use, forbids_calls=forbids)
+
+
+def _read(request: ChatFields, prompt: Source) -> TextRequest[Source]:
+    asked = text_request(request, prompt)
     if request.max_completion_tokens is not None:
         asked.max_tokens = request.max_completion_tokens
         asked.names["max_tokens"] = "max_completion_tokens"
@@ -77,16 +82,10 @@ def _read(
         reply.reasoning_field = "reasoning_content"
     _read_logprobs(request, asked)
     read_prompt_logprobs(asked, request.prompt_logprobs)
-    tools = {
-        "tools": request.tools,
-        "tool_use": tools_of_chat(request, level),
-        "forbids_calls": request.tool_choice == "none",
-    }
-    chats += [Conversation.of(messages, request, **tools) for messages in conversations]
     return asked
 
 
-def _read_logprobs(request: ChatFields, asked: TextRequest) -> None:
+def _read_logprobs(request: ChatFields, asked: AnyRequest) -> None:
     asked.names["logprobs"] = "top_logprobs"
     top = request.top_logprobs
     if not request.logprob_token_ids:

@@ -11,7 +11,6 @@ from quire.server.apis.chat.schema import BatchChatRequest, ChatChunk, ChatReque
 from quire.server.apis.chat.writing import batch_writer, chat_writer
 from quire.server.apis.endpoint import Routes
 from quire.server.bodies.json_http import context_of
-from quire.server.conversation.prompts import shown_prompt
 from quire.server.generation.begin import begin, generate, whole_of
 from quire.server.generation.rendering import RenderedPrompt, rendered
 from quire.server.generation.replies.portions import ReplyHead
@@ -45,4 +44,4 @@ async def render_chat(http: Request, request: ChatRequest) -> Response:
     """The prompt and parameters that a chat request would run with."""
     model = context_of(http).target(request.model).model
     asked = read_chat(request, model.args.tool_strict_level)
-    return await rendered(http, asked, "chatcmpl", shown_prompt(asked), is_list=False)
+    return await rendered(http, asked, "chatcmpl", is_list=False)

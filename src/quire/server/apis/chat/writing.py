@@ -27,7 +27,7 @@ from quire.server.generation.prompts import PreparedPrompt
 from quire.server.generation.replies.logprobs import prompt_logprobs
 from quire.server.generation.replies.portions import ReplyHead, Update, size_of
 from quire.server.generation.replies.writer import ReplyWriter, added, timings, usage_of
-from quire.server.generation.request import TextRequest
+from quire.server.generation.request import AnyRequest
 from quire.server.work_pool import check_wanted
 from quire.tokenizer import Tokenizer
 
@@ -37,7 +37,7 @@ class ChatWriter(ReplyWriter[ChatChunk]):
 
     def __init__(
         self,
-        asked: TextRequest,
+        asked: AnyRequest,
         head: ReplyHead,
         prompt: PreparedPrompt,
         tokenizer: Tokenizer | None,
@@ -235,7 +235,7 @@ def delta_of(events: Iterable[Event], plan: ReplyPlan) -> Delta | None:
 
 
 def chat_writer(
-    asked: TextRequest, head: ReplyHead, prompts: Sequence[PreparedPrompt]
+    asked: AnyRequest, head: ReplyHead, prompts: Sequence[PreparedPrompt]
 ) -> ChatWriter:
     """Writes the replies in the form of `/v1/chat/completions`."""
     [prompt], model = prompts, head.target.model
@@ -244,7 +244,7 @@ def chat_writer(
 
 
 def batch_writer(
-    asked: TextRequest, head: ReplyHead, prompts: Sequence[PreparedPrompt]
+    asked: AnyRequest, head: ReplyHead, prompts: Sequence[PreparedPrompt]
 ) -> BatchChatWriter:
     """Writes one reply to several conversations."""
     return BatchChatWriter(head, [chat_writer(asked, head, [prompt]) for prompt in prompts])

@@ -10,7 +10,7 @@ from quire.server.generation.request import TextRequest
 from quire.server.generation.texts import TextPrompts
 
 
-def read_completion(request: CompletionRequest) -> TextRequest:
+def read_completion(request: CompletionRequest) -> TextRequest[Gap | TextPrompts]:
     """Raises RequestError."""
     if request.use_beam_search:
         _check_with_beams(request)
@@ -22,7 +22,8 @@ def read_completion(request: CompletionRequest) -> TextRequest:
         most_tokens=request.truncate_prompt_tokens,
         cut_side=request.truncation_side,
     )
-    asked = text_request(request, _gap(request) if request.suffix else prompts)
+    source: Gap | TextPrompts = _gap(request) if request.suffix else prompts
+    asked = text_request(request, source)
     asked.reply.repeats_prompt = True
     asked.reply.is_echo_alone = asked.reply.echo and request.max_tokens == 0
     if request.logprob_token_ids and request.logprobs is not None and asked.reply.is_echo_alone:

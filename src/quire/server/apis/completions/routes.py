@@ -34,5 +34,4 @@ async def completions(http: Request, request: CompletionRequest) -> Response | A
 async def render_completion(http: Request, request: CompletionRequest) -> Response:
     """The prompts and parameters that a completion request would run with."""
     context_of(http).target(request.model)
-    asked = read_completion(request)
-    return await rendered(http, asked, "cmpl", asked.prompt, is_list=True)
+    return await rendered(http, read_completion(request), "cmpl", is_list=True)

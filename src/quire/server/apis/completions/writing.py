@@ -18,7 +18,7 @@ from quire.server.generation.prompts import PreparedPrompt
 from quire.server.generation.replies.logprobs import CompletionLists, prompt_logprobs
 from quire.server.generation.replies.portions import ReplyHead, Update, num_entries, size_of
 from quire.server.generation.replies.writer import ReplyWriter
-from quire.server.generation.request import TextRequest
+from quire.server.generation.request import AnyRequest
 from quire.server.work_pool import check_wanted
 from quire.tokenizer import Tokenizer
 
@@ -28,7 +28,7 @@ class CompletionWriter(ReplyWriter[CompletionChunk]):
 
     def __init__(
         self,
-        asked: TextRequest,
+        asked: AnyRequest,
         head: ReplyHead,
         prompts: Sequence[PreparedPrompt],
         tokenizer: Tokenizer | None,
@@ -156,7 +156,7 @@ def _mean_logprob(one: CompletionOutput) -> float:
 
 
 def completion_writer(
-    asked: TextRequest, head: ReplyHead, prompts: Sequence[PreparedPrompt]
+    asked: AnyRequest, head: ReplyHead, prompts: Sequence[PreparedPrompt]
 ) -> CompletionWriter:
     """Writes the replies in the form of `/v1/completions`."""
     return CompletionWriter(asked, head, prompts, head.target.model.loaded_engine().tokenizer)

@@ -18,7 +18,7 @@ _NEUTRAL: dict[str, tuple[object, ...]] = {
 _SAME = ("top_p", "repetition_penalty", "frequency_penalty", "seed", "stop")
 
 
-def read_tgi(asked: TgiRequest, *, stream: bool) -> TextRequest:
+def read_tgi(asked: TgiRequest, *, stream: bool) -> TextRequest[TextPrompts]:
     """Raises RequestError for a parameter that asks for something else than is done here."""
     parameters = asked.parameters or TgiParameters()
     for name, neutral in _NEUTRAL.items():

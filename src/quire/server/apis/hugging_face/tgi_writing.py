@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import msgspec
 
 from quire.outputs import CompletionOutput, FlatLogprobs, RequestOutput
@@ -15,9 +18,8 @@ from quire.server.apis.hugging_face.tgi_schema import (
     TgiStreamDetails,
     TgiToken,
 )
-from quire.server.generation.begin import MakeWriter
 from quire.server.generation.replies.portions import ReplyHead, StepWriter, Update, check_end
-from quire.server.generation.request import TextRequest
+from quire.server.generation.request import AnyRequest
 from quire.server.http.event_stream import event
 from quire.tokenizer import Tokenizer
 
@@ -123,10 +125,12 @@ def _finish_reason(one: CompletionOutput) -> Finish:
     return "eos_token" if one.stop_reason is None else "stop_sequence"
 
 
-def writer_of(asked: TgiRequest, *, is_list: bool = False) -> MakeWriter[TgiWriter]:
+def writer_of(
+    asked: TgiRequest, *, is_list: bool = False
+) -> Callable[[AnyRequest, ReplyHead, list[Any]], TgiWriter]:
     """Makes the writer of the reply to a request."""
 
-    def writer(_: TextRequest, head: ReplyHead, prompts: object) -> TgiWriter:
+    def writer(_: AnyRequest, head: ReplyHead, prompts: list[Any]) -> TgiWriter:
         del prompts
         return TgiWriter(asked, head.target.model.loaded_engine().tokenizer, is_list=is_list)
 

@@ -8,7 +8,7 @@ from quire.errors import RequestError
 from quire.server.apis.llama_server.schema import LlamaFields
 from quire.server.generation.reading import given
 from quire.server.generation.reply_options import ReplyOptions
-from quire.server.generation.request import PromptSource, TextRequest
+from quire.server.generation.request import Source, TextRequest
 from quire.server.generation.request_fields import SamplerFields
 
 _SAME = (*SamplerFields.__struct_fields__, "stop", "ignore_eos")
@@ -20,7 +20,7 @@ _NEUTRAL = {
 """Fields of what this server does not do, with the values that switch it off."""
 
 
-def read_llama(asked: LlamaFields, prompt: PromptSource) -> TextRequest:
+def read_llama(asked: LlamaFields, prompt: Source) -> TextRequest[Source]:
     """Raises RequestError for a field that asks for something else than is done here."""
     for name, neutral in _NEUTRAL.items():
         value = getattr(asked, name)

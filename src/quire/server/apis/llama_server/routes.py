@@ -30,7 +30,7 @@ from quire.server.conversation.prompts import chat_prompt
 from quire.server.generation.begin import generate
 from quire.server.generation.gaps import Gap
 from quire.server.generation.replies.portions import ReplyHead
-from quire.server.generation.request import PromptSource, TextRequest
+from quire.server.generation.request import AnyRequest
 from quire.server.generation.texts import TextPrompts
 from quire.version import __version__
 
@@ -54,10 +54,12 @@ async def infill(http: Request, asked: InfillRequest) -> Response | ASGIApp:
     return await _answer(http, asked, gap)
 
 
-async def _answer(http: Request, asked: LlamaFields, source: PromptSource) -> Response | ASGIApp:
+async def _answer(
+    http: Request, asked: LlamaFields, source: Gap | TextPrompts
+) -> Response | ASGIApp:
     context_of(http).target(asked.model)
 
-    def writer(_: TextRequest, head: ReplyHead, prompts: object) -> LlamaWriter:
+    def writer(_: AnyRequest, head: ReplyHead, prompts: object) -> LlamaWriter:
         del prompts
         return LlamaWriter(head.model, asked.return_tokens is True)
 

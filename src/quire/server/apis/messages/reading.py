@@ -14,7 +14,6 @@ from quire.server.apis.messages.schema import (
 )
 from quire.server.apis.messages.tools import names_left_out, shown_tools, tools_of_message
 from quire.server.conversation.conversation import Conversation
-from quire.server.conversation.prompts import ChatPrompts
 from quire.server.generation.reading import extra_args, given, refuse_unsupported
 from quire.server.generation.reply_options import ReplyOptions
 from quire.server.generation.request import TextRequest
@@ -38,7 +37,7 @@ def read_prompt(
     merges_system: bool,
     disabled_effort: str = "none",
     level: StrictLevel = "auto",
-) -> TextRequest:
+) -> TextRequest[Conversation]:
     """The fields that make the prompt. Raises RequestError.
 
     `merges_system`: see `chat_messages`. `disabled_effort`: the reasoning effort for thinking that
@@ -58,18 +57,15 @@ def read_prompt(
         )
     messages = chat_messages(request.system, request.messages, merges_system=merges_system)
     tools, names = shown_tools(request)
-    chats: list[Conversation] = []
-    asked = TextRequest(prompt=ChatPrompts(chats), model=request.model, names=_NAMES | names)
-    with asked.named():
-        use = tools_of_message(request, tools, level)
     own = _reasoning(request, disabled_effort)
     if messages and messages[-1].role == "assistant":
         own |= _going_on(request, messages[-1].tool_calls)
     choice = request.tool_choice
     forbids = choice is not None and choice.type == "none"
-    chats.append(Conversation.of(
-        messages, request, tools=tools or None, tool_use=use, forbids_calls=forbids, **own
-    ))  # fmt: skip
+    chat = Conversation.of(messages, request, tools=tools or None, forbids_calls=forbids, **own)
+    asked = TextRequest(prompt=chat, model=request.model, names=_NAMES | names)
+    with asked.named():
+        chat.tool_use = tools_of_message(request, tools, level)
     if tools:
         asked.name_constraint("tools")
     return asked
@@ -77,7 +73,7 @@ def read_prompt(
 
 def read_message(
     request: MessagesRequest, max_model_len: int, *, holds_budget: bool, **template: Any
-) -> TextRequest:
+) -> TextRequest[Conversation]:
     """Raises RequestError. `holds_budget`: the tokens of reasoning can be limited; `template`: the
     options of `read_prompt`."""
     if request.container is not None:

@@ -30,11 +30,11 @@ from quire.server.apis.messages.schema import (
 from quire.server.apis.messages.writing import MESSAGES_FORM, MessagesWriter
 from quire.server.bodies.json_http import context_of
 from quire.server.conversation.conversation import thinking_variables
-from quire.server.conversation.prompts import shown_prompt
+from quire.server.conversation.prompts import prompts_of
 from quire.server.generation.begin import begin, reply_of
 from quire.server.generation.limits import count_chars
 from quire.server.generation.replies.portions import ReplyHead, check_generates
-from quire.server.generation.request import TextRequest
+from quire.server.generation.request import AnyRequest
 from quire.server.served_model import ServedModel
 from quire.server.work_pool import INLINE_SIZE
 
@@ -121,7 +121,7 @@ async def create_message(http: Request, body: MessagesRequest) -> Response | ASG
     model = context.target(body.model).model
     max_model_len = model.config.model.max_model_len
 
-    def make_writer(_: TextRequest, head: ReplyHead, prompts: list[Any]) -> MessagesWriter:
+    def make_writer(_: AnyRequest, head: ReplyHead, prompts: list[Any]) -> MessagesWriter:
         [prompt], tokenizer = prompts, model.loaded_engine().tokenizer
         return MessagesWriter(head, prompt, tokenizer, body.max_tokens, max_model_len)
 
@@ -142,15 +142,15 @@ async def count_tokens(http: Request, body: CountTokensRequest) -> TokenCount:
     model = context_of(http).target(body.model).model
     asked = await _read(model, body, partial(read_prompt, body))
     with asked.named():
-        [prompt] = await shown_prompt(asked).prompts(model, asked)
+        [prompt] = await prompts_of(model, asked, has_reply=False)
     count = len(prompt.token_ids)
     management = ContextManagement(original_input_tokens=count)
     return TokenCount(input_tokens=count, context_management=management)
 
 
 async def _read(
-    model: ServedModel, body: PromptFields, read: Callable[..., TextRequest]
-) -> TextRequest:
+    model: ServedModel, body: PromptFields, read: Callable[..., AnyRequest]
+) -> AnyRequest:
     """Calls `read` for a request, on a thread if it is large."""
     options = {
         "merges_system": await merges_system(model, body),

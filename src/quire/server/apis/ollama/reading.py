@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -18,7 +19,6 @@ from quire.server.apis.ollama.schema import (
 from quire.server.args import ReasoningEffort
 from quire.server.conversation.conversation import Conversation
 from quire.server.conversation.messages import ChatMessage, ContentPart, Tool
-from quire.server.conversation.prompts import ChatPrompts
 from quire.server.conversation.tools import ToolChoice, tool_use
 from quire.server.generation.gaps import Gap
 from quire.server.generation.reading import given
@@ -57,13 +57,13 @@ class _Options(SamplerFields, kw_only=True):
     reasoning_effort: ReasoningEffort | None = None
 
 
-def read_chat(body: OllamaChatRequest, level: StrictLevel) -> TextRequest:
+def read_chat(body: OllamaChatRequest, level: StrictLevel) -> TextRequest[Conversation]:
     """`level`: how far arguments of tools follow their schemas. Raises RequestError."""
     tools = [_tool(one, i) for i, one in enumerate(body.tools or ())] or None
     return _read(body, _messages(body.messages), tools=tools, level=level)
 
 
-def read_generate(body: GenerateRequest) -> TextRequest:
+def read_generate(body: GenerateRequest) -> TextRequest[Conversation | Gap | TextPrompts]:
     """A prompt as a conversation of one message, after the system's; or a text, with a gap or
     without the template. Raises RequestError."""
     names = ("template", "context", *(("system", "images") if body.suffix else ()))
@@ -79,10 +79,8 @@ def read_generate(body: GenerateRequest) -> TextRequest:
         messages.insert(0, ChatMessage(role="system", content=body.system))
     asked = _read(body, messages)
     if body.suffix:
-        asked.prompt = Gap(body.prompt, body.suffix)
-    elif body.raw:
-        asked.prompt = TextPrompts(body.prompt)
-    return asked
+        return replace(asked, prompt=Gap(body.prompt, body.suffix))  # type: ignore[arg-type]
+    return replace(asked, prompt=TextPrompts(body.prompt)) if body.raw else asked  # type: ignore[arg-type]
 
 
 def _read(
@@ -90,7 +88,7 @@ def _read(
     messages: list[ChatMessage],
     tools: list[Tool] | None = None,
     level: StrictLevel = "auto",
-) -> TextRequest:
+) -> TextRequest[Conversation]:
     if body.logprobs:
         raise RequestError(
             "logprobs must be false here; /v1/chat/completions returns log-probabilities",
@@ -108,7 +106,7 @@ def _read(
         messages=messages, tools=tools, tool_use=use, variables=variables, effort=effort
     )
     asked = TextRequest(
-        prompt=ChatPrompts([chat]),
+        prompt=chat,
         model=body.model,
         sampling=sampling,
         max_tokens=max_tokens,

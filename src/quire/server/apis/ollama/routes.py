@@ -36,7 +36,7 @@ from quire.server.generation.pooling import (
     usage_of,
 )
 from quire.server.generation.replies.portions import ReplyHead
-from quire.server.generation.request import TextRequest
+from quire.server.generation.request import AnyRequest
 from quire.server.generation.request_fields import Count, Int64
 from quire.server.http.auth import check_operator, is_operator
 from quire.server.http.problems import HttpError
@@ -100,7 +100,7 @@ async def _loaded_or_unloaded(http: Request, asked: TextFields) -> dict[str, Any
 
 
 async def _answer(
-    http: Request, body: Any, read: Callable[[Any, StrictLevel], TextRequest], *, is_chat: bool
+    http: Request, body: Any, read: Callable[[Any, StrictLevel], AnyRequest], *, is_chat: bool
 ) -> Response | ASGIApp:
     model = context_of(http).target(body.model).model
     asked = await model.pool.run(
@@ -108,7 +108,7 @@ async def _answer(
     )
     asked.ignored += keep_loaded(http, model, body.keep_alive)
 
-    def writer(_: TextRequest, head: ReplyHead, prompts: list[Any]) -> OllamaWriter:
+    def writer(_: AnyRequest, head: ReplyHead, prompts: list[Any]) -> OllamaWriter:
         return OllamaWriter(head, prompts[0], model.loaded_engine().tokenizer, is_chat=is_chat)
 
     return await begin.generate(http, asked, "ollama", writer, OLLAMA_FORM)

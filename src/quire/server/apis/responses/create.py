@@ -40,11 +40,11 @@ from quire.server.bodies.json_http import (
 )
 from quire.server.bodies.json_pieces import JsonPieces
 from quire.server.context import ServerContext
-from quire.server.conversation.prompts import shown_prompt
-from quire.server.generation.begin import begin, tell_ignored, whole_reply
+from quire.server.conversation.prompts import prompts_of
+from quire.server.generation.begin import begin, whole_reply
 from quire.server.generation.rendering import RenderedPrompt, rendered
 from quire.server.generation.replies.portions import ReplyHead, written
-from quire.server.generation.request import TextRequest
+from quire.server.generation.request import AnyRequest
 from quire.server.generation.run import Generation
 from quire.server.http.auth import owner_of
 from quire.server.http.event_stream import until_gone
@@ -207,9 +207,9 @@ async def count_input_tokens(http: Request, request: ResponsesRequest) -> InputT
     context = context_of(http)
     text = (await asked_of(http, context, request)).text
     model = context.target(request.model).model
-    tell_ignored(http, model, text)
+    context.ignored_fields.tell(http, text.without_effect(model.config))
     with text.named():
-        [prompt] = await shown_prompt(text).prompts(model, text)
+        [prompt] = await prompts_of(model, text, has_reply=False)
     return InputTokens(input_tokens=len(prompt.token_ids))
 
 
@@ -217,7 +217,7 @@ async def count_input_tokens(http: Request, request: ResponsesRequest) -> InputT
 async def render_response(http: Request, request: ResponsesRequest) -> Response:
     """The prompt and parameters that a request for a response would run with."""
     text = (await asked_of(http, context_of(http), request)).text
-    return await rendered(http, text, "chatcmpl", shown_prompt(text), is_list=False)
+    return await rendered(http, text, "chatcmpl", is_list=False)
 
 
 async def _begin(
@@ -227,7 +227,7 @@ async def _begin(
     head = replace(head, id=asked.stored.id)
     has_events, num_bytes = asked.request.stream is True, len(await http.body())
 
-    def make_writer(_: TextRequest, head: ReplyHead, prompts: list[Any]) -> ResponsesWriter:
+    def make_writer(_: AnyRequest, head: ReplyHead, prompts: list[Any]) -> ResponsesWriter:
         [prompt], engine = prompts, head.target.model.loaded_engine()
         defaults = engine.config.model.default_sampling_params
         shape = ResponseShape(

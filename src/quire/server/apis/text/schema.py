@@ -2,37 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, ClassVar
+from typing import ClassVar
 
 import msgspec
-from msgspec import Meta
 
-from quire.server.args import ReasoningEffort
-from quire.server.conversation.messages import ChatMessage, Tool
+from quire.server.conversation.messages import PromptFields
 from quire.server.generation.request_fields import Count, TokenId
 
 
-class TokenizeRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+class TokenizeRequest(PromptFields, kw_only=True):
     """A text, or a conversation, to be tokenized: exactly one of `prompt` and `messages`."""
 
-    model: str | None = None
-    prompt: str | None = None
     content: str | None = None
     """llama-server's name of `prompt`; its default is to add no special tokens."""
     add_special: bool | None = None
     """llama-server's name of `add_special_tokens`."""
     with_pieces: bool | None = False
     """Accepted; `return_token_strs` gives the texts."""
-    messages: Annotated[list[ChatMessage], Meta(min_length=1)] | None = None
-    add_generation_prompt: bool | None = True
-    continue_final_message: bool | None = False
-    add_special_tokens: bool | None = None
-    """By default true for a text and false for a conversation."""
-    tools: list[Tool] | None = None
-    documents: list[dict[str, str]] | None = None
-    chat_template: str | None = None
-    chat_template_kwargs: dict[str, Any] | None = None
-    reasoning_effort: ReasoningEffort | None = None
     return_token_strs: bool | None = False
 
 

@@ -37,7 +37,7 @@ _SAMPLING = {field.name for field in msgspec.structs.fields(SamplingParams)} - {
 _DEFAULTS = SamplingParams()
 
 
-def read_tokens(request: TokensRequest, model: ModelConfig) -> TextRequest:
+def read_tokens(request: TokensRequest, model: ModelConfig) -> TextRequest[TextPrompts]:
     """Raises RequestError for what is not supported, or contradicts itself."""
     _refuse(request)
     body = request.sampling_params

@@ -20,7 +20,7 @@ from quire.server.bodies.json_http import context_of
 from quire.server.context import ServerContext
 from quire.server.generation.begin import begin, reply_of
 from quire.server.generation.replies.portions import ReplyHead
-from quire.server.generation.request import TextRequest
+from quire.server.generation.request import AnyRequest
 from quire.server.generation.run import Generation
 from quire.server.http.auth import TENANT_SALT
 
@@ -45,7 +45,7 @@ async def generate(http: Request, request: TokensRequest) -> Response | ASGIApp:
     asked = read_tokens(request, model.config.model)
     head = ReplyHead.of(context, http, asked, _PREFIX)
 
-    def make_writer(asked: TextRequest, head: ReplyHead, _: object) -> TokensWriter:
+    def make_writer(asked: AnyRequest, head: ReplyHead, _: object) -> TokensWriter:
         return TokensWriter(asked, head, tokenizer, mode)
 
     generation, writer = await begin(http, asked, head, make_writer)

@@ -21,7 +21,7 @@ from quire.server.bodies.json_pieces import JsonPieces
 from quire.server.generation.replies.logprobs import LogprobsWriter, finite_logprob, prompt_logprobs
 from quire.server.generation.replies.portions import ReplyHead, Update, Writer, size_of
 from quire.server.generation.replies.writer import UsageCounter, usage_of
-from quire.server.generation.request import TextRequest
+from quire.server.generation.request import AnyRequest
 from quire.server.http.event_stream import event
 from quire.server.work_pool import check_wanted
 from quire.tokenizer import Tokenizer
@@ -32,7 +32,7 @@ class TokensWriter(Writer):
 
     def __init__(
         self,
-        asked: TextRequest,
+        asked: AnyRequest,
         head: ReplyHead,
         tokenizer: Tokenizer | None,
         mode: OutputMode,

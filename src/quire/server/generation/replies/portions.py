@@ -21,7 +21,7 @@ from quire.server.work_pool import INLINE_SIZE, WorkPool
 
 if TYPE_CHECKING:
     from quire.server.context import ServerContext, Target
-    from quire.server.generation.request import TextRequest
+    from quire.server.generation.request import AnyRequest
     from quire.server.generation.run import Generation
     from quire.server.served_model import ServedModel
 
@@ -46,9 +46,7 @@ class ReplyHead:
     """Tokens of log-probabilities are written as their ids."""
 
     @classmethod
-    def of(
-        cls, context: ServerContext, http: Request, asked: TextRequest, prefix: str
-    ) -> ReplyHead:
+    def of(cls, context: ServerContext, http: Request, asked: AnyRequest, prefix: str) -> ReplyHead:
         """For a request; its id is the caller's `X-Request-Id` or `request_id`, or random.
 
         Raises HttpError 404 if the model is not served here, and RequestError if it gives vectors

@@ -23,6 +23,7 @@ from quire.server.apis.responses.store import (
 )
 from quire.server.apis.responses.tools import Offered, offered_tools, shown_tools
 from quire.server.context import ServerContext
+from quire.server.conversation.conversation import Conversation
 from quire.server.generation.request import TextRequest
 from quire.server.http.auth import owner_of
 
@@ -39,7 +40,7 @@ class Asked:
     """A request that was checked and read."""
 
     request: ResponsesRequest
-    text: TextRequest
+    text: TextRequest[Conversation]
     offered: Offered
     stored: StoredResponse
     is_stored: bool
@@ -101,7 +102,7 @@ def _read(
     history: Sequence[StoredItem],
     given: Sequence[Item | StoredItem],
     level: StrictLevel,
-) -> tuple[TextRequest, list[StoredItem], Offered]:
+) -> tuple[TextRequest[Conversation], list[StoredItem], Offered]:
     """The request for text, the input's items for the store, and the tools."""
     offered = offered_tools(request.tools or [])
     items = [restored([one])[0] if isinstance(one, StoredItem) else one for one in given]

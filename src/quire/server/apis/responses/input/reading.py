@@ -12,7 +12,6 @@ from quire.server.apis.responses.schema.items import Item
 from quire.server.apis.responses.schema.request import PromptCacheOptions, ResponsesRequest
 from quire.server.apis.responses.tools import Offered, tools_of_response
 from quire.server.conversation.conversation import Conversation
-from quire.server.conversation.prompts import ChatPrompts
 from quire.server.generation.reading import (
     check_top,
     extra_args,
@@ -136,7 +135,7 @@ def read_response(
     items: Sequence[Item],
     offered: Offered,
     level: StrictLevel = "auto",
-) -> TextRequest:
+) -> TextRequest[Conversation]:
     """`history`: the items before the input's `items`. `level`: how far arguments of tools follow
     their schemas. Raises RequestError."""
     has_logprobs = LOGPROBS in (request.include or ())
@@ -153,7 +152,7 @@ def read_response(
         continue_final_message=goes_on,
     )
     asked = TextRequest(
-        prompt=ChatPrompts([chat]),
+        prompt=chat,
         model=request.model,
         sampling=given(request, _SAME_NAME) | extra_args(request),
         max_tokens=request.max_output_tokens,
@@ -177,7 +176,7 @@ def read_response(
     return asked
 
 
-def _read_constraint(request: ResponsesRequest, asked: TextRequest) -> None:
+def _read_constraint(request: ResponsesRequest, asked: TextRequest[Conversation]) -> None:
     asked.constraint = without_nulls(request.structured_outputs)
     wanted = None if request.text is None else request.text.format
     if wanted is None or wanted.type == "text":
