@@ -85,19 +85,15 @@ def text_request(request: GenerationFields, prompt: Source) -> TextRequest[Sourc
     )
     read_stream_options(reply, request.stream_options)
     refuse_with_beams(request)
-    asked = TextRequest(
-        prompt=prompt,
-        model=request.model,
+    asked = TextRequest.of(
+        request,
+        prompt,
         sampling=given(request, _SAME_NAME) | extra_args(request),
         max_tokens=request.max_tokens,
         default_max_tokens=request.default_max_tokens,
         num_samples=request.best_of,
         has_beams=request.use_beam_search is True,
-        length_penalty=1.0 if request.length_penalty is None else request.length_penalty,
         reply=reply,
-        priority=request.priority or 0,
-        request_id=request.request_id,
-        salt=request.cache_salt,
         ignored=[*_without_effect(request), *fields_without_beams(request)],
     )
     read_constraint(request, asked)

@@ -51,6 +51,19 @@ class TextRequest(Generic[Source]):
     ignored: list[str] = field(default_factory=list)
     """Fields of the body that no model here has a use for."""
 
+    @classmethod
+    def of(cls, body: Any, prompt: Source, **own: Any) -> TextRequest[Source]:
+        """By the fields of a body, as far as it has them; `own`: options that it has elsewhere."""
+        penalty = getattr(body, "length_penalty", None)
+        read = {
+            "model": getattr(body, "model", None),
+            "priority": getattr(body, "priority", None) or 0,
+            "request_id": getattr(body, "request_id", None),
+            "salt": getattr(body, "cache_salt", None),
+            "length_penalty": 1.0 if penalty is None else penalty,
+        }
+        return cls(prompt=prompt, **{**read, **own})
+
     def without_effect(self, config: EngineConfig) -> list[str]:
         """The fields of the body that ask for something that this server does not do."""
         names = list(self.ignored)

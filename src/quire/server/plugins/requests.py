@@ -16,8 +16,7 @@ from quire.beam_search import BeamSearchParams
 from quire.errors import RequestError, quoted
 from quire.params import SamplingParams
 from quire.server.apis.chat import schema as chat
-from quire.server.apis.chat.reading import read_chat
-from quire.server.apis.chat.tools import tools_of_chat
+from quire.server.apis.chat.reading import read_chat, tools_of_chat
 from quire.server.apis.completions import schema as completion
 from quire.server.apis.completions.reading import read_completion
 from quire.server.apis.responses.input.reading import read_response

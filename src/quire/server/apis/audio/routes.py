@@ -174,13 +174,12 @@ def _asked(form: TranscriptionRequest) -> TextRequest[_Sound]:
     ignored = [name for name in _WITHOUT_EFFECT if getattr(form, name)]
     if form.n != 1 and not has_beams:
         ignored.append("n")
-    return TextRequest(
-        prompt=_Sound(form),
-        model=form.model,
+    return TextRequest.of(
+        form,
+        _Sound(form),
         sampling=sampling,
         max_tokens=form.max_completion_tokens,
         has_beams=has_beams,
-        length_penalty=1.0 if form.length_penalty is None else form.length_penalty,
         reply=ReplyOptions(stream=form.stream is True, n=sampling.get("n") or 1, **options),
         names={"max_tokens": "max_completion_tokens"},
         ignored=ignored + fields_without_beams(form),

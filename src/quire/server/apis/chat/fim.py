@@ -46,9 +46,9 @@ ROUTES = Routes("generation")
 async def fill(http: Request, body: FimRequest) -> Response | ASGIApp:
     """Fills the gap of a text, in Mistral's form, if the model has tokens for that."""
     context_of(http).target(body.model)
-    asked = TextRequest(
-        prompt=Gap(body.prompt, body.suffix) if body.suffix else TextPrompts(body.prompt),
-        model=body.model,
+    asked = TextRequest.of(
+        body,
+        Gap(body.prompt, body.suffix) if body.suffix else TextPrompts(body.prompt),
         sampling=given(body, _SAME),
         max_tokens=body.max_tokens,
         reply=ReplyOptions(stream=body.stream is True),

@@ -42,9 +42,9 @@ def read_llama(asked: LlamaFields, prompt: Source) -> TextRequest[Source]:
         sampling["repetition_penalty"] = asked.repeat_penalty
     if asked.top_k is not None and asked.top_k <= 0:
         sampling["top_k"] = -1  # all tokens
-    return TextRequest(
-        prompt=prompt,
-        model=asked.model,
+    return TextRequest.of(
+        asked,
+        prompt,
         sampling=sampling,
         max_tokens=_max_tokens(asked.n_predict),
         constraint=_constraint(asked),

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from quire.errors import RequestError
+from quire.errors import RequestError, quoted
 from quire.server.apis.messages.conversation import chat_messages
 from quire.server.apis.messages.schema import (
     MessagesRequest,
     OutputFormat,
     PromptFields,
     Thinking,
+    ToolDefinition,
+    ToolFields,
 )
-from quire.server.apis.messages.tools import names_left_out, shown_tools, tools_of_message
+from quire.server.apis.messages.schema import ToolChoice as AskedChoice
 from quire.server.conversation.conversation import Conversation
+from quire.server.conversation.messages import FunctionDefinition, Tool
+from quire.server.conversation.tools import ToolChoice, ToolUse, tool_use
 from quire.server.generation.reading import extra_args, given, refuse_unsupported
 from quire.server.generation.reply_options import ReplyOptions
 from quire.server.generation.request import TextRequest
@@ -63,7 +69,7 @@ def read_prompt(
     choice = request.tool_choice
     forbids = choice is not None and choice.type == "none"
     chat = Conversation.of(messages, request, tools=tools or None, forbids_calls=forbids, **own)
-    asked = TextRequest(prompt=chat, model=request.model, names=_NAMES | names)
+    asked = TextRequest.of(request, chat, names=_NAMES | names)
     with asked.named():
         chat.tool_use = tools_of_message(request, tools, level)
     if tools:
@@ -91,7 +97,6 @@ def read_message(
         asked.sampling["thinking_token_budget"] = budget
     asked.max_tokens = min(request.max_tokens, max_model_len)  # the reply says where that ended it
     asked.reply = ReplyOptions(stream=request.stream is True)
-    asked.salt = request.cache_salt
     if (schema := _schema(request)) is not None:
         asked.constraint = {"json": schema}
         asked.name_constraint("output_config.format")
@@ -161,3 +166,87 @@ def _schema(request: MessagesRequest) -> dict[str, Any] | None:
             parameter="output_config.format.schema",
         )
     return wanted.schema
+
+
+_CHOICES = {
+    "auto": ToolChoice("auto"), "any": ToolChoice("required"), "none": ToolChoice("none"),
+}  # fmt: skip
+
+
+def shown_tools(request: ToolFields) -> tuple[list[Tool], dict[str, str]]:
+    """The tools that the model is shown, and the places of their names and schemas in the body by
+    those in a conversation. Raises RequestError."""
+    tools, names = list[Tool](), dict[str, str]()
+    for index, each in enumerate(request.tools or ()):
+        if not _is_left_out(each):
+            own, place = f"tools[{len(tools)}].function", f"tools[{index}]"
+            names |= {f"{own}.name": f"{place}.name", f"{own}.parameters": f"{place}.input_schema"}
+            tools.append(_tool(place, each))
+    return tools, names
+
+
+def tools_of_message(request: ToolFields, tools: Sequence[Tool], level: StrictLevel) -> ToolUse:
+    """Makes the schemas of tools optional unless a tool is strict: those that cannot be compiled
+    are ignored. In Anthropic's API tools are not strict by default. (Templates do not see this.)
+    Raises RequestError."""
+    asked = request.tool_choice
+    is_parallel = asked is None or not asked.disable_parallel_tool_use
+    use = tool_use(tools, _choice(asked, request.tools), level, is_parallel=is_parallel)
+    held = tuple(replace(tool, strict=tool.strict is True) for tool in use.rules.tools)
+    return replace(use, rules=replace(use.rules, tools=held))
+
+
+def names_left_out(definitions: Sequence[ToolDefinition] | None) -> list[str]:
+    """Names for the tools that are left out: those of types that only the vendor's models know."""
+    return [f"tools.{tool.name or tool.type}" for tool in definitions or () if _is_left_out(tool)]
+
+
+def _is_left_out(tool: ToolDefinition) -> bool:
+    return tool.type not in (None, "custom")
+
+
+def _choice(choice: AskedChoice | None, definitions: Sequence[ToolDefinition] | None) -> ToolChoice:
+    """The choice. Raises RequestError, also where it needs a tool that is left out."""
+    if choice is None:
+        return ToolChoice()
+    if choice.type != "tool":
+        return _CHOICES[choice.type]
+    if not choice.name:
+        raise RequestError(
+            "tool_choice.name: a tool_choice of type tool needs the name of one of the tools",
+            parameter="tool_choice.name",
+        )
+    for tool in definitions or ():
+        if tool.name == choice.name and _is_left_out(tool):
+            raise RequestError(
+                f"tool_choice.name: the tool {quoted(tool.name)} is left out here, because no "
+                f"model but the vendor's knows tools of type {quoted(tool.type)}; describe it with "
+                "a description and an input_schema, and let the client run it",
+                parameter="tool_choice.name",
+            )
+    return ToolChoice.of_one(choice.name)
+
+
+def _tool(path: str, definition: ToolDefinition) -> Tool:
+    if not definition.name:
+        raise RequestError(f"{path}.name: a tool needs a name", parameter=f"{path}.name")
+    if definition.input_schema is None:
+        raise RequestError(
+            f"{path}.input_schema: a tool needs the JSON schema of its input; "
+            'one without fields has {"type": "object"}',
+            parameter=f"{path}.input_schema",
+        )
+    return Tool(
+        function=FunctionDefinition(
+            name=definition.name,
+            description=definition.description,
+            parameters=_of_an_object(definition.input_schema),
+            strict=definition.strict,
+        )
+    )
+
+
+def _of_an_object(schema: dict[str, Any]) -> dict[str, Any]:
+    """A schema as the client wrote it, since the model reads it in that order of keys; with its
+    type, if the client left that out."""
+    return schema if "type" in schema else {"type": "object", **schema}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -23,7 +22,7 @@ from quire.server.conversation.tools import ToolChoice, tool_use
 from quire.server.generation.gaps import Gap
 from quire.server.generation.reading import given
 from quire.server.generation.reply_options import ReplyOptions
-from quire.server.generation.request import TextRequest
+from quire.server.generation.request import AnyRequest, TextRequest
 from quire.server.generation.request_fields import SamplerFields
 from quire.server.generation.texts import TextPrompts
 
@@ -63,7 +62,7 @@ def read_chat(body: OllamaChatRequest, level: StrictLevel) -> TextRequest[Conver
     return _read(body, _messages(body.messages), tools=tools, level=level)
 
 
-def read_generate(body: GenerateRequest) -> TextRequest[Conversation | Gap | TextPrompts]:
+def read_generate(body: GenerateRequest) -> AnyRequest:
     """A prompt as a conversation of one message, after the system's; or a text, with a gap or
     without the template. Raises RequestError."""
     names = ("template", "context", *(("system", "images") if body.suffix else ()))
@@ -77,10 +76,12 @@ def read_generate(body: GenerateRequest) -> TextRequest[Conversation | Gap | Tex
     messages = [ChatMessage(role="user", content=_content(body.prompt, body.images))]
     if body.system:
         messages.insert(0, ChatMessage(role="system", content=body.system))
-    asked = _read(body, messages)
+    asked: AnyRequest = _read(body, messages)
     if body.suffix:
-        return replace(asked, prompt=Gap(body.prompt, body.suffix))  # type: ignore[arg-type]
-    return replace(asked, prompt=TextPrompts(body.prompt)) if body.raw else asked  # type: ignore[arg-type]
+        asked.prompt = Gap(body.prompt, body.suffix)
+    elif body.raw:
+        asked.prompt = TextPrompts(body.prompt)
+    return asked
 
 
 def _read(
@@ -105,9 +106,9 @@ def _read(
     chat = Conversation(
         messages=messages, tools=tools, tool_use=use, variables=variables, effort=effort
     )
-    asked = TextRequest(
-        prompt=chat,
-        model=body.model,
+    asked = TextRequest.of(
+        body,
+        chat,
         sampling=sampling,
         max_tokens=max_tokens,
         reply=ReplyOptions(stream=body.stream is not False),

@@ -54,16 +54,13 @@ def read_tokens(request: TokensRequest, model: ModelConfig) -> TextRequest[TextP
         repeats_prompt=True,
     )
     read_stream_options(reply, request.stream_options)
-    asked = TextRequest(
-        prompt=TextPrompts(request.token_ids),
-        model=request.model,
+    asked = TextRequest.of(
+        request,
+        TextPrompts(request.token_ids),
         sampling=sampling,
         max_tokens=body.max_tokens,
         constraint=without_nulls(body.structured_outputs),
         reply=reply,
-        priority=request.priority or 0,
-        request_id=request.request_id,
-        salt=request.cache_salt,
     )
     if asked.max_tokens is None:
         own = model.default_sampling_params.get("max_tokens")

@@ -151,9 +151,9 @@ def read_response(
         add_generation_prompt=not goes_on,
         continue_final_message=goes_on,
     )
-    asked = TextRequest(
-        prompt=chat,
-        model=request.model,
+    asked = TextRequest.of(
+        request,
+        chat,
         sampling=given(request, _SAME_NAME) | extra_args(request),
         max_tokens=request.max_output_tokens,
         # With log-probabilities, each step says which text it belongs to.
@@ -161,9 +161,6 @@ def read_response(
             stream=request.stream is True or has_logprobs,
             shows_reasoning=request.include_reasoning is not False,
         ),
-        priority=request.priority or 0,
-        request_id=request.request_id,
-        salt=request.cache_salt,
         names=dict(_NAMES),
         ignored=fields_without_effect(request),
     )
