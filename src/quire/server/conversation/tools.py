@@ -65,6 +65,11 @@ def tool_use(
     """`level`: how far arguments follow their schemas. `is_parallel`: a reply may have several
     calls. `place`: path of a tool in the request, with its index. Raises RequestError for what is
     invalid, or does not fit together."""
+    if choice.mode not in ("auto", "none", "required"):
+        raise RequestError(
+            f"tool_choice.allowed_tools.mode must be auto or required, got {quoted(choice.mode)}",
+            parameter="tool_choice",
+        )
     if not tools:
         if choice.mode == "required":
             raise RequestError(_NO_TOOLS, parameter="tool_choice")

@@ -71,8 +71,7 @@ def without_nulls(fields: Mapping[str, Any] | None) -> dict[str, Any] | None:
 
 def text_request(request: GenerationFields, prompt: Source) -> TextRequest[Source]:
     """The request by the fields that completions and chats have in common; log-probabilities are
-    not among them. Raises RequestError."""
-    refuse_unsupported(request)
+    not among them. Raises RequestError, but `refuse_unsupported` comes before."""
     _check_best_of(request)
     reply = ReplyOptions(
         stream=request.stream is True,
@@ -88,7 +87,7 @@ def text_request(request: GenerationFields, prompt: Source) -> TextRequest[Sourc
     asked = TextRequest.of(
         request,
         prompt,
-        sampling=given(request, _SAME_NAME) | extra_args(request),
+        sampling=given(request, SAME_NAME) | extra_args(request),
         max_tokens=request.max_tokens,
         default_max_tokens=request.default_max_tokens,
         num_samples=request.best_of,
@@ -100,7 +99,7 @@ def text_request(request: GenerationFields, prompt: Source) -> TextRequest[Sourc
     return asked
 
 
-_SAME_NAME = (
+SAME_NAME = (
     {field.name for field in msgspec.structs.fields(GenerationFields)}
     & {field.name for field in msgspec.structs.fields(SamplingParams)}
 ) - {"logprobs", "max_tokens", "prompt_logprobs", "structured_outputs"}

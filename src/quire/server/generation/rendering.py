@@ -16,9 +16,10 @@ from quire.server.bodies.json_pieces import JsonPieces
 from quire.server.conversation.prompts import prompts_of
 from quire.server.generation.limits import params_in_room
 from quire.server.generation.prompts import PreparedPrompt
+from quire.server.generation.reading import refuse_unsupported
 from quire.server.generation.replies.portions import ReplyHead
 from quire.server.generation.request import AnyRequest
-from quire.server.generation.request_fields import TokenId
+from quire.server.generation.request_fields import GenerationFields, TokenId
 from quire.server.generation.run import params_work
 from quire.server.generation.sampling import check_lists, lists_work, sampling_params
 from quire.server.work_pool import check_wanted
@@ -38,15 +39,19 @@ class RenderedPrompt(msgspec.Struct, kw_only=True):
     stream: bool = False
 
 
+def refuse_beams(request: GenerationFields) -> None:
+    """Raises RequestError for a body that asks for them."""
+    refuse_unsupported(request)
+    if request.use_beam_search:
+        raise RequestError(
+            "Beam search is not supported by the render endpoint", parameter="use_beam_search"
+        )
+
+
 async def rendered(http: Request, asked: AnyRequest, id_prefix: str, *, is_list: bool) -> Response:
     """The prompts of a request as a reply, or the only one of them. Raises RequestError."""
     head = ReplyHead.of(context_of(http), http, asked, id_prefix)
     model = head.target.model
-    if asked.has_beams:
-        raise RequestError(
-            "Beam search is not supported by the render endpoint", parameter="use_beam_search"
-        )
-    context_of(http).ignored_fields.tell(http, asked.without_effect(model.config))
     with asked.named():
         params = await model.pool.run(lists_work(asked.sampling), sampling_params, model, asked)
         prompts = await prompts_of(model, asked, has_reply=False)

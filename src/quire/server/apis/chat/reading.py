@@ -20,6 +20,7 @@ from quire.server.generation.reading import (
     check_top,
     read_logprobs,
     read_prompt_logprobs,
+    refuse_unsupported,
     text_request,
 )
 from quire.server.generation.request import AnyRequest, Source, TextRequest
@@ -29,8 +30,10 @@ if TYPE_CHECKING:
     from quire.parsers.call_rules import StrictLevel
 
 
-def read_chat(request: ChatRequest, level: StrictLevel = "auto") -> TextRequest[Conversation]:
-    """`level`: how far arguments of tools follow their schemas. Raises RequestError."""
+def read_chat(request: ChatRequest, level: StrictLevel | None = None) -> TextRequest[Conversation]:
+    """`level`: how far arguments of tools follow their schemas; None: no reply is asked for. Raises
+    RequestError."""
+    refuse_unsupported(request)
     return _read(request, _conversation(request, request.messages, level))
 
 
@@ -52,6 +55,7 @@ def read_batch(model: ServedModel, batch: BatchChatRequest) -> TextRequest[list[
             value=batch.n,
         )
     model.limits.check_prompts(len(batch.messages), 1, name="messages")
+    refuse_unsupported(batch)
     level = model.args.tool_strict_level
     return _read(batch, [_conversation(batch, each, level) for each in batch.messages])
 
@@ -67,10 +71,10 @@ _REFUSED: dict[str, tuple[tuple[object, ...], str]] = {
 
 
 def _conversation(
-    request: ChatFields, messages: list[ChatMessage], level: StrictLevel
+    request: ChatFields, messages: list[ChatMessage], level: StrictLevel | None
 ) -> Conversation:
-    forbids, use = request.tool_choice == "none", tools_of_chat(request, level)
-    tools = request.tools
+    use = ToolUse() if level is None else tools_of_chat(request, level)
+    forbids, tools = request.tool_choice == "none", request.tools
     return Conversation.of(messages, request, tools=tools, tool_use=use, forbids_calls=forbids)
 
 
@@ -175,11 +179,6 @@ def _allowed(choice: Mapping[str, Any]) -> ToolChoice:
     """OpenAI's `allowed_tools`: a choice among some of the tools."""
     allowed = choice.get("allowed_tools", choice)
     mode, given = allowed.get("mode", "auto"), allowed.get("tools")
-    if mode not in ("auto", "required"):
-        raise RequestError(
-            f"tool_choice.allowed_tools.mode must be auto or required, got {quoted(mode)}",
-            parameter="tool_choice",
-        )
     if not isinstance(given, list) or not given:
         raise RequestError(
             "tool_choice.allowed_tools.tools must be a list of tools that is not empty",

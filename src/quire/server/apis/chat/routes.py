@@ -12,7 +12,7 @@ from quire.server.apis.chat.writing import batch_writer, chat_writer
 from quire.server.apis.endpoint import Routes
 from quire.server.bodies.json_http import context_of
 from quire.server.generation.begin import begin, generate, whole_of
-from quire.server.generation.rendering import RenderedPrompt, rendered
+from quire.server.generation.rendering import RenderedPrompt, refuse_beams, rendered
 from quire.server.generation.replies.portions import ReplyHead
 
 ROUTES = Routes("generation")
@@ -42,6 +42,6 @@ async def chat_completions_batch(http: Request, batch: BatchChatRequest) -> Resp
 )
 async def render_chat(http: Request, request: ChatRequest) -> Response:
     """The prompt and parameters that a chat request would run with."""
-    model = context_of(http).target(request.model).model
-    asked = read_chat(request, model.args.tool_strict_level)
-    return await rendered(http, asked, "chatcmpl", is_list=False)
+    context_of(http).target(request.model)
+    refuse_beams(request)
+    return await rendered(http, read_chat(request), "chatcmpl", is_list=False)

@@ -5,13 +5,19 @@ from __future__ import annotations
 from quire.errors import RequestError
 from quire.server.apis.completions.schema import CompletionRequest
 from quire.server.generation.gaps import Gap
-from quire.server.generation.reading import read_logprobs, read_prompt_logprobs, text_request
+from quire.server.generation.reading import (
+    read_logprobs,
+    read_prompt_logprobs,
+    refuse_unsupported,
+    text_request,
+)
 from quire.server.generation.request import TextRequest
 from quire.server.generation.texts import TextPrompts
 
 
 def read_completion(request: CompletionRequest) -> TextRequest[Gap | TextPrompts]:
     """Raises RequestError."""
+    refuse_unsupported(request)
     if request.use_beam_search:
         _check_with_beams(request)
     tensors = request.prompt_embeds

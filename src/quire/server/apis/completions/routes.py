@@ -16,7 +16,7 @@ from quire.server.apis.completions.writing import completion_writer
 from quire.server.apis.endpoint import Routes
 from quire.server.bodies.json_http import context_of
 from quire.server.generation.begin import generate
-from quire.server.generation.rendering import RenderedPrompt, rendered
+from quire.server.generation.rendering import RenderedPrompt, refuse_beams, rendered
 
 ROUTES = Routes("generation")
 
@@ -34,4 +34,5 @@ async def completions(http: Request, request: CompletionRequest) -> Response | A
 async def render_completion(http: Request, request: CompletionRequest) -> Response:
     """The prompts and parameters that a completion request would run with."""
     context_of(http).target(request.model)
+    refuse_beams(request)
     return await rendered(http, read_completion(request), "cmpl", is_list=True)

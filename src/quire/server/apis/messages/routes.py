@@ -33,7 +33,7 @@ from quire.server.conversation.conversation import thinking_variables
 from quire.server.conversation.prompts import prompts_of
 from quire.server.generation.begin import begin, reply_of
 from quire.server.generation.limits import count_chars
-from quire.server.generation.replies.portions import ReplyHead, check_generates
+from quire.server.generation.replies.portions import ReplyHead
 from quire.server.generation.request import AnyRequest
 from quire.server.served_model import ServedModel
 from quire.server.work_pool import INLINE_SIZE
@@ -125,7 +125,6 @@ async def create_message(http: Request, body: MessagesRequest) -> Response | ASG
         [prompt], tokenizer = prompts, model.loaded_engine().tokenizer
         return MessagesWriter(head, prompt, tokenizer, body.max_tokens, max_model_len)
 
-    check_generates(model)
     marks = model.config.reasoning
     holds_budget = marks is not None or (await model.reply_format()).reasoning is not None
     read = partial(read_message, body, max_model_len, holds_budget=holds_budget)

@@ -205,9 +205,8 @@ async def create_response(http: Request, request: ResponsesRequest) -> Response 
 async def count_input_tokens(http: Request, request: ResponsesRequest) -> InputTokens:
     """Counts the tokens of the prompt of a response."""
     context = context_of(http)
-    text = (await asked_of(http, context, request)).text
+    text = (await asked_of(http, context, request, has_reply=False)).text
     model = context.target(request.model).model
-    context.ignored_fields.tell(http, text.without_effect(model.config))
     with text.named():
         [prompt] = await prompts_of(model, text, has_reply=False)
     return InputTokens(input_tokens=len(prompt.token_ids))
@@ -216,7 +215,7 @@ async def count_input_tokens(http: Request, request: ResponsesRequest) -> InputT
 @ROUTES.on("POST", "/v1/responses/render", response=RenderedPrompt, errors=BAD_BODY)
 async def render_response(http: Request, request: ResponsesRequest) -> Response:
     """The prompt and parameters that a request for a response would run with."""
-    text = (await asked_of(http, context_of(http), request)).text
+    text = (await asked_of(http, context_of(http), request, has_reply=False)).text
     return await rendered(http, text, "chatcmpl", is_list=False)
 
 

@@ -144,12 +144,16 @@ def offered_tools(tools: Sequence[ToolParam]) -> Offered:
 
 
 def tools_of_response(
-    offered: Offered, request: ToolFields, level: StrictLevel = "auto"
+    offered: Offered, request: ToolFields, level: StrictLevel | None = None
 ) -> ToolUse:
-    """`level`: how far arguments follow their schemas. Raises RequestError."""
+    """`level`: how far arguments follow their schemas; None: no reply is asked for. Raises
+    RequestError."""
+    choice = _choice(offered, request.tool_choice)
+    if level is None:
+        return ToolUse()
     return tool_use(
         [each.tool for each in offered.values()],
-        _choice(offered, request.tool_choice),
+        choice,
         level,
         is_parallel=request.parallel_tool_calls is not False,
     )
@@ -175,13 +179,7 @@ def _allowed(offered: Offered, choice: dict[str, Any]) -> ToolChoice:
     allowed, mode = choice.get("tools"), choice.get("mode", "auto")
     if not isinstance(allowed, list) or not allowed:
         raise _wrong_choice("allowed_tools needs `tools`, a list with names")
-    named = [_name_of(one, offered) for one in allowed]
-    if mode not in ("auto", "required"):
-        raise RequestError(
-            f"tool_choice.allowed_tools.mode must be auto or required, got {quoted(mode)}",
-            parameter="tool_choice",
-        )
-    return ToolChoice(mode, named)
+    return ToolChoice(mode, [_name_of(one, offered) for one in allowed])
 
 
 def _name_of(named: object, offered: Offered) -> str:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import msgspec
-
 from quire.config import ModelConfig
 from quire.config.checkpoint.model_files import MODEL_SAMPLING_KEYS
 from quire.errors import RequestError
@@ -12,6 +10,7 @@ from quire.params import NOT_YET, SamplingParams
 from quire.server.apis.tokens.schema import TokenSampling, TokensRequest
 from quire.server.generation.limits import refuse_other_values
 from quire.server.generation.reading import (
+    SAME_NAME,
     given,
     read_logprobs,
     read_prompt_logprobs,
@@ -29,11 +28,6 @@ _NEUTRAL: dict[str, tuple[object, ...]] = {
     "ec_transfer_params": (None, {}),
 }
 """Unsupported fields with their neutral values."""
-_SAMPLING = {field.name for field in msgspec.structs.fields(SamplingParams)} - {
-    "max_tokens", "logprobs", "prompt_logprobs", "structured_outputs", "extra_args", "output_kind",
-    "skip_clone", "flat_logprobs", "detokenize", "skip_reading_prefix_cache",
-}  # fmt: skip
-"""Fields that are read as they are."""
 _DEFAULTS = SamplingParams()
 
 
@@ -41,7 +35,7 @@ def read_tokens(request: TokensRequest, model: ModelConfig) -> TextRequest[TextP
     """Raises RequestError for what is not supported, or contradicts itself."""
     _refuse(request)
     body = request.sampling_params
-    sampling = given(body, _SAMPLING & set(body.__struct_fields__))
+    sampling = given(body, SAME_NAME & {*body.__struct_fields__})
     for name in MODEL_SAMPLING_KEYS:  # one that is absent would be the model's
         sampling.setdefault(name, getattr(_DEFAULTS, name))
     if (extra := checked_json(body.extra_args, "vllm_xargs")) is not None:

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from quire.server.context import ServerContext, Target
     from quire.server.generation.request import AnyRequest
     from quire.server.generation.run import Generation
-    from quire.server.served_model import ServedModel
 
 
 Reply = TypeVar("Reply", bound=ReplyFields)
@@ -54,7 +53,9 @@ class ReplyHead:
         """
         has_own_id = "x-request-id" in http.headers
         target, reply, args = context.target(asked.model), asked.reply, context.args
-        check_generates(target.model)
+        engine = target.model.engine
+        if engine is not None and engine.config.model.pooling is not None:
+            raise RequestError(cannot_generate(engine.config.model), parameter="model")
         base = http.state.request_id if has_own_id else asked.request_id
         is_forced, as_ids = args.enable_force_include_usage, reply.tokens_as_ids
         return cls(
@@ -78,13 +79,6 @@ class ReplyHead:
             system_fingerprint=self.fingerprint,
             **fields,
         )
-
-
-def check_generates(model: ServedModel) -> None:
-    """Raises RequestError if the model gives vectors or classes instead of text."""
-    engine = model.engine
-    if engine is not None and engine.config.model.pooling is not None:
-        raise RequestError(cannot_generate(engine.config.model), parameter="model")
 
 
 @dataclass(frozen=True, slots=True)

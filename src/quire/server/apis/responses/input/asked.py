@@ -46,7 +46,9 @@ class Asked:
     is_stored: bool
 
 
-async def asked_of(http: Request, context: ServerContext, request: ResponsesRequest) -> Asked:
+async def asked_of(
+    http: Request, context: ServerContext, request: ResponsesRequest, *, has_reply: bool = True
+) -> Asked:
     """Raises RequestError, and HttpError 404 for a previous response that is not stored."""
     check_fields(request)
     store = response_store(http)
@@ -54,7 +56,7 @@ async def asked_of(http: Request, context: ServerContext, request: ResponsesRequ
     if request.background and not is_stored:
         raise RequestError(_NEEDS_STORE[store.is_on], parameter="background")
     request.tools, left_out = shown_tools(request)
-    level = context.target(request.model).model.args.tool_strict_level
+    level = context.target(request.model).model.args.tool_strict_level if has_reply else None
     owner = owner_of(http.scope)
     history = _history(store, owner, request)
     given = [
@@ -67,6 +69,8 @@ async def asked_of(http: Request, context: ServerContext, request: ResponsesRequ
     text.ignored += left_out
     if request.store and not store.is_on:
         text.ignored.append("store")
+    if not has_reply:
+        context.ignored_fields.tell(http, text.ignored)
     stored = StoredResponse(
         request.request_id or new_id("resp"),
         owner,
@@ -101,7 +105,7 @@ def _read(
     request: ResponsesRequest,
     history: Sequence[StoredItem],
     given: Sequence[Item | StoredItem],
-    level: StrictLevel,
+    level: StrictLevel | None,
 ) -> tuple[TextRequest[Conversation], list[StoredItem], Offered]:
     """The request for text, the input's items for the store, and the tools."""
     offered = offered_tools(request.tools or [])

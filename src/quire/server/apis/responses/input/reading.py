@@ -134,10 +134,10 @@ def read_response(
     history: Sequence[Item],
     items: Sequence[Item],
     offered: Offered,
-    level: StrictLevel = "auto",
+    level: StrictLevel | None = None,
 ) -> TextRequest[Conversation]:
     """`history`: the items before the input's `items`. `level`: how far arguments of tools follow
-    their schemas. Raises RequestError."""
+    their schemas; None: no reply is asked for. Raises RequestError."""
     has_logprobs = LOGPROBS in (request.include or ())
     goes_on = bool(items) and is_unfinished(items[-1])
     chat = Conversation.of(
