@@ -211,6 +211,40 @@ def test_no_folder_is_crowded() -> None:
     assert crowded == {}
 
 
+APIS = SRC / "server" / "apis"
+SHARED_BY_APIS = {"endpoint"}
+"""How a module of `apis` declares its routes."""
+ALIASES = {"invocations.py", "hugging_face/vertex.py", "scores.py"}
+"""Routes that take the bodies of other APIs; `/rerank` is one of text-embeddings-inference, too."""
+
+
+def test_no_api_imports_another() -> None:
+    """What they share is in packages that no API owns. So a new API changes no other."""
+    prefix = "quire.server.apis."
+    crossing = {
+        f"{path.relative_to(APIS).as_posix()} -> {name}"
+        for path in APIS.rglob("*.py")
+        for name in _modules_of(path)
+        if name.startswith(prefix)
+        and name.split(".")[3] not in {path.relative_to(APIS).parts[0].removesuffix(".py")}
+        and name.split(".")[3] not in SHARED_BY_APIS
+        and path.relative_to(APIS).as_posix() not in ALIASES
+    }
+    assert crossing == set()
+
+
+def test_what_apis_share_does_not_know_them() -> None:
+    """`endpoint` alone, by which the body is read."""
+    knowing = {
+        f"{name} -> {other}"
+        for name, path in MODULES.items()
+        if name.startswith(("quire.server.conversation.", "quire.server.generation."))
+        for other in _modules_of(path)
+        if other.startswith("quire.server.apis.")
+    }
+    assert knowing == set()
+
+
 def test_no_import_is_relative() -> None:
     assert [path for path in MODULES.values() if "" in _top_names(path)] == []
 
@@ -254,7 +288,7 @@ MADE_EXPRESSIONS = {
     "parsers/reader.py": "escaped texts",
     "program/printer.py": "escaped texts",
     "redaction.py": "constants of the module",
-    "server/apis/messages/chat_request.py": "escaped texts",
+    "server/generation/request.py": "escaped texts",
     "structured/tags/texts.py": "escaped texts",
     "tokenizer/borders.py": "escaped texts",
     "tokenizer/formats/byte_pieces.py": "a pattern of tekken.json, for an engine that gives up",
@@ -320,7 +354,7 @@ def test_a_number_that_a_request_asks_for_is_in_five_files() -> None:
         "cli",
         "bench",
         "server/ui",
-        "server/generation/beams.py",
+        "server/generation/beam_fields.py",
         "backends",
     )
     native = Path(__file__).parents[1] / "native"

@@ -15,8 +15,8 @@ from quire.parsers.format import ReplyFormat
 from quire.server.args import ServerArgs
 
 if TYPE_CHECKING:
-    from quire.server.apis.chat.schema import ChatRequest
-    from quire.server.apis.chat.tools import ToolUse
+    from quire.server.conversation.conversation import Conversation
+    from quire.server.generation.request import AnyRequest
     from quire.server.served_model import ServedModel
 
 _MODULE = "quire.vllm.parsers.of_server"
@@ -74,7 +74,7 @@ class ReplyPlugins(Protocol):
         """Makes each parser once. Raises ConfigError."""
 
     def of_request(
-        self, model: ServedModel, format: ReplyFormat, request: ChatRequest, tools: ToolUse
+        self, model: ServedModel, format: ReplyFormat, asked: AnyRequest, chat: Conversation
     ) -> RequestPlugins | None:
         """None if no plug-in reads any of the reply. `format`: as it was found for the model."""
 

@@ -28,8 +28,8 @@ from quire.outputs import PoolingOutput, PoolingRequestOutput
 from quire.protocol import CacheScope
 from quire.protocol.pooling_params import PoolingParams
 from quire.server.bodies.json_http import context_of
-from quire.server.generation.prompts import PreparedPrompt
-from quire.server.generation.request_fields import CacheSalt, Count, Int64, RequestIdText, TokenId
+from quire.server.generation.prompts import joint_salt
+from quire.server.generation.request_fields import CacheFields, Count, Int64, RequestIdText, TokenId
 from quire.server.generation.run import Generation, chosen_engine, deadline_of
 from quire.server.http.auth import TENANT_SALT
 from quire.server.http.event_stream import until_gone
@@ -96,7 +96,7 @@ Inputs = str | list[str | TokenId | list[TokenId]]
 """A text, a list of texts, a list of token ids, or a list of such lists."""
 
 
-class PoolingFields(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+class PoolingFields(CacheFields, kw_only=True, forbid_unknown_fields=True):
     """Fields that all requests have. Names are vLLM's, except `prompt_name`."""
 
     model: str | None = None
@@ -109,7 +109,6 @@ class PoolingFields(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     one. Of a pair, the document is cut."""
     request_id: RequestIdText | None = None
     priority: Int64 | None = None
-    cache_salt: CacheSalt | None = None
     add_special_tokens: bool | None = None
     """By default true for texts and false for a conversation."""
     use_activation: bool | None = None
@@ -242,8 +241,7 @@ class PoolingJob:
         engine raises."""
         http, model = self.http, self.model
         deadline = deadline_of(http, model.args.request_timeout)
-        tenant = getattr(http.state, TENANT_SALT, None)
-        salt = PreparedPrompt([], None, self.request.cache_salt).of_tenant(tenant).cache_salt
+        salt = joint_salt(getattr(http.state, TENANT_SALT, None), self.request.cache_salt)
         with model.admitting() as live:
             live.requests.check_admission(1)
             with named_as_asked(self.own_names):

@@ -43,19 +43,27 @@ _TENANT: ContextVar[str | None] = ContextVar("tenant", default=None)
 
 
 @contextmanager
-def as_tenant(salt: str | None) -> Iterator[None]:
-    """Prompts are prepared for the tenant with this salt; None: there is one tenant."""
-    token = _TENANT.set(salt or "")
+def as_tenant(tenant: str | None, salt: str | None) -> Iterator[None]:
+    """Prompts are prepared for the tenant with this salt (None: there is one tenant), and a request
+    with this one."""
+    token = _TENANT.set(f"{tenant or ''}/{salt or ''}")
     try:
         yield
     finally:
         _TENANT.reset(token)
 
 
-def tenant_of_pictures(cache_salt: str | None) -> str | None:
-    """Tenant of the pictures of a request with this salt; None: they must not be kept."""
-    tenant = _TENANT.get()
-    return None if tenant is None else f"{tenant}/{cache_salt or ''}"
+def tenant_of_pictures() -> str | None:
+    """Tenant of the pictures of the request; None: they must not be kept."""
+    return _TENANT.get()
+
+
+def joint_salt(tenant: str | None, own: str | None) -> str | None:
+    """The tenant's salt before a request's own. None: there is one tenant, or the request has
+    none."""
+    if tenant is None:
+        return own
+    return tenant if own is None else f"{tenant}/{own}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +73,8 @@ class PreparedPrompt:
     token_ids: list[int]
     text: str | None
     """None if the caller sent token ids."""
-    cache_salt: str | None = None
+    salt: str | None = None
+    """The prompt shares cached prefixes only with those of the same salt."""
     predicted_token_ids: Sequence[int] = ()
     """The reply that the client expects."""
     embeds: NDArray[Any] | PlacedRows | None = None
@@ -75,12 +84,9 @@ class PreparedPrompt:
     end_token_ids: Sequence[int] = ()
     """Tokens that end the reply, besides those that the request names."""
 
-    def of_tenant(self: Prompt, salt: str | None) -> Prompt:
-        """With the tenant's salt before the request's own. None: there is one tenant."""
-        if salt is None:
-            return self
-        own = "" if self.cache_salt is None else f"/{self.cache_salt}"
-        return replace(self, cache_salt=salt + own)
+    def salted(self: Prompt, salt: str | None) -> Prompt:
+        """With this salt."""
+        return self if salt is None else replace(self, salt=salt)
 
     async def constrain_reply(
         self,
@@ -100,8 +106,8 @@ class PreparedPrompt:
             prompt["prompt_embeds"] = self.embeds
         if self.text is not None:
             prompt["prompt"] = self.text
-        if self.cache_salt is not None:
-            prompt["cache_salt"] = self.cache_salt
+        if self.salt is not None:
+            prompt["cache_salt"] = self.salt
         if self.predicted_token_ids:
             prompt["prediction"] = self.predicted_token_ids
         return prompt  # type: ignore[return-value]

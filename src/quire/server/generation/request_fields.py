@@ -59,6 +59,13 @@ class StreamOptions(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """Accepted: no chunk is padded here."""
 
 
+class CacheFields(msgspec.Struct, kw_only=True):
+    """The field that says with whom a request shares cached prefixes."""
+
+    cache_salt: CacheSalt | None = None
+    """Requests share cached prefixes only with those of the same salt."""
+
+
 class SamplerFields(msgspec.Struct, kw_only=True):
     """Parameters of sampling that completions, chats, responses and tokens-in requests take, by the
     names that `SamplingParams` has. Null or missing: the model's default, or that of

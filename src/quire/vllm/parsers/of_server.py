@@ -18,6 +18,7 @@ from quire.parsers.reasoning.tags import ReasoningTags
 from quire.parsers.registry import REASONING_FORMATS, TOOL_FORMATS
 from quire.parsers.reply import Reply
 from quire.parsers.tool_formats.json.generic import GenericCalls
+from quire.server.apis.chat.schema import ChatRequest
 from quire.structured.tags.parts import Part
 from quire.vllm.parsers.reader import PluginReader
 from quire.vllm.parsers.reasoning_parser import ReasoningParser, ReasoningParserManager
@@ -25,8 +26,8 @@ from quire.vllm.parsers.requests import ChatCompletionRequest
 from quire.vllm.parsers.tool_parser import ToolParser, ToolParserManager
 
 if TYPE_CHECKING:
-    from quire.server.apis.chat.schema import ChatRequest
-    from quire.server.apis.chat.tools import ToolUse
+    from quire.server.conversation.conversation import Conversation
+    from quire.server.generation.request import AnyRequest
     from quire.server.served_model import ServedModel
 
 
@@ -140,10 +141,10 @@ class RequestPlugins:
 
 
 def of_request(
-    model: ServedModel, format: ReplyFormat, request: ChatRequest, tools: ToolUse
+    model: ServedModel, format: ReplyFormat, asked: AnyRequest, chat: Conversation
 ) -> RequestPlugins | None:
     """None if no plug-in reads any of the reply. `format`: as it was found for the model."""
-    tags, calls = format.reasoning, format.tools
+    tags, calls, tools = format.reasoning, format.tools, chat.tool_use
     reasoning = tags.parser if isinstance(tags, PluginTags) else None
     parser = calls.parser if isinstance(calls, PluginCalls) and tools.is_searched else None
     if reasoning is not None and tags is not None and not tags.begin:
@@ -158,13 +159,34 @@ def of_request(
             else RequestPlugins(format, None, None, None, None, keeps_special_tokens=False)
         )
     tokenizer = model.loaded_engine().get_tokenizer()
-    adjusted = ChatCompletionRequest.of(request)
+    adjusted = _chat_completion(asked, chat)
     if parser is not None:
         adjusted = _made(parser, tokenizer, adjusted).adjust_request(adjusted) or adjusted
     if reasoning is not None:
         adjusted = reasoning(tokenizer).adjust_request(adjusted) or adjusted
     keeps = adjusted.skip_special_tokens is False
     return RequestPlugins(format, parser, reasoning, tokenizer, adjusted, keeps)
+
+
+def _chat_completion(asked: AnyRequest, chat: Conversation) -> ChatCompletionRequest:
+    """The request as vLLM has it, for a parser that looks at it."""
+    names, use = set(ChatRequest.__struct_fields__), chat.tool_use
+    choice: Any = use.rules.choice if chat.tools else None
+    if use.is_named:
+        [name] = use.schemas
+        choice = {"type": "function", "function": {"name": name}}
+    return ChatCompletionRequest.of(ChatRequest(
+        messages=chat.messages,
+        model=asked.model,
+        stream=asked.reply.stream,
+        tools=chat.tools,
+        tool_choice=choice,
+        include_reasoning=asked.reply.shows_reasoning,
+        structured_outputs=asked.constraint,
+        reasoning_effort=chat.effort,  # type: ignore[arg-type]
+        chat_template_kwargs=chat.variables,
+        **{name: value for name, value in asked.sampling.items() if name in names},
+    ))  # fmt: skip
 
 
 def _made(parser: type[ToolParser], tokenizer: Any, request: Any) -> ToolParser:

@@ -16,14 +16,17 @@ from quire.beam_search import BeamSearchParams
 from quire.errors import RequestError, quoted
 from quire.params import SamplingParams
 from quire.server.apis.chat import schema as chat
-from quire.server.apis.chat.tools import tool_use
+from quire.server.apis.chat.reading import read_chat, tools_of_chat
 from quire.server.apis.completions import schema as completion
-from quire.server.apis.responses.input.conversion import chat_request
+from quire.server.apis.completions.reading import read_completion
+from quire.server.apis.responses.input.reading import read_response
 from quire.server.apis.responses.schema import request as responses
-from quire.server.apis.responses.tools import chat_tool_fields, offered_tools, shown_tools
+from quire.server.apis.responses.tools import offered_tools, shown_tools, tools_of_response
 from quire.server.bodies.decoder import body_decoder
-from quire.server.generation.beams import beam_search_params, refuse_with_beams
-from quire.server.generation.limits import refuse_unsupported
+from quire.server.conversation.conversation import thinking_variables
+from quire.server.conversation.messages import ChatMessage
+from quire.server.generation.beams import alone, beam_search_params
+from quire.server.generation.request import AnyRequest
 from quire.server.generation.sampling import params_of
 from quire.server.http.problems import decode_problem
 
@@ -162,7 +165,7 @@ class _Chat(_Body):
         """Includes the request's own template, which a server refuses."""
         own = self._body.chat_template_kwargs or {}
         effort = self._effort()
-        thinking = {} if effort is None else chat.thinking_variables(effort)
+        thinking = {} if effort is None else thinking_variables(effort)
         others = {**thinking, **own, "reasoning_effort": effort, **self._variables()}
         return ChatParams(
             getattr(self._body, "chat_template", None) or default_template,
@@ -187,15 +190,19 @@ class _Generation(_Body):
     ) -> SamplingParams:
         """Parameters of the request, over these defaults; `max_tokens` is the limit of the reply.
         Raises RequestError."""
-        return params_of(self._body, default_sampling_params or {}, max_tokens)
+        return _params(self._read(), default_sampling_params, max_tokens)
 
     def to_beam_search_params(
         self, max_tokens: int, default_sampling_params: Mapping[str, Any] | None = None
     ) -> BeamSearchParams:
         """The same for a request with `use_beam_search`."""
-        params = params_of(self._of_one(), default_sampling_params or {}, max_tokens)
+        asked = self._read()
+        params = _params(alone(asked), default_sampling_params, max_tokens)
         params.n = self.n
-        return beam_search_params(self._body, params, max_tokens)
+        return beam_search_params(asked, params, max_tokens)
+
+    def _read(self) -> AnyRequest:
+        raise NotImplementedError
 
     @property
     def thinking_token_budget(self) -> int | None:
@@ -204,13 +211,15 @@ class _Generation(_Body):
         return None if budget == -1 else budget
 
     def _check(self) -> None:
-        refuse_unsupported(self._body)
-        refuse_with_beams(self._body)
-        params_of(self._of_one(), {}, None)
+        """How many sequences there may be is checked with the parameters."""
+        _params(alone(self._read()), None, None)
 
-    def _of_one(self) -> Any:
-        """The same for one sequence: how many there may be is checked with the parameters."""
-        return msgspec.structs.replace(self._body, n=1, best_of=None)
+
+def _params(
+    asked: AnyRequest, defaults: Mapping[str, Any] | None, max_tokens: int | None
+) -> SamplingParams:
+    with asked.named():
+        return params_of(asked, defaults or {}, max_tokens)
 
 
 class ChatCompletionRequest(_Generation, _Chat):
@@ -237,6 +246,9 @@ class ChatCompletionRequest(_Generation, _Chat):
         given: str | dict[str, Any] | None = self._body.tool_choice
         return given or ("auto" if self._body.tools else "none")
 
+    def _read(self) -> AnyRequest:
+        return read_chat(self._body)
+
     def _effort(self) -> str | None:
         effort: str | None = self._body.reasoning_effort
         return effort
@@ -259,14 +271,14 @@ class ChatCompletionRequest(_Generation, _Chat):
         if body.tool_choice == "auto" and not body.tools:
             message = "When using `tool_choice`, `tools` must be set."
             raise RequestError(message, parameter="tool_choice")
-        if tool_use(body).is_named and body.structured_outputs:
+        if tools_of_chat(body).is_named and body.structured_outputs:
             raise RequestError(
                 "You can only either use constraints for structured outputs or tools, not both.",
                 parameter="structured_outputs",
             )
 
 
-def _message(message: chat.ChatMessage) -> dict[str, Any]:
+def _message(message: ChatMessage) -> dict[str, Any]:
     found: dict[str, Any] = msgspec.to_builtins(message)
     older = found.pop("reasoning_content", None)
     found["reasoning"] = found["reasoning"] or older
@@ -277,6 +289,9 @@ class CompletionRequest(_Generation):
     """A body of `/v1/completions`."""
 
     kind = completion.CompletionRequest
+
+    def _read(self) -> AnyRequest:
+        return read_completion(self._body)
 
 
 class BatchChatCompletionRequest(_Body):
@@ -336,17 +351,17 @@ class ResponsesRequest(_Chat):
         `default_max_tokens`. Raises RequestError."""
         body = self._body
         any_prompt = msgspec.structs.replace(body, instructions="-", tool_choice=None)
-        chat = chat_request(any_prompt, [], [], {})
-        chat.stream = body.stream
+        asked = read_response(any_prompt, [], [], {})
+        asked.reply.stream = body.stream is True
         limits = [default_max_tokens, body.max_output_tokens]
         max_tokens = min(one for one in limits if one is not None)
-        params = params_of(chat, default_sampling_params or {}, max_tokens)
+        params = _params(asked, default_sampling_params, max_tokens)
         params.extra_args = params.extra_args or {}
         return params
 
     def _check(self) -> None:
         tools, _ = shown_tools(self._body)
-        chat_tool_fields(offered_tools(tools or []), self._body)
+        tools_of_response(offered_tools(tools or []), self._body)
 
     def _effort(self) -> str | None:
         return None if self._body.reasoning is None else self._body.reasoning.effort

@@ -1,5 +1,5 @@
-"""`ReplyPlan`: how the reply to a chat is constrained and read, by the model, the request and the
-prompt; and `ParsedReply`, the events that are read."""
+"""`ReplyPlan`: how the reply to a conversation is constrained and read, by the model, the request
+and the prompt; and `ParsedReply`, the events that are read."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from quire.parsers.events import Arguments, CallBegins, CallEnds, Event, Message
 from quire.parsers.format import ReplyFormat
 from quire.parsers.parser import ReplyParser
 from quire.parsers.reasoning.token_count import ReasoningTokenCount
-from quire.parsers.tool_formats.json.generic import GenericCalls
 from quire.reasoning.marks import ReasoningMarks
-from quire.server.apis.chat.schema import ChatRequest
-from quire.server.apis.chat.tools import ToolUse
+from quire.server.conversation.conversation import Conversation
+from quire.server.conversation.tools import ToolUse
 from quire.server.generation.prompts import PreparedPrompt
+from quire.server.generation.request import AnyRequest
 from quire.server.reply_plugins import ReplyReader, RequestPlugins, reply_plugins
 from quire.server.served_model import ServedModel
 from quire.server.work_pool import INLINE_SIZE
@@ -58,20 +58,26 @@ class ReplyPlan:
 
     @classmethod
     async def of(
-        cls, model: ServedModel, request: ChatRequest, tools: ToolUse, prompt: str
+        cls,
+        model: ServedModel,
+        asked: AnyRequest,
+        chat: Conversation,
+        prompt: str,
     ) -> ReplyPlan:
         """The plan for a model, a request and its rendered `prompt`. Raises RequestError."""
-        found = await model.reply_format()
+        found, tools, reply = await model.reply_format(), chat.tool_use, asked.reply
         if tools.is_searched and await model.describes_tools_in_words():
+            from quire.parsers.tool_formats.json.generic import GenericCalls  # rarely used
+
             found = replace(found, tools=GenericCalls())
-        if found.reasoning is not None and request.reasoning_format == "none":
+        if found.reasoning is not None and reply.reasoning_is_content:
             found = replace(found, reasoning=replace(found.reasoning, is_content=True))
         plugins = None
         if (loaded := reply_plugins(model.args)) is not None:
-            plugins = loaded.of_request(model, found, request, tools)
+            plugins = loaded.of_request(model, found, asked, chat)
         if plugins is not None:
             found = plugins.format
-        tags, is_continued = found.reasoning, request.continue_final_message is True
+        tags, is_continued = found.reasoning, chat.continue_final_message
         keeps_special = plugins is not None and plugins.keeps_special_tokens
         return cls(
             format=found,
@@ -79,13 +85,11 @@ class ReplyPlan:
             is_reasoning=tags is not None and tags.is_open_in(prompt, is_continued=is_continued),
             may_reason=tags is not None and not prompt.rstrip().endswith(tags.ends),
             kept_token_ids=model.kept_tokens(found, has_tools=tools.is_searched),
-            num_calls_before=sum(len(message.tool_calls or ()) for message in request.messages),
-            skips_special_tokens=not keeps_special and _skips_special_tokens(model, request),
-            keeps_stop_strings=request.include_stop_str_in_output is True,
-            reasoning_field=(
-                "reasoning_content" if request.reasoning_format == "deepseek" else "reasoning"
-            ),
-            shows_reasoning=request.include_reasoning is not False,
+            num_calls_before=sum(len(message.tool_calls or ()) for message in chat.messages),
+            skips_special_tokens=not keeps_special and _skips_special_tokens(model, asked),
+            keeps_stop_strings=asked.sampling.get("include_stop_str_in_output") is True,
+            reasoning_field=reply.reasoning_field,
+            shows_reasoning=reply.shows_reasoning,
             plugins=plugins,
         )
 
@@ -178,17 +182,16 @@ PLAIN = ReplyPlan()
 """The reply is plain text: it has neither reasoning nor tool calls."""
 
 
-def _skips_special_tokens(model: ServedModel, request: ChatRequest) -> bool:
-    asked = request.skip_special_tokens
-    if asked is None:
-        asked = model.config.model.default_sampling_params.get("skip_special_tokens", True)
-    return asked is True
+def _skips_special_tokens(model: ServedModel, asked: AnyRequest) -> bool:
+    default = model.config.model.default_sampling_params.get("skip_special_tokens", True)
+    return asked.sampling.get("skip_special_tokens", default) is True
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ChatPrompt(PreparedPrompt):
-    """The prompt of a chat."""
+    """The prompt of a conversation."""
 
+    chat: Conversation
     reply: ReplyPlan = PLAIN
 
     async def constrain_reply(self, model: ServedModel, params: SamplingParams) -> list[str]:
@@ -198,14 +201,12 @@ class ChatPrompt(PreparedPrompt):
 class ParsedReply:
     """Reads the choices of a reply, each by a parser of its own."""
 
-    def __init__(
-        self, plan: ReplyPlan | None, tokenizer: Tokenizer | None, prompt_token_ids: Sequence[int]
-    ) -> None:
-        """`plan` None: the reply is its text. Tokens of reasoning are counted with `tokenizer`, if
-        there is one."""
-        self.plan = plan or PLAIN
+    def __init__(self, prompt: PreparedPrompt, tokenizer: Tokenizer | None) -> None:
+        """The reply to any prompt but that of a chat is its text. Tokens of reasoning are counted
+        with `tokenizer`, if there is one."""
+        self.plan = prompt.reply if isinstance(prompt, ChatPrompt) else PLAIN
         self._tokenizer = tokenizer
-        self._prompt_token_ids = prompt_token_ids
+        self._prompt_token_ids = prompt.token_ids
         self._parsers: dict[int, ReplyReader] = {}
         self._counts: dict[int, ReasoningTokenCount] = {}
         self._are_complete: dict[int, bool] = {}

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import time
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
 from quire.outputs import CompletionOutput, RequestOutput
 from quire.parsers.events import Arguments, CallBegins, CallEnds, Content, Event, Reasoning
-from quire.server.apis.chat.reply_plan import ParsedReply
 from quire.server.apis.ollama.schema import (
     GenerateReply,
     OllamaChatReply,
@@ -19,13 +18,12 @@ from quire.server.apis.ollama.schema import (
     ReplyFunction,
     ReplyMessage,
 )
+from quire.server.conversation.reply_plan import ParsedReply
+from quire.server.generation.prompts import PreparedPrompt
 from quire.server.generation.replies.portions import ReplyHead, StepWriter, check_end
 from quire.server.http.event_stream import StreamForm
 from quire.server.http.problems import ollama_problem
 from quire.tokenizer import Tokenizer
-
-if TYPE_CHECKING:
-    from quire.server.apis.chat.reply_plan import ChatPrompt
 
 _NS = 10**9
 OLLAMA_FORM = StreamForm(
@@ -51,11 +49,11 @@ class OllamaWriter(StepWriter):
     """Writes the reply to one request."""
 
     def __init__(
-        self, head: ReplyHead, prompt: ChatPrompt, tokenizer: Tokenizer | None, *, is_chat: bool
+        self, head: ReplyHead, prompt: PreparedPrompt, tokenizer: Tokenizer | None, *, is_chat: bool
     ) -> None:
         """`is_chat`: the reply is a message; otherwise a text."""
         self._head = head
-        self._reply = ParsedReply(prompt.reply, tokenizer, prompt.token_ids)
+        self._reply = ParsedReply(prompt, tokenizer)
         self._is_chat = is_chat
         self._num_tokens = 0
         """Tokens of the reply so far."""

@@ -3,26 +3,17 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from contextlib import suppress
-from functools import partial
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp
 
-from quire.server.apis.chat.prompts import filled_prompt, planned_prompt
-from quire.server.apis.chat.reply_plan import ChatPrompt
-from quire.server.apis.chat.schema import ChatRequest
-from quire.server.apis.chat.tools import tool_use
 from quire.server.apis.endpoint import Routes
-from quire.server.apis.ollama.conversion import (
-    chat_request,
-    fields_without_effect,
-    generate_request,
-)
+from quire.server.apis.ollama.reading import read_chat, read_generate
 from quire.server.apis.ollama.schema import (
     GenerateReply,
     GenerateRequest,
@@ -31,11 +22,10 @@ from quire.server.apis.ollama.schema import (
     ReplyMessage,
     TextFields,
 )
-from quire.server.apis.ollama.writer import OLLAMA_FORM, OllamaWriter, now
-from quire.server.apis.service import parsed_keep_alive
+from quire.server.apis.ollama.writing import OLLAMA_FORM, OllamaWriter, now
 from quire.server.bodies.json_http import context_of, json_response, read_body
+from quire.server.fleet.catalog import parsed_keep_alive
 from quire.server.generation import begin
-from quire.server.generation.gaps import Gap
 from quire.server.generation.limits import count_chars
 from quire.server.generation.pooling import (
     PoolingFields,
@@ -45,27 +35,31 @@ from quire.server.generation.pooling import (
     size_of,
     usage_of,
 )
-from quire.server.generation.prompts import prompt_ids
 from quire.server.generation.replies.portions import ReplyHead
+from quire.server.generation.request import AnyRequest
 from quire.server.generation.request_fields import Count, Int64
 from quire.server.http.auth import check_operator, is_operator
 from quire.server.http.problems import HttpError
 from quire.server.served_model import ServedModel
 from quire.server.work_pool import INLINE_SIZE
 
+if TYPE_CHECKING:
+    from quire.parsers.call_rules import StrictLevel
 
-def keep_loaded(http: Request, model: ServedModel, keep_alive: str | int | float | None) -> None:
-    """Applies a request's `keep_alive`. A server of one model never unloads it, and of several API
-    keys only the operator's decide: the reply names the field as ignored. Raises RequestError if
-    the value is not a duration."""
+
+def keep_loaded(
+    http: Request, model: ServedModel, keep_alive: str | int | float | None
+) -> list[str]:
+    """Applies a request's `keep_alive`, or returns its name as that of a field without effect: a
+    server of one model never unloads it, and of several API keys only the operator's decide.
+    Raises RequestError if the value is not a duration."""
     if keep_alive is None:
-        return
-    seconds = parsed_keep_alive(keep_alive)
-    context = context_of(http)
-    if context.fleet is None or not is_operator(http.scope):
-        context.ignored_fields.tell(http, ["keep_alive"])
-    else:
-        context.fleet.keep_alive(model, seconds)
+        return []
+    seconds, fleet = parsed_keep_alive(keep_alive), context_of(http).fleet
+    if fleet is None or not is_operator(http.scope):
+        return ["keep_alive"]
+    fleet.keep_alive(model, seconds)
+    return []
 
 
 ROUTES = Routes("pooling")
@@ -77,7 +71,7 @@ async def chat(http: Request, asked: OllamaChatRequest) -> Response | ASGIApp:
     if not asked.messages:
         fields = await _loaded_or_unloaded(http, asked)
         return json_response(OllamaChatReply(**fields, message=ReplyMessage()))
-    return await _answer(http, asked, partial(chat_request, asked), _prompt_of_chat, is_chat=True)
+    return await _answer(http, asked, read_chat, is_chat=True)
 
 
 @ROUTES.on("POST", "/api/generate", tag="generation", response=GenerateReply, stream=GenerateReply)
@@ -85,10 +79,7 @@ async def generate(http: Request, asked: GenerateRequest) -> Response | ASGIApp:
     """Answers a prompt, in Ollama's form."""
     if not (asked.prompt or asked.system or asked.suffix):
         return json_response(GenerateReply(**await _loaded_or_unloaded(http, asked), response=""))
-    make_prompt = partial(_raw_prompt, asked) if asked.raw else _prompt_of_chat
-    if asked.suffix:
-        make_prompt = partial(filled_prompt, Gap(asked.prompt, asked.suffix))
-    return await _answer(http, asked, partial(generate_request, asked), make_prompt, is_chat=False)
+    return await _answer(http, asked, lambda body, _: read_generate(body), is_chat=False)
 
 
 async def _loaded_or_unloaded(http: Request, asked: TextFields) -> dict[str, Any]:
@@ -99,7 +90,8 @@ async def _loaded_or_unloaded(http: Request, asked: TextFields) -> dict[str, Any
     if unloads:
         check_operator(http.scope)
     if fleet is None or not unloads or fleet.is_loaded(target.model):
-        keep_loaded(http, target.model, asked.keep_alive)
+        ignored = keep_loaded(http, target.model, asked.keep_alive)
+        context_of(http).ignored_fields.tell(http, ignored)
     if unloads and fleet is not None:
         with suppress(HttpError):  # it has requests, and is unloaded after them
             await fleet.unload(target.model)
@@ -108,37 +100,18 @@ async def _loaded_or_unloaded(http: Request, asked: TextFields) -> dict[str, Any
 
 
 async def _answer(
-    http: Request,
-    asked: TextFields,
-    convert: Callable[[], ChatRequest],
-    make_prompt: Callable[[ServedModel, ChatRequest], Awaitable[ChatPrompt]],
-    *,
-    is_chat: bool,
+    http: Request, body: Any, read: Callable[[Any, StrictLevel], AnyRequest], *, is_chat: bool
 ) -> Response | ASGIApp:
-    context = context_of(http)
-    context.ignored_fields.tell(http, fields_without_effect(asked))
-    model = context.target(asked.model).model
-    keep_loaded(http, model, asked.keep_alive)
-    request = await model.pool.run(count_chars(asked, INLINE_SIZE), convert)
+    model = context_of(http).target(body.model).model
+    asked = await model.pool.run(
+        count_chars(body, INLINE_SIZE), read, body, model.args.tool_strict_level
+    )
+    asked.ignored += keep_loaded(http, model, body.keep_alive)
 
-    async def prompts(model: ServedModel, request: ChatRequest) -> list[ChatPrompt]:
-        return [await make_prompt(model, request)]
-
-    def writer(_: ChatRequest, head: ReplyHead, prompts: list[ChatPrompt]) -> OllamaWriter:
+    def writer(_: AnyRequest, head: ReplyHead, prompts: list[Any]) -> OllamaWriter:
         return OllamaWriter(head, prompts[0], model.loaded_engine().tokenizer, is_chat=is_chat)
 
-    return await begin.generate(http, request, "ollama", prompts, writer, OLLAMA_FORM)
-
-
-async def _prompt_of_chat(model: ServedModel, request: ChatRequest) -> ChatPrompt:
-    return await planned_prompt(model, request, tool_use(request, model.args.tool_strict_level))
-
-
-async def _raw_prompt(asked: GenerateRequest, model: ServedModel, _: ChatRequest) -> ChatPrompt:
-    """The prompt without the chat template; its reply is a plain text."""
-    text = asked.prompt
-    token_ids = await model.pool.run(len(text), prompt_ids, model, text, True, None)
-    return ChatPrompt(token_ids, text)
+    return await begin.generate(http, asked, "ollama", writer, OLLAMA_FORM)
 
 
 _NS = 10**9
@@ -229,7 +202,8 @@ async def _vectors(
     fields = PoolingFields(model=request.model, truncate_prompt_tokens=-1 if truncates else None)
     job = PoolingJob.of(http, fields, "embd", {"truncate_prompt_tokens=-1": "truncate=true"})
     job.require("embed")
-    keep_loaded(http, job.model, request.keep_alive)
+    ignored = keep_loaded(http, job.model, request.keep_alive)
+    context_of(http).ignored_fields.tell(http, ignored)
     params = fields.params("embed")
     params.dimensions = dimensions
     tokenization = fields.tokenization(job.model)

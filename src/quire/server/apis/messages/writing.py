@@ -11,8 +11,6 @@ import msgspec
 
 from quire.outputs import CompletionOutput, RequestOutput
 from quire.parsers.events import Arguments, CallBegins, CallEnds, Content, Event, Reasoning
-from quire.server.apis.chat.argument_text import InputText, object_of
-from quire.server.apis.chat.reply_plan import ParsedReply
 from quire.server.apis.messages.reply import (
     BlockDelta,
     BlockEvent,
@@ -38,13 +36,15 @@ from quire.server.apis.messages.reply import (
     ThinkingDelta,
     ToolUseBlock,
 )
+from quire.server.conversation.argument_text import InputText, object_of
+from quire.server.conversation.reply_plan import ParsedReply
 from quire.server.generation.replies.portions import ReplyHead, Update, Writer
 from quire.server.http.event_stream import StreamForm
 from quire.server.http.problems import HttpError, Problem, messages_problem
 from quire.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
-    from quire.server.apis.chat.reply_plan import ChatPrompt
+    from quire.server.generation.prompts import PreparedPrompt
 
 
 _EMPTY = msgspec.Raw(b"{}")
@@ -164,14 +164,14 @@ class MessagesWriter(Writer):
     def __init__(
         self,
         head: ReplyHead,
-        prompt: ChatPrompt,
+        prompt: PreparedPrompt,
         tokenizer: Tokenizer | None,
         max_tokens: int,
         max_model_len: int,
     ) -> None:
         """`max_tokens`: the request's."""
         self._head = head
-        self._reply = ParsedReply(prompt.reply, tokenizer, prompt.token_ids)
+        self._reply = ParsedReply(prompt, tokenizer)
         self._blocks = BlockWriter()
         self._max_tokens = max_tokens
         self._max_model_len = max_model_len

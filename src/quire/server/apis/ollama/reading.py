@@ -1,26 +1,33 @@
-"""Requests in Ollama's form as the chat requests that ask for the same.
-
-Prompt, sampling, tools and structure are those of `/v1/chat/completions`, which checks the values.
-"""
+"""Reads requests in Ollama's form into requests for text."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from quire.errors import RequestError, quoted
-from quire.server.apis.chat.schema import ChatMessage, ChatRequest, ContentPart
-from quire.server.apis.chat.tools import Tool
 from quire.server.apis.ollama.schema import (
     GenerateRequest,
     OllamaChatRequest,
     OllamaMessage,
     TextFields,
 )
-from quire.server.generation.request_fields import JsonSchemaFormat, ResponseFormat, SamplerFields
+from quire.server.args import ReasoningEffort
+from quire.server.conversation.conversation import Conversation
+from quire.server.conversation.messages import ChatMessage, ContentPart, Tool
+from quire.server.conversation.tools import ToolChoice, tool_use
+from quire.server.generation.gaps import Gap
+from quire.server.generation.reading import given
+from quire.server.generation.reply_options import ReplyOptions
+from quire.server.generation.request import AnyRequest, TextRequest
+from quire.server.generation.request_fields import SamplerFields
+from quire.server.generation.texts import TextPrompts
+
+if TYPE_CHECKING:
+    from quire.parsers.call_rules import StrictLevel
 
 _SAME = SamplerFields.__struct_fields__
 """Options that have the names of a chat's fields."""
@@ -42,66 +49,91 @@ _ONLY_WITH = frozenset({"mirostat_tau", "mirostat_eta"})
 """Options of a way to sample that is off."""
 
 
-def chat_request(asked: OllamaChatRequest) -> ChatRequest:
-    """The chat request. Raises RequestError."""
-    return ChatRequest(
-        messages=_messages(asked.messages),
-        tools=None if not asked.tools else [_tool(one, i) for i, one in enumerate(asked.tools)],
-        **_common(asked),
-    )
+class _Options(SamplerFields, kw_only=True):
+    """Types of the options that are read as they are."""
+
+    stop: str | list[str] | None = None
+    reasoning_effort: ReasoningEffort | None = None
 
 
-def generate_request(asked: GenerateRequest) -> ChatRequest:
-    """A prompt as a chat of one message, after the system's. Raises RequestError."""
-    names = ("template", "context", *(("system", "images") if asked.suffix else ()))
+def read_chat(body: OllamaChatRequest, level: StrictLevel) -> TextRequest[Conversation]:
+    """`level`: how far arguments of tools follow their schemas. Raises RequestError."""
+    tools = [_tool(one, i) for i, one in enumerate(body.tools or ())] or None
+    return _read(body, _messages(body.messages), tools=tools, level=level)
+
+
+def read_generate(body: GenerateRequest) -> AnyRequest:
+    """A prompt as a conversation of one message, after the system's; or a text, with a gap or
+    without the template. Raises RequestError."""
+    names = ("template", "context", *(("system", "images") if body.suffix else ()))
     for name in names:
-        if getattr(asked, name):
+        if getattr(body, name):
             raise RequestError(
-                f"{name} is not supported{' with suffix' if asked.suffix else ''}; leave it out, "
+                f"{name} is not supported{' with suffix' if body.suffix else ''}; leave it out, "
                 "and use /api/chat for conversations",
                 parameter=name,
             )
-    messages = [ChatMessage(role="user", content=_content(asked.prompt, asked.images))]
-    if asked.system:
-        messages.insert(0, ChatMessage(role="system", content=asked.system))
-    return ChatRequest(messages=messages, **_common(asked))
+    messages = [ChatMessage(role="user", content=_content(body.prompt, body.images))]
+    if body.system:
+        messages.insert(0, ChatMessage(role="system", content=body.system))
+    asked: AnyRequest = _read(body, messages)
+    if body.suffix:
+        asked.prompt = Gap(body.prompt, body.suffix)
+    elif body.raw:
+        asked.prompt = TextPrompts(body.prompt)
+    return asked
 
 
-def fields_without_effect(asked: TextFields) -> list[str]:
-    """The accepted fields and options that ask for something that this server does not do."""
-    given = asked.options or {}
-    return [f"options.{name}" for name in given if name in _WITHOUT_EFFECT]
-
-
-def _common(asked: TextFields) -> dict[str, Any]:
-    if asked.logprobs:
+def _read(
+    body: TextFields,
+    messages: list[ChatMessage],
+    tools: list[Tool] | None = None,
+    level: StrictLevel = "auto",
+) -> TextRequest[Conversation]:
+    if body.logprobs:
         raise RequestError(
             "logprobs must be false here; /v1/chat/completions returns log-probabilities",
             parameter="logprobs",
         )
-    fields: dict[str, Any] = {"model": asked.model, "stream": asked.stream is not False}
-    fields |= _sampling(asked.options or {})
-    if asked.think is True:
-        fields["chat_template_kwargs"] = {"enable_thinking": True}
-    elif asked.think is not None:
-        fields["reasoning_effort"] = asked.think or "none"
-    if asked.format == "json":
-        fields["response_format"] = ResponseFormat(type="json_object")
-    elif asked.format:
-        schema = JsonSchemaFormat(name="format", schema=asked.format)
-        fields["response_format"] = ResponseFormat(type="json_schema", json_schema=schema)
-    return fields
+    options = body.options or {}
+    sampling, max_tokens = _sampling(options)
+    effort, variables = sampling.pop("reasoning_effort", None), None
+    if body.think is True:
+        variables = {"enable_thinking": True}
+    elif body.think is not None:
+        effort = body.think or "none"
+    use = tool_use(tools, ToolChoice(), level)
+    chat = Conversation(
+        messages=messages, tools=tools, tool_use=use, variables=variables, effort=effort
+    )
+    asked = TextRequest.of(
+        body,
+        chat,
+        sampling=sampling,
+        max_tokens=max_tokens,
+        reply=ReplyOptions(stream=body.stream is not False),
+        ignored=[f"options.{name}" for name in options if name in _WITHOUT_EFFECT],
+    )
+    if body.format:
+        is_any = body.format == "json"
+        asked.constraint = {"json_object": True} if is_any else {"json": body.format}
+        asked.name_constraint("format")
+    elif tools:
+        asked.name_constraint("tools")
+    return asked
 
 
-def _sampling(options: dict[str, Any]) -> dict[str, Any]:
+def _sampling(options: dict[str, Any]) -> tuple[dict[str, Any], int | None]:
+    """The options as `SamplingParams` has them, and the most tokens of the reply."""
     fields: dict[str, Any] = {}
+    max_tokens = None
     for name, value in options.items():
         if value is None or name in _WITHOUT_EFFECT or name in _ONLY_WITH:
             continue
         if name in _SAME or name in _RENAMED:
             fields[_RENAMED.get(name, name)] = value
         elif name == "num_predict":
-            fields["max_tokens"] = _num_predict(value)
+            max_tokens = _num_predict(value)
         elif name not in _NEUTRAL:
             raise RequestError(
                 f"options has no {quoted(name)}; it may have "
@@ -115,10 +147,9 @@ def _sampling(options: dict[str, Any]) -> dict[str, Any]:
                 value=value,
             )
     try:
-        checked = msgspec.convert({"messages": [{"role": "user"}], **fields}, ChatRequest)
+        return given(msgspec.convert(fields, _Options), fields), max_tokens
     except msgspec.ValidationError as error:
         raise RequestError(f"options: {error}", parameter="options") from None
-    return {name: getattr(checked, name) for name in fields}
 
 
 def _num_predict(value: Any) -> int | None:
@@ -132,17 +163,17 @@ def _num_predict(value: Any) -> int | None:
     return value if value > 0 else None
 
 
-def _tool(given: dict[str, Any], index: int) -> Tool:
+def _tool(body: dict[str, Any], index: int) -> Tool:
     try:
-        return msgspec.convert(given, Tool)
+        return msgspec.convert(body, Tool)
     except msgspec.ValidationError as error:
         raise RequestError(f"tools[{index}]: {error}", parameter="tools") from None
 
 
-def _messages(given: Sequence[OllamaMessage]) -> list[ChatMessage]:
+def _messages(turns: Sequence[OllamaMessage]) -> list[ChatMessage]:
     """The messages; calls without ids get some, by which their results are found."""
     messages, open_ids = [], list[tuple[str, str]]()
-    for place, one in enumerate(given):
+    for place, one in enumerate(turns):
         message = ChatMessage(role=one.role, content=_content(one.content, one.images))
         if one.thinking:
             message.reasoning = one.thinking

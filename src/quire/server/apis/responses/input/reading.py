@@ -1,25 +1,30 @@
-"""From a request of `/v1/responses` to the chat that asks for the same. Unsupported fields are
-refused."""
+"""Reads a request of `/v1/responses` into a request for text. Unsupported fields are refused."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from typing import Any
-
-import msgspec
+import json
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 from quire.errors import RequestError, quoted
-from quire.server.apis.chat.schema import ChatRequest
 from quire.server.apis.responses.input.messages import chat_messages, is_unfinished
 from quire.server.apis.responses.schema.items import Item
-from quire.server.apis.responses.schema.request import (
-    PromptCacheOptions,
-    ResponsesRequest,
-    TextFormat,
+from quire.server.apis.responses.schema.request import PromptCacheOptions, ResponsesRequest
+from quire.server.apis.responses.tools import Offered, tools_of_response
+from quire.server.conversation.conversation import Conversation
+from quire.server.generation.reading import (
+    check_top,
+    extra_args,
+    given,
+    read_logprobs,
+    without_nulls,
 )
-from quire.server.apis.responses.tools import Offered, chat_tool_fields
-from quire.server.generation.request_fields import JsonSchemaFormat, ResponseFormat, SamplerFields
+from quire.server.generation.reply_options import ReplyOptions
+from quire.server.generation.request import TextRequest
+from quire.server.generation.request_fields import SamplerFields
+
+if TYPE_CHECKING:
+    from quire.parsers.call_rules import StrictLevel
 
 LOGPROBS = "message.output_text.logprobs"
 _ENCRYPTED = "reasoning.encrypted_content"
@@ -110,97 +115,85 @@ def _check_metadata(metadata: dict[str, str]) -> None:
 
 
 _SAME_NAME = (
-    *(field.name for field in msgspec.structs.fields(SamplerFields)),
-    "model", "include_reasoning", "stop", "stop_token_ids", "ignore_eos",
+    *SamplerFields.__struct_fields__, "stop", "stop_token_ids", "ignore_eos",
     "skip_special_tokens", "spaces_between_special_tokens", "include_stop_str_in_output",
-    "watermarking", "structured_outputs", "chat_template_kwargs", "mm_processor_kwargs",
-    "request_id", "priority", "cache_salt", "vllm_xargs",
+    "watermarking",
 )  # fmt: skip
-"""Fields with the same meaning in a chat."""
+"""Fields that `SamplingParams` has too."""
 _NAMES = {
-    "response_format.json_schema.schema": "text.format.schema",
-    "response_format": "text.format",
-    "max_completion_tokens": "max_output_tokens",
-    "reasoning_effort": "reasoning.effort",
+    "max_tokens": "max_output_tokens",
+    "logprobs": "top_logprobs",
+    "messages": "input",
     "truncate_prompt_tokens": "truncation",
 }
-"""Fields of the chat that have another name here."""
-_MESSAGES = "messages"
-"""The chat's field that is made of the input; errors name the input instead."""
+"""Fields of the body by the options that they give."""
 
 
-def chat_request(
-    request: ResponsesRequest, history: Sequence[Item], items: Sequence[Item], offered: Offered
-) -> ChatRequest:
-    """The chat that asks for the same. `history`: the items before the input's `items`.
-
-    Raises RequestError.
-    """
-    messages = chat_messages(request.instructions, [*history, *items])
+def read_response(
+    request: ResponsesRequest,
+    history: Sequence[Item],
+    items: Sequence[Item],
+    offered: Offered,
+    level: StrictLevel | None = None,
+) -> TextRequest[Conversation]:
+    """`history`: the items before the input's `items`. `level`: how far arguments of tools follow
+    their schemas; None: no reply is asked for. Raises RequestError."""
     has_logprobs = LOGPROBS in (request.include or ())
     goes_on = bool(items) and is_unfinished(items[-1])
-    fields: dict[str, Any] = {name: getattr(request, name) for name in _SAME_NAME}
-    return ChatRequest(
-        messages=messages,
-        **chat_tool_fields(offered, request),
-        response_format=_response_format(request),
-        reasoning_effort=None if request.reasoning is None else request.reasoning.effort,
-        max_completion_tokens=request.max_output_tokens,
-        logprobs=has_logprobs,
-        stream=request.stream is True or has_logprobs,  # each step says which text it belongs to
-        top_logprobs=request.top_logprobs if has_logprobs else None,
-        truncate_prompt_tokens=-1 if request.truncation == "auto" else None,
+    chat = Conversation.of(
+        chat_messages(request.instructions, [*history, *items]),
+        request,
+        tools=[each.tool for each in offered.values()] or None,
+        tool_use=tools_of_response(offered, request, level),
+        forbids_calls=request.tool_choice == "none",
+        effort=None if request.reasoning is None else request.reasoning.effort,
+        most_tokens=-1 if request.truncation == "auto" else None,
         add_generation_prompt=not goes_on,
         continue_final_message=goes_on,
-        **fields,
     )
+    asked = TextRequest.of(
+        request,
+        chat,
+        sampling=given(request, _SAME_NAME) | extra_args(request),
+        max_tokens=request.max_output_tokens,
+        # With log-probabilities, each step says which text it belongs to.
+        reply=ReplyOptions(
+            stream=request.stream is True or has_logprobs,
+            shows_reasoning=request.include_reasoning is not False,
+        ),
+        names=dict(_NAMES),
+        ignored=fields_without_effect(request),
+    )
+    if has_logprobs:
+        check_top("top_logprobs", request.top_logprobs)
+        read_logprobs(asked, request.top_logprobs or 0)
+    _read_constraint(request, asked)
+    if asked.constraint is None and offered:
+        asked.name_constraint("tools")
+    return asked
 
 
-@contextmanager
-def named_as_asked() -> Iterator[None]:
-    """Errors that name a field of the chat name the field that a response has in its place."""
-    try:
-        yield
-    except RequestError as error:
-        name = error.parameter or ""
-        if name.split("[")[0] == _MESSAGES:
-            raise RequestError(str(error), parameter="input", value=error.value) from None
-        for chats, ours in _NAMES.items():
-            if name == chats or name.startswith((f"{chats}.", f"{chats}[")):
-                message = str(error).replace(chats, ours)
-                asked = ours + name.removeprefix(chats)
-                raise RequestError(message, parameter=asked, value=error.value) from None
-        raise
-
-
-def _response_format(request: ResponsesRequest) -> ResponseFormat | None:
+def _read_constraint(request: ResponsesRequest, asked: TextRequest[Conversation]) -> None:
+    asked.constraint = without_nulls(request.structured_outputs)
     wanted = None if request.text is None else request.text.format
     if wanted is None or wanted.type == "text":
-        return None
+        return
     if request.structured_outputs is not None:
         raise RequestError(
             "Cannot specify both structured_outputs and text.format", parameter="structured_outputs"
         )
+    asked.name_constraint("text.format")
     if wanted.type == "json_object":
-        return ResponseFormat(type="json_object")
-    if wanted.type == "json_schema":
-        return _schema_format(wanted)
-    raise RequestError(
-        f"text.format.type is text, json_object or json_schema, got {quoted(wanted.type)}",
-        parameter="text.format.type",
-    )
-
-
-def _schema_format(wanted: TextFormat) -> ResponseFormat:
-    if wanted.schema is None:
+        asked.constraint = {"json_object": True}
+    elif wanted.type != "json_schema":
+        raise RequestError(
+            f"text.format.type is text, json_object or json_schema, got {quoted(wanted.type)}",
+            parameter="text.format.type",
+        )
+    elif wanted.schema is None:
         raise RequestError("text.format of type json_schema needs a `schema`",
                            parameter="text.format.schema")  # fmt: skip
-    return ResponseFormat(
-        type="json_schema",
-        json_schema=JsonSchemaFormat(
-            name=wanted.name or "response",
-            description=wanted.description,
-            schema=wanted.schema,
-            strict=wanted.strict,
-        ),
-    )
+    else:
+        is_object = isinstance(wanted.schema, dict)
+        asked.constraint = {"json": wanted.schema if is_object else json.dumps(wanted.schema)}
+        asked.names["structured_outputs.json"] = "text.format.schema"
