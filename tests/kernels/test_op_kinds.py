@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
+import runpy
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, get_args
@@ -68,13 +67,8 @@ def test_every_kind_has_a_class(isa: str) -> None:
 def test_the_structs_have_the_members_that_are_declared(isa: str) -> None:
     """A native library that was built from other declarations is found here."""
     root = Path(__file__).parents[2]
-    spec = importlib.util.spec_from_file_location("generate_ops", root / "native/generate_ops.py")
-    assert spec is not None
-    assert spec.loader is not None
-    generator = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = generator
-    spec.loader.exec_module(generator)
-    found = generator.read(root / "src/quire")
+    generator = runpy.run_path(str(root / "native/generate_structs.py"))
+    found = generator["read"](root / "src/quire")
     for name, op in structs().items():
         texts = " ".join(found.texts(op.__name__, 0)).replace(";", "").replace("[3]", "").split()
         members = [one for one, _ in load(isa).ffi.typeof(f"quire_{name}").fields]

@@ -87,8 +87,8 @@ class Op:
 @dataclass(frozen=True, slots=True)
 class KernelOp(Op):
     """Base of the ops that a kernel computes alone. The kernel's struct in C has the fields of the
-    op's class: the build generates it from them (`native/generate_ops.py`). Backends convert other
-    ops to ops of their own, such as products with what follows them."""
+    op's class: the build generates it from them (`native/generate_structs.py`). Backends convert
+    other ops to ops of their own, such as products with what follows them."""
 
     takes_rows: ClassVar[bool] = False
     """Whether it reads all rows and writes only those that need logits."""

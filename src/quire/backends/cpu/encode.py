@@ -3,7 +3,7 @@
 Called while a model is compiled; the result is passed to `quire_set_ops`. Each type that a field of
 an op (`NativeOp.record`) may have has a method here, which fills the members of the struct.
 `member` declares these members, and how the native library checks them: the build reads it in this
-file (`native/generate_ops.py`).
+file (`native/generate_structs.py`).
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """`NativeOp`: the interface of a native op to the rest of this backend.
 
 Each class in `ops/` declares a struct of the native library: the build generates the struct from
-the class's fields (`native/generate_ops.py`), and `encode` fills it from them. The class also says
-how its values may share memory. `fuse`, `storage`, `encode`, `stored_weights` and `model` use only
-this interface.
+the class's fields (`native/generate_structs.py`), and `encode` fills it from them. The class also
+says how its values may share memory. `fuse`, `storage`, `encode`, `stored_weights` and `model` use
+only this interface.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Writes the C structs of the native ops from their declarations in Python, and their checks.
+"""Writes the C structs of native ops and sampling columns, and the ops' checks, as Python has them.
 
 Run by the build. The declarations are read, not imported: they need no library.
-    python generate_ops.py SRC quire_ops.h op_traits.h
+    python generate_structs.py SRC FOLDER       writes quire_ops.h, op_traits.h, quire_sampling.h
 
 An op is a class below `KernelOp` (program/), whose fields are the struct's, or below `NativeOp`
 (backends/cpu/lowering/ops/). `member` of backends/cpu/encode.py declares what a field of a type
@@ -16,7 +16,17 @@ import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
-_FILES = ("program/*ops.py", "backends/cpu/lowering/ops/*.py", "backends/cpu/encode.py")
+_FILES = (
+    "program/*ops.py", "backends/cpu/lowering/ops/*.py", "backends/cpu/encode.py",
+    "sampling/columns.py",
+)  # fmt: skip
+_COLUMNS = {
+    "NDArray[np.float32]": "const float*",
+    "NDArray[np.int32]": "const int32_t*",
+    "NDArray[np.uint64]": "const uint64_t*",
+    "TokenLists": "quire_token_lists",
+    "TokenMasks": "quire_token_masks",
+}
 
 
 @dataclass
@@ -77,6 +87,22 @@ def snake_case(name: str) -> str:
     return re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower()
 
 
+def struct_text(name: str, members: list[str]) -> list[str]:
+    """The lines of a struct."""
+    return ["", f"typedef struct {name} {{", *(f"  {one};" for one in members), f"}} {name};"]
+
+
+def columns(found: Declarations) -> str:
+    """The struct of the sampling columns. Raises KeyError for a type of Python that has none in
+    C."""
+    members = [
+        f"{_COLUMNS[kind.removesuffix(' | None')]} {name}"
+        for name, kind in found.fields["SamplingColumns"]
+    ]
+    note = "// Generated from sampling/columns.py. A null column means the neutral value."
+    return "\n".join((note, *struct_text("quire_sampling", members), ""))
+
+
 def header(found: Declarations) -> str:
     """The enums, the structs and the record of any op."""
     lines = ["// Generated from the declarations in Python, which say what the members mean."]
@@ -88,8 +114,7 @@ def header(found: Declarations) -> str:
             lines += ["", f"enum quire_{snake_case(name)} {{", *texts, count, "};"]
     ops = found.structs("KernelOp", "NativeOp")
     for struct, name in {**found.structs("NativePart"), **ops}.items():
-        members = [f"  {text};" for text in found.texts(name, 0)]
-        lines += ["", f"typedef struct quire_{struct} {{", *members, f"}} quire_{struct};"]
+        lines += struct_text(f"quire_{struct}", found.texts(name, 0))
     kinds = [f"  QUIRE_OP_{struct.upper()} = {kind}," for kind, struct in enumerate(ops)]
     lines += ["", "enum quire_op_kind {", *kinds, f"  QUIRE_NUM_OP_KINDS = {len(ops)}", "};", ""]
     lines += ["typedef struct quire_op {", "  int32_t kind;", "  int32_t rows;", "  union {"]
@@ -132,10 +157,11 @@ def read(source: Path) -> Declarations:
     return found
 
 
-def main(source: str, *headers: str) -> None:
+def main(source: str, folder: str) -> None:
     """Writes headers whose text changes. Otherwise their users need not be compiled again."""
     found = read(Path(source))
-    for path, text in zip(map(Path, headers), (header(found), traits(found)), strict=True):
+    texts = {"quire_ops.h": header, "op_traits.h": traits, "quire_sampling.h": columns}
+    for path, text in ((Path(folder) / name, write(found)) for name, write in texts.items()):
         if not path.is_file() or path.read_text("utf-8") != text:
             path.write_text(text, "utf-8")
 
