@@ -18,6 +18,8 @@ EVIL = "a\x1b]0;title\x07\x9b2Jb\x7f\x85\r\n\tc\u2028d"
 def test_control_characters_are_removed_or_escaped(capsys: pytest.CaptureFixture[str]) -> None:
     assert printable(EVIL) == "a]0;title2Jb\n\tcd"
     assert one_line(EVIL) == r"a\x1b]0;title\x07\x9b2Jb\x7f\x85\r\n" + "\tc" + r"\u2028d"
+    assert one_line("a\u202eb\u2066c") == r"a\u202eb\u2066c"
+    assert printable("a\u202eb\u2066c") == "a\u202eb\u2066c"  # texts of some languages have them
     say(EVIL, end="|")
     assert capsys.readouterr().out == "a]0;title2Jb\n\tcd|"
 
