@@ -44,3 +44,15 @@ def test_names_of_a_server_cannot_control_the_terminal(
     out = capsys.readouterr().out
     assert not set(out) & set("\x1b\x07\x9b\x7f\x85\r\u2028")
     assert len(out.splitlines()) == 3
+
+
+def test_words_of_a_command_cannot_control_the_terminal(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """They may be names of files that a shell put there."""
+    for words in (["show", "demo", EVIL], ["show", f"--{EVIL}"], ["run", "demo", "--seed", EVIL]):
+        with pytest.raises(SystemExit):
+            main(words)
+        err = capsys.readouterr().err
+        assert "title" in err
+        assert not set(err) & set("\x1b\x07\x9b\x7f\x85\r\u2028")
