@@ -398,3 +398,37 @@ def test_a_call_is_refused_that_a_signal_handler_of_its_thread_lets_sleep(
         assert not llm.llm_engine.has_unfinished_requests()
         [found] = llm.generate("a", PARAMS, use_tqdm=False)
         assert found.outputs[0].token_ids == wanted.outputs[0].token_ids
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("mode", ["keep", "wait"])
+def test_requests_of_a_sleeping_engine_are_counted_as_waiting(tmp_path: Path, mode: Any) -> None:
+    directory = write_tiny_checkpoint(tmp_path / "tiny")
+    args = AsyncEngineArgs(model=str(directory), backend="reference", max_model_len=128)
+    engine = AsyncLLM.from_engine_args(args, engine_mode="thread")
+
+    async def one(number: int) -> Any:
+        stream: AsyncIterator[Any] = engine.generate("a", PARAMS, str(number))
+        return [output async for output in stream][-1]
+
+    async def counted(num_waiting: int) -> None:
+        while (engine.metrics.latest.num_running, engine.metrics.latest.num_waiting) != (
+            0,
+            num_waiting,
+        ):
+            await asyncio.sleep(0.005)
+
+    async def scenario() -> None:
+        await engine.sleep(level=1, mode=mode)
+        tasks = [asyncio.create_task(one(number)) for number in range(3)]
+        await asyncio.wait_for(counted(3), 10)
+        tasks[0].cancel()
+        await asyncio.wait_for(counted(2), 10)
+        await engine.wake_up()
+        assert [(await task).outputs[0].finish_reason for task in tasks[1:]] == ["length"] * 2
+        await asyncio.wait_for(counted(0), 10)
+
+    try:
+        asyncio.run(scenario())
+    finally:
+        engine.shutdown()
