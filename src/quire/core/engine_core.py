@@ -367,6 +367,15 @@ class EngineCore:
         is_awaited = self._admission.num_waiting > 0 and not self._pause.is_sleeping()
         return self._pause.is_busy() or is_awaited
 
+    def waiting(self) -> EngineCoreOutputs | None:
+        """Statistics of requests that wait although no step is needed; None: there are none."""
+        if not (self.scheduler.states.by_id or self._admission.num_waiting):
+            return None
+        outputs = self.scheduler.snapshot()
+        if outputs.stats is not None:
+            self._admission.report(outputs.stats)
+        return outputs
+
     def progress(self) -> int | None:
         """A number that changes while a step advances; None if it is not counted. Any thread."""
         return self.executor.progress()
