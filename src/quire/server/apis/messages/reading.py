@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from quire.errors import RequestError, quoted
 from quire.server.apis.messages.conversation import chat_messages
@@ -24,9 +24,6 @@ from quire.server.generation.reading import extra_args, given, refuse_unsupporte
 from quire.server.generation.reply_options import ReplyOptions
 from quire.server.generation.request import TextRequest
 
-if TYPE_CHECKING:
-    from quire.parsers.call_rules import StrictLevel
-
 _SAME_NAME = ("temperature", "top_p", "top_k", "watermarking")
 """Fields that `SamplingParams` has too."""
 _NAMES = {
@@ -42,12 +39,11 @@ def read_prompt(
     *,
     merges_system: bool,
     disabled_effort: str = "none",
-    level: StrictLevel = "auto",
 ) -> TextRequest[Conversation]:
     """The fields that make the prompt. Raises RequestError.
 
     `merges_system`: see `chat_messages`. `disabled_effort`: the reasoning effort for thinking that
-    is disabled. `level`: how far arguments of tools follow their schemas.
+    is disabled.
     """
     if request.mcp_servers:
         raise RequestError(
@@ -71,7 +67,7 @@ def read_prompt(
     chat = Conversation.of(messages, request, tools=tools or None, forbids_calls=forbids, **own)
     asked = TextRequest.of(request, chat, names=_NAMES | names)
     with asked.named():
-        chat.tool_use = tools_of_message(request, tools, level)
+        chat.tool_use = tools_of_message(request, tools)
     if tools:
         asked.name_constraint("tools")
     return asked
@@ -185,13 +181,13 @@ def shown_tools(request: ToolFields) -> tuple[list[Tool], dict[str, str]]:
     return tools, names
 
 
-def tools_of_message(request: ToolFields, tools: Sequence[Tool], level: StrictLevel) -> ToolUse:
+def tools_of_message(request: ToolFields, tools: Sequence[Tool]) -> ToolUse:
     """Makes the schemas of tools optional unless a tool is strict: those that cannot be compiled
     are ignored. In Anthropic's API tools are not strict by default. (Templates do not see this.)
     Raises RequestError."""
     asked = request.tool_choice
     is_parallel = asked is None or not asked.disable_parallel_tool_use
-    use = tool_use(tools, _choice(asked, request.tools), level, is_parallel=is_parallel)
+    use = tool_use(tools, _choice(asked, request.tools), is_parallel=is_parallel)
     held = tuple(replace(tool, strict=tool.strict is True) for tool in use.rules.tools)
     return replace(use, rules=replace(use.rules, tools=held))
 

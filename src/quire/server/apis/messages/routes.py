@@ -154,6 +154,5 @@ async def _read(
     options = {
         "merges_system": await merges_system(model, body),
         "disabled_effort": await disabled_effort(model, body),
-        "level": model.args.tool_strict_level,
     }
     return await model.pool.run(count_chars(body, INLINE_SIZE), partial(read, **options))
