@@ -59,12 +59,14 @@ def read_prompt(
         )
     messages = chat_messages(request.system, request.messages, merges_system=merges_system)
     tools, names = shown_tools(request)
-    own = _reasoning(request, disabled_effort)
+    own: dict[str, Any] = {"effort": _effort(request, disabled_effort)}
     if messages and messages[-1].role == "assistant":
         own |= _going_on(request, messages[-1].tool_calls)
     choice = request.tool_choice
     forbids = choice is not None and choice.type == "none"
     chat = Conversation.of(messages, request, tools=tools or None, forbids_calls=forbids, **own)
+    if request.thinking is not None and request.thinking.type == "enabled" and not chat.effort:
+        chat.variables = {"enable_thinking": True, **(chat.variables or {})}
     asked = TextRequest.of(request, chat, names=_NAMES | names)
     with asked.named():
         chat.tool_use = tools_of_message(request, tools)
@@ -122,17 +124,10 @@ def _going_on(request: PromptFields, tool_calls: Any) -> dict[str, Any]:
     return {"add_generation_prompt": False, "continue_final_message": True}
 
 
-def _reasoning(request: PromptFields, disabled_effort: str) -> dict[str, Any]:
-    """Options of the chat template that say how much the model reasons."""
-    effort = request.output_config.effort if request.output_config is not None else None
-    if request.thinking is None:
-        return {"effort": effort}
-    if request.thinking.type == "disabled":
-        return {"effort": disabled_effort}
-    if request.thinking.type == "enabled" and effort is None:
-        own = request.chat_template_kwargs or {}
-        return {"variables": {"enable_thinking": True, **own}}
-    return {"effort": effort}
+def _effort(request: PromptFields, disabled_effort: str) -> str | None:
+    if request.thinking is not None and request.thinking.type == "disabled":
+        return disabled_effort
+    return None if request.output_config is None else request.output_config.effort
 
 
 def _budget(thinking: Thinking | None, max_tokens: int) -> int | None:

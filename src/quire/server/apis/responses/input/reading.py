@@ -21,7 +21,7 @@ from quire.server.generation.reading import (
 )
 from quire.server.generation.reply_options import ReplyOptions
 from quire.server.generation.request import TextRequest
-from quire.server.generation.request_fields import SamplerFields
+from quire.server.generation.request_fields import TRANSFERS, SamplerFields
 
 LOGPROBS = "message.output_text.logprobs"
 _ENCRYPTED = "reasoning.encrypted_content"
@@ -38,8 +38,7 @@ REFUSED: dict[str, tuple[tuple[object, ...], str]] = {
     "context_management": ((None, []), "shorten a conversation with /v1/responses/compact"),
     "previous_input_messages": ((None, []), "send them as items of the input"),
     "enable_response_messages": ((None, False), "/v1/responses/{id}/input_items has the input"),
-    "kv_transfer_params": ((None, {}), "prompts and replies are computed in one place"),
-    "ec_transfer_params": ((None, {}), "prompts and replies are computed in one place"),
+    **dict.fromkeys(TRANSFERS, ((None, {}), "prompts and replies are computed in one place")),
     "media_io_kwargs": ((None, {}), "Pillow decodes all images in the same way"),
 }
 """Unsupported fields with their neutral values, and the alternative."""
