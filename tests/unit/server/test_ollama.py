@@ -97,7 +97,7 @@ def test_options_and_fields_are_read() -> None:
         messages=[OllamaMessage(role="user", content="a")], format=SCHEMA, think=False,
         options={"num_predict": -1, "stop": ["x"], "repeat_penalty": 1.1, "mirostat": 0},
     )  # fmt: skip
-    made = read_chat(asked, "auto")
+    made = read_chat(asked)
     assert made.sampling == {"stop": ["x"], "repetition_penalty": 1.1}
     assert (made.max_tokens, made.reply.stream, made.ignored) == (None, True, [])
     assert conversation(made).effort == "none"
@@ -119,7 +119,7 @@ def test_results_of_tools_find_their_calls() -> None:
         OllamaMessage(role="assistant", thinking="hm", tool_calls=calls),
         OllamaMessage(role="tool", content="2", tool_name="g"),
         OllamaMessage(role="tool", content="1"),
-    ]), "auto")  # fmt: skip
+    ]))  # fmt: skip
     messages = conversation(asked).messages
     ids = [call["id"] for call in messages[1].tool_calls or []]
     assert [one.tool_call_id for one in messages[2:]] == ids[::-1]

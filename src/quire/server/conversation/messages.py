@@ -104,6 +104,13 @@ class PromptFields(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
     model: str | None = None
     prompt: str | None = None
+    content: str | None = None
+    """llama-server's name of `prompt`; its default is to add no special tokens."""
+    add_special: bool | None = None
+    """llama-server's name of `add_special_tokens`."""
+    with_pieces: bool | None = False
+    """Accepted; `return_token_strs` gives the texts."""
+    return_token_strs: bool | None = False
     messages: Annotated[list[ChatMessage], Meta(min_length=1)] | None = None
     add_generation_prompt: bool | None = True
     continue_final_message: bool | None = False

@@ -66,6 +66,7 @@ class ReplyPlan:
     ) -> ReplyPlan:
         """The plan for a model, a request and its rendered `prompt`. Raises RequestError."""
         found, tools, reply = await model.reply_format(), chat.tool_use, asked.reply
+        tools = replace(tools, rules=replace(tools.rules, level=model.args.tool_strict_level))
         if tools.is_searched and await model.describes_tools_in_words():
             from quire.parsers.tool_formats.json.generic import GenericCalls  # rarely used
 

@@ -10,7 +10,7 @@ from quire.errors import RequestError, quoted
 from quire.server.conversation.messages import Tool
 
 if TYPE_CHECKING:
-    from quire.parsers.call_rules import CallRules, StrictLevel
+    from quire.parsers.call_rules import CallRules
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,14 +57,12 @@ def _rules(**fields: Any) -> CallRules:
 def tool_use(
     tools: Sequence[Tool] | None,
     choice: ToolChoice,
-    level: StrictLevel = "auto",
     *,
     is_parallel: bool = True,
     place: str = "tools[{}].function",
 ) -> ToolUse:
-    """`level`: how far arguments follow their schemas. `is_parallel`: a reply may have several
-    calls. `place`: path of a tool in the request, with its index. Raises RequestError for what is
-    invalid, or does not fit together."""
+    """`is_parallel`: a reply may have several calls. `place`: path of a tool in the request, with
+    its index. Raises RequestError for what is invalid, or does not fit together."""
     if choice.mode not in ("auto", "none", "required"):
         raise RequestError(
             f"tool_choice.allowed_tools.mode must be auto or required, got {quoted(choice.mode)}",
@@ -94,7 +92,6 @@ def tool_use(
         choice=choice.mode,
         only=frozenset() if choice.mode == "none" else only,
         is_parallel=is_parallel and not choice.is_named,
-        level=level,
     )
     schemas = {tool.name: tool.readable for tool in rules.allowed}
     return ToolUse(rules, choice.is_named, schemas=schemas)

@@ -115,7 +115,7 @@ def _without_effect(request: GenerationFields) -> list[str]:
 
 
 def extra_args(request: Any) -> dict[str, Any]:
-    """The additional arguments of a body; as in vLLM, `kv_transfer_params` are among them."""
+    """The additional arguments of a body; as in vLLM, those of a transfer are among them."""
     extra = checked_json(request.vllm_xargs, "vllm_xargs")
     transfer = checked_json(getattr(request, TRANSFER, None), TRANSFER)
     if transfer is not None:

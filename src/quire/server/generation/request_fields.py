@@ -45,6 +45,8 @@ PROMPT_KINDS = (
     "it holds different kinds"
 )
 """Refuses a prompt that its type alone does not exclude."""
+TRANSFERS = ("kv_transfer_params", "ec_transfer_params")
+"""Fields by which servers that share the work of a request refer to each other."""
 RequestIdText = Annotated[str, Meta(min_length=1, max_length=128)]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from quire.errors import RequestError, quoted
 from quire.server.apis.chat.schema import (
@@ -26,15 +26,11 @@ from quire.server.generation.reading import (
 from quire.server.generation.request import AnyRequest, Source, TextRequest
 from quire.server.served_model import ServedModel
 
-if TYPE_CHECKING:
-    from quire.parsers.call_rules import StrictLevel
 
-
-def read_chat(request: ChatRequest, level: StrictLevel | None = None) -> TextRequest[Conversation]:
-    """`level`: how far arguments of tools follow their schemas; None: no reply is asked for. Raises
-    RequestError."""
+def read_chat(request: ChatRequest, *, has_reply: bool = True) -> TextRequest[Conversation]:
+    """`has_reply`: a reply is asked for. Raises RequestError."""
     refuse_unsupported(request)
-    return _read(request, _conversation(request, request.messages, level))
+    return _read(request, _conversation(request, request.messages, has_reply))
 
 
 def read_batch(model: ServedModel, batch: BatchChatRequest) -> TextRequest[list[Conversation]]:
@@ -56,8 +52,7 @@ def read_batch(model: ServedModel, batch: BatchChatRequest) -> TextRequest[list[
         )
     model.limits.check_prompts(len(batch.messages), 1, name="messages")
     refuse_unsupported(batch)
-    level = model.args.tool_strict_level
-    return _read(batch, [_conversation(batch, each, level) for each in batch.messages])
+    return _read(batch, [_conversation(batch, each, True) for each in batch.messages])
 
 
 _REFUSED: dict[str, tuple[tuple[object, ...], str]] = {
@@ -71,9 +66,9 @@ _REFUSED: dict[str, tuple[tuple[object, ...], str]] = {
 
 
 def _conversation(
-    request: ChatFields, messages: list[ChatMessage], level: StrictLevel | None
+    request: ChatFields, messages: list[ChatMessage], has_reply: bool
 ) -> Conversation:
-    use = ToolUse() if level is None else tools_of_chat(request, level)
+    use = tools_of_chat(request) if has_reply else ToolUse()
     forbids, tools = request.tool_choice == "none", request.tools
     return Conversation.of(messages, request, tools=tools, tool_use=use, forbids_calls=forbids)
 
@@ -113,12 +108,11 @@ _USAGE = 'Correct usage: `{"type": "function", "function": {"name": "my_function
 _NO_TOOLS = "When using `tool_choice`, `tools` must be set."
 
 
-def tools_of_chat(request: ToolFields, level: StrictLevel = "auto") -> ToolUse:
-    """`level`: how far arguments follow their schemas. Raises RequestError for what is invalid, or
-    does not fit together."""
+def tools_of_chat(request: ToolFields) -> ToolUse:
+    """Raises RequestError for what is invalid, or does not fit together."""
     if not request.functions and request.function_call is None:
         is_parallel = request.parallel_tool_calls is not False
-        return _tool_use(request.tools, request.tool_choice, level, is_parallel=is_parallel)
+        return _tool_use(request.tools, request.tool_choice, is_parallel=is_parallel)
     if request.tools is not None or request.tool_choice is not None:
         raise RequestError(
             "functions and function_call are the earlier names of tools and tool_choice; use "
@@ -132,7 +126,7 @@ def tools_of_chat(request: ToolFields, level: StrictLevel = "auto") -> ToolUse:
     if request.functions:
         tools = [Tool(function=function) for function in request.functions]
     try:
-        use = _tool_use(tools, choice, level, is_parallel=False, place="functions[{}]")
+        use = _tool_use(tools, choice, is_parallel=False, place="functions[{}]")
     except RequestError as error:
         names = {"tool_choice": "function_call", "tools": "functions"}
         name = (error.parameter or "").split(".")[0]
@@ -144,7 +138,6 @@ def tools_of_chat(request: ToolFields, level: StrictLevel = "auto") -> ToolUse:
 def _tool_use(
     tools: list[Tool] | None,
     choice: Any,
-    level: StrictLevel,
     *,
     is_parallel: bool,
     place: str = "tools[{}].function",
@@ -154,7 +147,7 @@ def _tool_use(
     if not tools and choice not in (None, "none", "auto"):
         raise RequestError(_NO_TOOLS, parameter="tool_choice")
     asked = ToolChoice("none") if not tools else _choice(choice)
-    return tool_use(tools, asked, level, is_parallel=is_parallel, place=place)
+    return tool_use(tools, asked, is_parallel=is_parallel, place=place)
 
 
 def _choice(choice: Any) -> ToolChoice:

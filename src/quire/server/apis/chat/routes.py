@@ -23,9 +23,8 @@ ROUTES = Routes("generation")
 )
 async def chat_completions(http: Request, request: ChatRequest) -> Response | ASGIApp:
     """Continues a conversation."""
-    model = context_of(http).target(request.model).model
-    asked = read_chat(request, model.args.tool_strict_level)
-    return await generate(http, asked, "chatcmpl", chat_writer)
+    context_of(http).target(request.model)
+    return await generate(http, read_chat(request), "chatcmpl", chat_writer)
 
 
 @ROUTES.on("POST", "/v1/chat/completions/batch", response=ChatResponse)
@@ -44,4 +43,4 @@ async def render_chat(http: Request, request: ChatRequest) -> Response:
     """The prompt and parameters that a chat request would run with."""
     context_of(http).target(request.model)
     refuse_beams(request)
-    return await rendered(http, read_chat(request), "chatcmpl", is_list=False)
+    return await rendered(http, read_chat(request, has_reply=False), "chatcmpl", is_list=False)

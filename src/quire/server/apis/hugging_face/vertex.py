@@ -95,8 +95,7 @@ async def _answer(http: Request, chat: ChatRequest, prefix: str) -> str | None:
         if getattr(chat, name) not in neutral:
             raise RequestError(f"{name} must be {neutral[1]}: a chat has one prediction",
                                parameter=name)  # fmt: skip
-    model = context_of(http).target(chat.model).model
-    request = read_chat(chat, model.args.tool_strict_level)
+    request = read_chat(chat)
     head = ReplyHead.of(context_of(http), http, request, prefix)
     generation, writer = await begin(http, request, head, chat_writer)
     finals = await until_gone(http, generation.close, generation.final_outputs())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from quire.errors import RequestError, quoted
 from quire.server.apis.messages.conversation import chat_messages
@@ -24,9 +24,6 @@ from quire.server.generation.reading import extra_args, given, refuse_unsupporte
 from quire.server.generation.reply_options import ReplyOptions
 from quire.server.generation.request import TextRequest
 
-if TYPE_CHECKING:
-    from quire.parsers.call_rules import StrictLevel
-
 _SAME_NAME = ("temperature", "top_p", "top_k", "watermarking")
 """Fields that `SamplingParams` has too."""
 _NAMES = {
@@ -42,12 +39,11 @@ def read_prompt(
     *,
     merges_system: bool,
     disabled_effort: str = "none",
-    level: StrictLevel = "auto",
 ) -> TextRequest[Conversation]:
     """The fields that make the prompt. Raises RequestError.
 
     `merges_system`: see `chat_messages`. `disabled_effort`: the reasoning effort for thinking that
-    is disabled. `level`: how far arguments of tools follow their schemas.
+    is disabled.
     """
     if request.mcp_servers:
         raise RequestError(
@@ -63,15 +59,17 @@ def read_prompt(
         )
     messages = chat_messages(request.system, request.messages, merges_system=merges_system)
     tools, names = shown_tools(request)
-    own = _reasoning(request, disabled_effort)
+    own: dict[str, Any] = {"effort": _effort(request, disabled_effort)}
     if messages and messages[-1].role == "assistant":
         own |= _going_on(request, messages[-1].tool_calls)
     choice = request.tool_choice
     forbids = choice is not None and choice.type == "none"
     chat = Conversation.of(messages, request, tools=tools or None, forbids_calls=forbids, **own)
+    if request.thinking is not None and request.thinking.type == "enabled" and not chat.effort:
+        chat.variables = {"enable_thinking": True, **(chat.variables or {})}
     asked = TextRequest.of(request, chat, names=_NAMES | names)
     with asked.named():
-        chat.tool_use = tools_of_message(request, tools, level)
+        chat.tool_use = tools_of_message(request, tools)
     if tools:
         asked.name_constraint("tools")
     return asked
@@ -126,17 +124,10 @@ def _going_on(request: PromptFields, tool_calls: Any) -> dict[str, Any]:
     return {"add_generation_prompt": False, "continue_final_message": True}
 
 
-def _reasoning(request: PromptFields, disabled_effort: str) -> dict[str, Any]:
-    """Options of the chat template that say how much the model reasons."""
-    effort = request.output_config.effort if request.output_config is not None else None
-    if request.thinking is None:
-        return {"effort": effort}
-    if request.thinking.type == "disabled":
-        return {"effort": disabled_effort}
-    if request.thinking.type == "enabled" and effort is None:
-        own = request.chat_template_kwargs or {}
-        return {"variables": {"enable_thinking": True, **own}}
-    return {"effort": effort}
+def _effort(request: PromptFields, disabled_effort: str) -> str | None:
+    if request.thinking is not None and request.thinking.type == "disabled":
+        return disabled_effort
+    return None if request.output_config is None else request.output_config.effort
 
 
 def _budget(thinking: Thinking | None, max_tokens: int) -> int | None:
@@ -185,13 +176,13 @@ def shown_tools(request: ToolFields) -> tuple[list[Tool], dict[str, str]]:
     return tools, names
 
 
-def tools_of_message(request: ToolFields, tools: Sequence[Tool], level: StrictLevel) -> ToolUse:
+def tools_of_message(request: ToolFields, tools: Sequence[Tool]) -> ToolUse:
     """Makes the schemas of tools optional unless a tool is strict: those that cannot be compiled
     are ignored. In Anthropic's API tools are not strict by default. (Templates do not see this.)
     Raises RequestError."""
     asked = request.tool_choice
     is_parallel = asked is None or not asked.disable_parallel_tool_use
-    use = tool_use(tools, _choice(asked, request.tools), level, is_parallel=is_parallel)
+    use = tool_use(tools, _choice(asked, request.tools), is_parallel=is_parallel)
     held = tuple(replace(tool, strict=tool.strict is True) for tool in use.rules.tools)
     return replace(use, rules=replace(use.rules, tools=held))
 

@@ -11,7 +11,6 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp
 
-from quire.chat.job import ChatInput
 from quire.errors import RequestError
 from quire.server.apis.endpoint import Routes
 from quire.server.apis.messages.reading import read_message, read_prompt
@@ -29,8 +28,9 @@ from quire.server.apis.messages.schema import (
 )
 from quire.server.apis.messages.writing import MESSAGES_FORM, MessagesWriter
 from quire.server.bodies.json_http import context_of
-from quire.server.conversation.conversation import thinking_variables
-from quire.server.conversation.prompts import prompts_of
+from quire.server.conversation.conversation import Conversation
+from quire.server.conversation.messages import ChatMessage
+from quire.server.conversation.prompts import chat_input, prompts_of
 from quire.server.generation.begin import begin, reply_of
 from quire.server.generation.limits import count_chars
 from quire.server.generation.replies.portions import ReplyHead
@@ -55,14 +55,11 @@ async def merges_system(model: ServedModel, request: PromptFields) -> bool:
 
 async def _takes_late_system(model: ServedModel, tools: Sequence[object] | None) -> bool:
     marks = [f"mark-{index}" for index in range(len(_ROLES))]
-    probe = ChatInput(
-        [{"role": role, "content": mark} for role, mark in zip(_ROLES, marks, strict=True)],
-        tools=tools,
-        variables=model.args.default_chat_template_kwargs,
+    turns = zip(_ROLES, marks, strict=True)
+    text = await _rendered(
+        model, [ChatMessage(role=role, content=mark) for role, mark in turns], tools=tools
     )
-    try:
-        text = await model.chat_renderer().render(probe)
-    except RequestError:
+    if text is None:
         return False
     places = [text.find(mark) for mark in marks]
     return places[0] >= 0 and places == sorted(places)
@@ -81,25 +78,26 @@ async def disabled_effort(model: ServedModel, request: PromptFields) -> str:
 
 
 async def _found(model: ServedModel) -> str:
-    without = await _rendered(model, "none")
+    turns = [ChatMessage(role="user", content="Hi")]
+    without = await _rendered(model, turns, "none")
     if without is None:
         return "low"
     for effort in get_args(Effort):
-        if await _rendered(model, effort) == without:
+        if await _rendered(model, turns, effort) == without:
             return "low"
     return "none"
 
 
-async def _rendered(model: ServedModel, effort: str) -> str | None:
+async def _rendered(
+    model: ServedModel,
+    messages: list[ChatMessage],
+    effort: str | None = None,
+    tools: Sequence[object] | None = None,
+) -> str | None:
     """The prompt of a short conversation; None if the template refuses it."""
-    effort = model.args.template_effort(effort)
-    variables = {**thinking_variables(effort), "reasoning_effort": effort}
-    probe = ChatInput(
-        [{"role": "user", "content": "Hi"}],
-        variables={**model.args.default_chat_template_kwargs, **variables},
-    )
+    probe = chat_input(model, Conversation(messages=messages, effort=effort))
     try:
-        return await model.chat_renderer().render(probe)
+        return await model.chat_renderer().render(replace(probe, tools=tools))
     except RequestError:
         return None
 
@@ -154,6 +152,5 @@ async def _read(
     options = {
         "merges_system": await merges_system(model, body),
         "disabled_effort": await disabled_effort(model, body),
-        "level": model.args.tool_strict_level,
     }
     return await model.pool.run(count_chars(body, INLINE_SIZE), partial(read, **options))

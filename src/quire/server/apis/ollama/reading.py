@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
@@ -25,9 +25,6 @@ from quire.server.generation.reply_options import ReplyOptions
 from quire.server.generation.request import AnyRequest, TextRequest
 from quire.server.generation.request_fields import SamplerFields
 from quire.server.generation.texts import TextPrompts
-
-if TYPE_CHECKING:
-    from quire.parsers.call_rules import StrictLevel
 
 _SAME = SamplerFields.__struct_fields__
 """Options that have the names of a chat's fields."""
@@ -56,10 +53,10 @@ class _Options(SamplerFields, kw_only=True):
     reasoning_effort: ReasoningEffort | None = None
 
 
-def read_chat(body: OllamaChatRequest, level: StrictLevel) -> TextRequest[Conversation]:
-    """`level`: how far arguments of tools follow their schemas. Raises RequestError."""
+def read_chat(body: OllamaChatRequest) -> TextRequest[Conversation]:
+    """Raises RequestError."""
     tools = [_tool(one, i) for i, one in enumerate(body.tools or ())] or None
-    return _read(body, _messages(body.messages), tools=tools, level=level)
+    return _read(body, _messages(body.messages), tools)
 
 
 def read_generate(body: GenerateRequest) -> AnyRequest:
@@ -88,7 +85,6 @@ def _read(
     body: TextFields,
     messages: list[ChatMessage],
     tools: list[Tool] | None = None,
-    level: StrictLevel = "auto",
 ) -> TextRequest[Conversation]:
     if body.logprobs:
         raise RequestError(
@@ -102,7 +98,7 @@ def _read(
         variables = {"enable_thinking": True}
     elif body.think is not None:
         effort = body.think or "none"
-    use = tool_use(tools, ToolChoice(), level)
+    use = tool_use(tools, ToolChoice())
     chat = Conversation(
         messages=messages, tools=tools, tool_use=use, variables=variables, effort=effort
     )

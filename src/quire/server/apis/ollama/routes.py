@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import msgspec
 from starlette.requests import Request
@@ -43,9 +43,6 @@ from quire.server.http.problems import HttpError
 from quire.server.served_model import ServedModel
 from quire.server.work_pool import INLINE_SIZE
 
-if TYPE_CHECKING:
-    from quire.parsers.call_rules import StrictLevel
-
 
 def keep_loaded(
     http: Request, model: ServedModel, keep_alive: str | int | float | None
@@ -79,7 +76,7 @@ async def generate(http: Request, asked: GenerateRequest) -> Response | ASGIApp:
     """Answers a prompt, in Ollama's form."""
     if not (asked.prompt or asked.system or asked.suffix):
         return json_response(GenerateReply(**await _loaded_or_unloaded(http, asked), response=""))
-    return await _answer(http, asked, lambda body, _: read_generate(body), is_chat=False)
+    return await _answer(http, asked, read_generate, is_chat=False)
 
 
 async def _loaded_or_unloaded(http: Request, asked: TextFields) -> dict[str, Any]:
@@ -100,12 +97,10 @@ async def _loaded_or_unloaded(http: Request, asked: TextFields) -> dict[str, Any
 
 
 async def _answer(
-    http: Request, body: Any, read: Callable[[Any, StrictLevel], AnyRequest], *, is_chat: bool
+    http: Request, body: Any, read: Callable[[Any], AnyRequest], *, is_chat: bool
 ) -> Response | ASGIApp:
     model = context_of(http).target(body.model).model
-    asked = await model.pool.run(
-        count_chars(body, INLINE_SIZE), read, body, model.args.tool_strict_level
-    )
+    asked = await model.pool.run(count_chars(body, INLINE_SIZE), read, body)
     asked.ignored += keep_loaded(http, model, body.keep_alive)
 
     def writer(_: AnyRequest, head: ReplyHead, prompts: list[Any]) -> OllamaWriter:

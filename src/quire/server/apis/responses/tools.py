@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
@@ -16,9 +16,6 @@ from quire.errors import RequestError, quoted
 from quire.server.conversation.messages import FunctionDefinition, Tool
 from quire.server.conversation.tools import ToolChoice, ToolUse, tool_use
 from quire.server.generation.request_fields import Int64, SamplerFields
-
-if TYPE_CHECKING:
-    from quire.parsers.call_rules import StrictLevel
 
 
 class ToolParam(msgspec.Struct, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
@@ -143,18 +140,14 @@ def offered_tools(tools: Sequence[ToolParam]) -> Offered:
     return offered
 
 
-def tools_of_response(
-    offered: Offered, request: ToolFields, level: StrictLevel | None = None
-) -> ToolUse:
-    """`level`: how far arguments follow their schemas; None: no reply is asked for. Raises
-    RequestError."""
+def tools_of_response(offered: Offered, request: ToolFields, *, has_reply: bool = True) -> ToolUse:
+    """`has_reply`: a reply is asked for. Raises RequestError."""
     choice = _choice(offered, request.tool_choice)
-    if level is None:
+    if not has_reply:
         return ToolUse()
     return tool_use(
         [each.tool for each in offered.values()],
         choice,
-        level,
         is_parallel=request.parallel_tool_calls is not False,
     )
 

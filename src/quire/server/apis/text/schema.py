@@ -13,14 +13,6 @@ from quire.server.generation.request_fields import Count, TokenId
 class TokenizeRequest(PromptFields, kw_only=True):
     """A text, or a conversation, to be tokenized: exactly one of `prompt` and `messages`."""
 
-    content: str | None = None
-    """llama-server's name of `prompt`; its default is to add no special tokens."""
-    add_special: bool | None = None
-    """llama-server's name of `add_special_tokens`."""
-    with_pieces: bool | None = False
-    """Accepted; `return_token_strs` gives the texts."""
-    return_token_strs: bool | None = False
-
 
 class TokenizeResponse(msgspec.Struct, kw_only=True):
     """The tokens of a prompt."""

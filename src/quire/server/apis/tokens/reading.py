@@ -19,13 +19,13 @@ from quire.server.generation.reading import (
 )
 from quire.server.generation.reply_options import ReplyOptions
 from quire.server.generation.request import TextRequest
+from quire.server.generation.request_fields import TRANSFERS
 from quire.server.generation.texts import TextPrompts
 
 _NEUTRAL: dict[str, tuple[object, ...]] = {
     "features": (None, {}),
     "content_parts": (None, []),
-    "kv_transfer_params": (None, {}),
-    "ec_transfer_params": (None, {}),
+    **dict.fromkeys(TRANSFERS, (None, {})),
 }
 """Unsupported fields with their neutral values."""
 _DEFAULTS = SamplingParams()

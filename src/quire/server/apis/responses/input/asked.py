@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from starlette.requests import Request
 
@@ -26,9 +25,6 @@ from quire.server.context import ServerContext
 from quire.server.conversation.conversation import Conversation
 from quire.server.generation.request import TextRequest
 from quire.server.http.auth import owner_of
-
-if TYPE_CHECKING:
-    from quire.parsers.call_rules import StrictLevel
 
 _UNITS_PER_ITEM = 8
 """Units of the pool's sizes for an item that is converted."""
@@ -56,7 +52,7 @@ async def asked_of(
     if request.background and not is_stored:
         raise RequestError(_NEEDS_STORE[store.is_on], parameter="background")
     request.tools, left_out = shown_tools(request)
-    level = context.target(request.model).model.args.tool_strict_level if has_reply else None
+    context.target(request.model)
     owner = owner_of(http.scope)
     history = _history(store, owner, request)
     given = [
@@ -65,7 +61,7 @@ async def asked_of(
     ]
     size = _UNITS_PER_ITEM * (len(given) + len(request.tools or ()))
     size += sum(len(item.data) // _BYTES_PER_UNIT + _UNITS_PER_ITEM for item in history)
-    text, kept, offered = await context.pool.run(size, _read, request, history, given, level)
+    text, kept, offered = await context.pool.run(size, _read, request, history, given, has_reply)
     text.ignored += left_out
     if request.store and not store.is_on:
         text.ignored.append("store")
@@ -105,12 +101,12 @@ def _read(
     request: ResponsesRequest,
     history: Sequence[StoredItem],
     given: Sequence[Item | StoredItem],
-    level: StrictLevel | None,
+    has_reply: bool,
 ) -> tuple[TextRequest[Conversation], list[StoredItem], Offered]:
     """The request for text, the input's items for the store, and the tools."""
     offered = offered_tools(request.tools or [])
     items = [restored([one])[0] if isinstance(one, StoredItem) else one for one in given]
-    text = read_response(request, restored(history), items, offered, level)
+    text = read_response(request, restored(history), items, offered, has_reply=has_reply)
     kept = [one if isinstance(one, StoredItem) else kept_item(one) for one in given]
     return text, kept, offered
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from quire.errors import RequestError, quoted
 from quire.server.apis.responses.input.messages import chat_messages, is_unfinished
@@ -21,10 +21,7 @@ from quire.server.generation.reading import (
 )
 from quire.server.generation.reply_options import ReplyOptions
 from quire.server.generation.request import TextRequest
-from quire.server.generation.request_fields import SamplerFields
-
-if TYPE_CHECKING:
-    from quire.parsers.call_rules import StrictLevel
+from quire.server.generation.request_fields import TRANSFERS, SamplerFields
 
 LOGPROBS = "message.output_text.logprobs"
 _ENCRYPTED = "reasoning.encrypted_content"
@@ -41,8 +38,7 @@ REFUSED: dict[str, tuple[tuple[object, ...], str]] = {
     "context_management": ((None, []), "shorten a conversation with /v1/responses/compact"),
     "previous_input_messages": ((None, []), "send them as items of the input"),
     "enable_response_messages": ((None, False), "/v1/responses/{id}/input_items has the input"),
-    "kv_transfer_params": ((None, {}), "prompts and replies are computed in one place"),
-    "ec_transfer_params": ((None, {}), "prompts and replies are computed in one place"),
+    **dict.fromkeys(TRANSFERS, ((None, {}), "prompts and replies are computed in one place")),
     "media_io_kwargs": ((None, {}), "Pillow decodes all images in the same way"),
 }
 """Unsupported fields with their neutral values, and the alternative."""
@@ -134,17 +130,18 @@ def read_response(
     history: Sequence[Item],
     items: Sequence[Item],
     offered: Offered,
-    level: StrictLevel | None = None,
+    *,
+    has_reply: bool = True,
 ) -> TextRequest[Conversation]:
-    """`history`: the items before the input's `items`. `level`: how far arguments of tools follow
-    their schemas; None: no reply is asked for. Raises RequestError."""
+    """`history`: the items before the input's `items`. `has_reply`: a reply is asked for.
+    Raises RequestError."""
     has_logprobs = LOGPROBS in (request.include or ())
     goes_on = bool(items) and is_unfinished(items[-1])
     chat = Conversation.of(
         chat_messages(request.instructions, [*history, *items]),
         request,
         tools=[each.tool for each in offered.values()] or None,
-        tool_use=tools_of_response(offered, request, level),
+        tool_use=tools_of_response(offered, request, has_reply=has_reply),
         forbids_calls=request.tool_choice == "none",
         effort=None if request.reasoning is None else request.reasoning.effort,
         most_tokens=-1 if request.truncation == "auto" else None,
