@@ -1,7 +1,7 @@
 """Converts the C headers to the Python module from which cffi loads the interface.
 
 Run by the build (it needs cffi and pycparser there; at run time neither is parsed again):
-    python generate_abi.py quire.h quire_sampling.h abi.py
+    python generate_abi.py quire.h FOLDER abi.py        FOLDER has the headers that it includes
 """
 
 from __future__ import annotations
@@ -24,13 +24,16 @@ def declarations(header: str) -> str:
     return "\n".join(kept)
 
 
-def main(header: str, sampling: str, module: str) -> None:
-    """Writes `module` from `header`, which includes `sampling`."""
-    included = f'#include "{Path(sampling).name}"\n'
-    before, after = Path(header).read_text("utf-8").split(included)
+def main(header: str, folder: str, module: str) -> None:
+    """Writes `module` from `header`, which includes headers of `folder`."""
+
+    def included(match: re.Match[str]) -> str:
+        return (Path(folder) / match[1]).read_text("utf-8")
+
+    text = re.sub(r'#include "(\w+\.h)"\n', included, Path(header).read_text("utf-8"))
     ffi = cffi.FFI()
     ffi.set_source("abi", None)
-    ffi.cdef(declarations(before + Path(sampling).read_text("utf-8") + after))
+    ffi.cdef(declarations(text))
     ffi.emit_python_code(module)
     path = Path(module)
     path.write_text(f"# ruff: noqa\n# mypy: ignore-errors\n{path.read_text('utf-8')}", "utf-8")

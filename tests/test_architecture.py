@@ -191,10 +191,58 @@ def test_import_chains_are_short() -> None:
     assert len(longest) <= LONGEST_CHAIN, " > ".join(longest)
 
 
+def test_only_the_hook_of_plugins_names_the_package_with_the_names_of_vllm() -> None:
+    """Nothing imports `quire.vllm`, so that the rest of Quire can be read without it."""
+    naming = {
+        path.relative_to(SRC).as_posix()
+        for path in MODULES.values()
+        if _package(path) != "vllm"
+        and any(
+            isinstance(node, ast.Constant) and re.match(r"quire\.vllm\b", str(node.value))
+            for node in ast.walk(ast.parse(path.read_text()))
+        )
+    }
+    assert naming == {"server/reply_plugins.py"}
+
+
 def test_no_folder_is_crowded() -> None:
     folders = Counter(path.parent for path in MODULES.values() if path.name != "__init__.py")
     crowded = {str(folder): count for folder, count in folders.items() if count > MOST_FILES}
     assert crowded == {}
+
+
+APIS = SRC / "server" / "apis"
+SHARED_BY_APIS = {"endpoint"}
+"""How a module of `apis` declares its routes."""
+ALIASES = {"invocations.py", "hugging_face/vertex.py", "scores.py"}
+"""Routes that take the bodies of other APIs; `/rerank` is one of text-embeddings-inference, too."""
+
+
+def test_no_api_imports_another() -> None:
+    """What they share is in packages that no API owns. So a new API changes no other."""
+    prefix = "quire.server.apis."
+    crossing = {
+        f"{path.relative_to(APIS).as_posix()} -> {name}"
+        for path in APIS.rglob("*.py")
+        for name in _modules_of(path)
+        if name.startswith(prefix)
+        and name.split(".")[3] not in {path.relative_to(APIS).parts[0].removesuffix(".py")}
+        and name.split(".")[3] not in SHARED_BY_APIS
+        and path.relative_to(APIS).as_posix() not in ALIASES
+    }
+    assert crossing == set()
+
+
+def test_what_apis_share_does_not_know_them() -> None:
+    """`endpoint` alone, by which the body is read."""
+    knowing = {
+        f"{name} -> {other}"
+        for name, path in MODULES.items()
+        if name.startswith(("quire.server.conversation.", "quire.server.generation."))
+        for other in _modules_of(path)
+        if other.startswith("quire.server.apis.")
+    }
+    assert knowing == set()
 
 
 def test_no_import_is_relative() -> None:
@@ -205,6 +253,22 @@ def test_only_the_cuda_backend_and_models_of_transformers_may_import_torch() -> 
     for path in MODULES.values():
         if "cuda" not in path.parts and path.parent.name != "transformers":
             assert not _top_names(path) & {"torch", "transformers"}, path
+
+
+@pytest.mark.parametrize(
+    "option",
+    ["cache_salt", "chat_template_kwargs", "kv_transfer_params", "lora_request",
+     "mm_processor_kwargs"],
+)  # fmt: skip
+def test_few_modules_name_an_option_of_a_request(option: str) -> None:
+    """Public methods and the first reader name an option; the layers below pass a record on. The
+    server is not counted, because its schemas are the fields of the APIs."""
+    named = [
+        name
+        for name, path in MODULES.items()
+        if not name.startswith("quire.server.") and re.search(rf"\b{option}\b", path.read_text())
+    ]
+    assert 0 < len(named) <= 8, named
 
 
 def test_no_pickle_and_no_eval() -> None:
@@ -224,7 +288,7 @@ MADE_EXPRESSIONS = {
     "parsers/reader.py": "escaped texts",
     "program/printer.py": "escaped texts",
     "redaction.py": "constants of the module",
-    "server/apis/messages/chat_request.py": "escaped texts",
+    "server/generation/request.py": "escaped texts",
     "structured/tags/texts.py": "escaped texts",
     "tokenizer/borders.py": "escaped texts",
     "tokenizer/formats/byte_pieces.py": "a pattern of tekken.json, for an engine that gives up",
@@ -290,7 +354,7 @@ def test_a_number_that_a_request_asks_for_is_in_five_files() -> None:
         "cli",
         "bench",
         "server/ui",
-        "server/generation/beams.py",
+        "server/generation/beam_fields.py",
         "backends",
     )
     native = Path(__file__).parents[1] / "native"

@@ -1,9 +1,9 @@
-// The C ABI of Quire's CPU backend. Only the sampling columns are declared elsewhere: the build
-// generates them from their declaration in Python.
+// The C ABI of Quire's CPU backend. Only the ops and the sampling columns are declared elsewhere: the
+// build generates them from their declarations in Python.
 //
 // Read by the C++ sources and, through cffi, by src/quire/backends/cpu (tools strip the
 // preprocessor lines, so keep declarations plain: no macros in them, no nested includes but the
-// one). A change of any struct or signature raises QUIRE_ABI_VERSION; struct sizes are compared at
+// generated ones). A change of any struct or signature raises QUIRE_ABI_VERSION; struct sizes are compared at
 // load as well.
 //
 // The calls for a model: pool_create, pack, model_create, add_table/add_vector/add_matrix/add_rope
@@ -20,7 +20,7 @@
 extern "C" {
 #endif
 
-#define QUIRE_ABI_VERSION 19
+#define QUIRE_ABI_VERSION 20
 
 // Tokens that are stored together in the KV cache: a block consists of whole groups.
 #define QUIRE_KV_GROUP 16
@@ -112,18 +112,6 @@ enum quire_tier {
   QUIRE_TIER_NEON_I8MM = 7  // with bfloat16
 };
 
-enum quire_activation {
-  QUIRE_ACT_NONE = 0,
-  QUIRE_ACT_SILU = 1,
-  QUIRE_ACT_GELU = 2,
-  QUIRE_ACT_GELU_TANH = 3,
-  QUIRE_ACT_RELU = 4,
-  QUIRE_ACT_RELU2 = 5,       // relu(x)^2
-  QUIRE_ACT_GELU_QUICK = 6,  // x * sigmoid(1.702 x)
-  QUIRE_ACT_SWIGLU_OAI = 7,  // of a gate and an up alone: see `Activation` of program/ops.py
-  QUIRE_ACT_TANH = 8
-};
-
 // How many rows an op works on: all tokens of the step, or only those whose results are wanted.
 enum quire_rows { QUIRE_ROWS_TOKENS = 0, QUIRE_ROWS_LOGITS = 1 };
 
@@ -137,201 +125,11 @@ typedef struct quire_view {
   int32_t dtype;
 } quire_view;
 
-typedef struct quire_embed {
-  quire_view out;
-  int32_t table;   // of add_table, or
-  int32_t matrix;  // of add_matrix (a tied head): the other one is -1
-  float scale;
-  int32_t first_id;  // the token id of the table's first row; rows of other ids are left as they are
-  int32_t num_ids;   // of the tables of all ranks
-  int32_t given_first;  // the first of a given row's numbers that is read, or -1: none is. Without
-                        // matrix and table, tokens that have no given row get zeros
-} quire_embed;
-
-// out = x + table[i + offset], i is the token's position, or its type.
-typedef struct quire_positions {
-  quire_view x;
-  quire_view out;
-  int32_t table;
-  int32_t offset;
-  int32_t by_type;  // 1: i is the token's type
-} quire_positions;
-
-enum quire_norm_kind { QUIRE_NORM_RMS = 0, QUIRE_NORM_LAYER = 1 };
-
-// out = norm(x) * weight + bias + residual; weight, bias: vectors or -1.
-typedef struct quire_norm {
-  quire_view x;
-  quire_view out;
-  quire_view residual;
-  int32_t kind;
-  int32_t weight;
-  int32_t bias;
-  float eps;
-} quire_norm;
-
-typedef struct quire_linear {
-  quire_view x;
-  quire_view out;
-  quire_view residual;
-  int32_t matrix;
-  int32_t bias;
-  int32_t activation;
-  float scale;
-} quire_linear;
-
 // Place of a layer's K and V: a slot in the blocks of its layer group's table.
 typedef struct quire_kv_place {
   int32_t layer_group;
   int32_t slot;
 } quire_kv_place;
-
-enum quire_heads_target { QUIRE_TO_VIEW = 0, QUIRE_TO_KEYS = 1, QUIRE_TO_VALUES = 2 };
-
-// Per head: an optional norm, then an optional rotation, or in the other order; then to a view or
-// the KV cache.
-typedef struct quire_heads_part {
-  quire_view x;
-  quire_view out;  // of QUIRE_TO_VIEW
-  int32_t num_heads;
-  int32_t norm;  // vector [head_dim], or [num_heads * head_dim]; -1: no norm
-  int32_t norm_kind;
-  int32_t norm_after;  // 1: the rotation comes first
-  float eps;
-  int32_t rope;  // of add_rope, or -1
-  int32_t target;
-} quire_heads_part;
-
-typedef struct quire_heads {
-  quire_heads_part parts[3];
-  int32_t num_parts;
-  int32_t head_dim;
-  quire_kv_place kv;
-} quire_heads;
-
-typedef struct quire_attention {
-  quire_view q;
-  quire_view out;
-  quire_kv_place kv;
-  int32_t num_heads;
-  float scale;
-  float softcap;            // 0: none
-  int32_t window;           // 0: none
-  int32_t is_chunked;       // 1: of its window a position sees the chunk that it is in
-  int32_t is_bidirectional; // 1: a position also sees later ones, a window's mirrored
-  int32_t spans;            // 1: a position also sees its span; with is_bidirectional, its span alone
-  int32_t alibi;            // vector [num_heads] of slopes, or -1
-  int32_t relative;         // vector [num_heads * (2 reach + 1)]: a bias for each distance of the
-                            // key from the query, -reach to reach, further ones as these; or -1
-  int32_t sinks;            // vector [num_heads]: one more score per head, without a value; or -1
-  int32_t activation_bits;  // 8: q and the weights may be rounded to bytes over an int8 cache
-  int32_t taken_only;       // 1: later ops read only the rows of out that get logits
-} quire_attention;
-
-enum quire_pointwise_kind {
-  QUIRE_POINTWISE_ADD = 0,    // a + b
-  QUIRE_POINTWISE_GLU = 1,    // activation(a) * b
-  QUIRE_POINTWISE_ACT = 2,    // activation(a)
-  QUIRE_POINTWISE_SCALE = 3,  // a * factor
-  QUIRE_POINTWISE_CLAMP = 4,  // a, bounded to -factor .. factor
-  // a * (1 + factor * ln(1 + (position + shift) / period)), the quotient rounded down
-  QUIRE_POINTWISE_POSITION_SCALE = 5,
-  QUIRE_POINTWISE_XIELU = 6,      // with factor, eps and alphas, see Xielu of program/ops.py
-  QUIRE_POINTWISE_GATE = 7,       // a * sigmoid(b), b [rows, 1] or of a's width
-  QUIRE_POINTWISE_WEIGH = 8,      // a * w; w is the vector alphas[0], of a's width or of one number
-  QUIRE_POINTWISE_ROW_SCALE = 9,  // a * b, b [rows, 1]
-  QUIRE_POINTWISE_SOFTCAP = 10,   // factor * tanh(a / factor)
-  // max(0, a - mean - factor * deviation), both of a's row
-  QUIRE_POINTWISE_OUTLIERS = 11,
-  QUIRE_POINTWISE_MATCH_RMS = 12, // a * rms(b) / sqrt(max(eps, mean(a^2))), of a row
-  QUIRE_POINTWISE_BETWEEN = 13    // a, bounded to the numbers alphas[0] .. alphas[1]
-};
-
-typedef struct quire_pointwise {
-  quire_view a;
-  quire_view b;
-  quire_view out;
-  int32_t kind;
-  int32_t activation;
-  float factor;
-  float eps;
-  int32_t period;
-  int32_t shift;
-  int32_t alphas[2];  // vectors: of XIELU or BETWEEN, two of one number; or of WEIGH
-} quire_pointwise;
-
-enum quire_route_score {
-  QUIRE_ROUTE_SOFTMAX = 0,
-  QUIRE_ROUTE_SIGMOID = 1,
-  QUIRE_ROUTE_SPARSEMIXER = 2  // top_k is 2; uses jitter, and nothing of what follows it here
-};
-
-// Chooses top_k experts for each row of logits [rows, E]: out [rows, E] has their weights, and 0
-// for the others. Both are float32. What is computed: `Route` of program/ops.py.
-typedef struct quire_route {
-  quire_view logits;
-  quire_view out;
-  int32_t bias;  // vector [E], added to the scores for the choice alone, or -1
-  int32_t score;
-  int32_t top_k;
-  float jitter;
-  int32_t num_groups;  // of neighbouring experts
-  int32_t top_groups;  // of which experts may be chosen
-  int32_t group_best;  // as many of a group's best scores are summed to choose groups
-  int32_t normalise;
-  float floor;
-  float scale;
-} quire_route;
-
-// out = sum over the experts e whose weight w = routes[row, e] is not 0, in the order of e, of
-// w * down_e(activation(gate_e(x)) * up_e(x)); times scale, plus residual. With weighs_inputs
-// gate_e and up_e read w * x, in x's type, and the sum has no weights.
-typedef struct quire_experts {
-  quire_view x;
-  quire_view routes;  // float32 [rows, E], with at most top_k numbers other than 0 in a row
-  quire_view out;
-  quire_view residual;
-  int32_t gate_up;       // the first of E glu matrices [2 I, D]
-  int32_t down;          // the first of E matrices [D, I]
-  int32_t gate_up_bias;  // vector [E * 2 I] or -1
-  int32_t down_bias;     // vector [E * D] or -1
-  int32_t activation;
-  int32_t top_k;
-  int32_t weighs_inputs;
-  float scale;
-  int32_t inner_first;  // gate_up has the columns from here on of each expert's I
-  int32_t exchange;     // number of the exchange of these columns; -1: gate_up has all
-} quire_experts;
-
-// Head h of out = head h of x times matrix h; out [rows, heads * n], x [rows, heads * k].
-typedef struct quire_head_linear {
-  quire_view x;
-  quire_view out;
-  int32_t matrix;  // the first of num_heads
-  int32_t num_heads;
-} quire_head_linear;
-
-// Each head of out has the numbers of a's head, then those of b's.
-typedef struct quire_join {
-  quire_view a;
-  quire_view b;
-  quire_view out;
-  int32_t num_heads;
-} quire_join;
-
-// Latent attention: writes k to the cache, then attends. All heads of q read one head of k, whose
-// first value_dim numbers are the values too. A slot holds [block_size][dim] numbers, rounded up as
-// a head of K is.
-typedef struct quire_latent {
-  quire_view q;    // [rows, num_heads * k.dim]
-  quire_view k;
-  quire_view out;  // [rows, num_heads * value_dim]
-  quire_kv_place kv;
-  int32_t num_heads;
-  int32_t value_dim;
-  float scale;
-  int32_t taken_only;
-} quire_latent;
 
 // Where the state of a recurrent layer lies: piece 0 in entry first_entry of the request's table
 // for the layer group, after first_offset bytes of the block, the others after it. A piece that
@@ -344,155 +142,13 @@ typedef struct quire_state {
   int32_t num_pieces;
 } quire_state;
 
-// The ops of recurrent layers; program/recurrent_ops.py says what they compute and store. Vectors
-// hold weights of two dimensions row by row.
-typedef struct quire_conv {
-  quire_view x;
-  quire_view out;
-  quire_state state;  // a piece for QUIRE_STATE_CHANNELS channels
-  int32_t weight;     // vector [x.dim * width]
-  int32_t bias;       // vector [x.dim] or -1
-  int32_t width;
-  int32_t activation;
-} quire_conv;
-
-typedef struct quire_delta {
-  quire_view q;
-  quire_view k;
-  quire_view v;
-  quire_view a;
-  quire_view b;
-  quire_view out;
-  quire_state state;  // a piece for each head
-  int32_t num_heads;
-  int32_t num_key_heads;
-  int32_t is_tiled;  // head n reads key head n % num_key_heads instead of their shares in order
-  int32_t a_log;    // vector [num_heads]
-  int32_t dt_bias;  // vector [a.dim]
-} quire_delta;
-
-typedef struct quire_ssd {
-  quire_view x;
-  quire_view dt;
-  quire_view b;
-  quire_view c;
-  quire_view out;
-  quire_state state;  // a piece for each head
-  int32_t num_heads;
-  int32_t num_groups;
-  int32_t a_log;  // these are vectors [num_heads]
-  int32_t dt_bias;
-  int32_t d;
-  float dt_min;
-  float dt_max;
-} quire_ssd;
-
-typedef struct quire_mamba {
-  quire_view x;
-  quire_view dt;
-  quire_view b;
-  quire_view c;
-  quire_view out;
-  quire_state state;  // a piece for QUIRE_STATE_CHANNELS channels
-  int32_t a_log;      // vector [x.dim * b.dim]
-  int32_t dt_bias;    // vector [x.dim]
-  int32_t d;          // vector [x.dim]
-} quire_mamba;
-
 enum quire_state_sizes { QUIRE_STATE_CHUNK = 16, QUIRE_STATE_CHANNELS = 256 };
 
-// out[i] = x[logits_rows[i]]
-typedef struct quire_take_rows {
-  quire_view x;
-  quire_view out;
-} quire_take_rows;
-
-// out[i] = mean of x over the tokens of the request of logits_rows[i]. Sums of 16 tokens, from the
-// first token of the request on, are added in order.
-typedef struct quire_mean {
-  quire_view x;
-  quire_view out;
-} quire_mean;
-
-// A last op: copies rows to the output's `logits`, as wide as x.
-typedef struct quire_vectors {
-  quire_view x;
-} quire_vectors;
-
-// A last op: logits, then sampling. Rows are handled in slabs, so that the logits of a large
-// batch never exist all at once.
-typedef struct quire_logits {
-  quire_view x;
-  int32_t matrix;
-  int32_t bias;
-  float scale;
-  float softcap;     // 0: none
-  int32_t first;     // the matrix has the columns of the logits from here on
-  int32_t exchange;  // number of the exchange of these columns; -1: the matrix has all
-} quire_logits;
-
-// A value of which each rank has computed a part is completed; or a value of the stage before is
-// taken, or one is handed to the next.
-enum quire_exchange_kind { QUIRE_EXCHANGE_RANKS = 0, QUIRE_EXCHANGE_STAGES = 1 };
-
-typedef struct quire_exchange {
-  quire_view value;
-  int32_t kind;
-  int32_t number;
-} quire_exchange;
-
-enum quire_op_kind {
-  QUIRE_OP_EMBED = 0,
-  QUIRE_OP_POSITIONS = 1,
-  QUIRE_OP_NORM = 2,
-  QUIRE_OP_LINEAR = 3,
-  QUIRE_OP_HEADS = 4,
-  QUIRE_OP_ATTENTION = 5,
-  QUIRE_OP_POINTWISE = 6,
-  QUIRE_OP_TAKE_ROWS = 7,
-  QUIRE_OP_LOGITS = 8,
-  QUIRE_OP_ROUTE = 9,
-  QUIRE_OP_EXPERTS = 10,
-  QUIRE_OP_MEAN = 11,
-  QUIRE_OP_VECTORS = 12,
-  QUIRE_OP_HEAD_LINEAR = 13,
-  QUIRE_OP_JOIN = 14,
-  QUIRE_OP_LATENT = 15,
-  QUIRE_OP_CONV = 16,
-  QUIRE_OP_DELTA = 17,
-  QUIRE_OP_SSD = 18,
-  QUIRE_OP_MAMBA = 19,
-  QUIRE_OP_EXCHANGE = 20,
-  QUIRE_NUM_OP_KINDS = 21
-};
-
-typedef struct quire_op {
-  int32_t kind;
-  int32_t rows;
-  union {
-    quire_embed embed;
-    quire_positions positions;
-    quire_norm norm;
-    quire_linear linear;
-    quire_heads heads;
-    quire_attention attention;
-    quire_pointwise pointwise;
-    quire_take_rows take_rows;
-    quire_logits logits;
-    quire_route route;
-    quire_experts experts;
-    quire_mean mean;
-    quire_vectors vectors;
-    quire_head_linear head_linear;
-    quire_join join;
-    quire_latent latent;
-    quire_conv conv;
-    quire_delta delta;
-    quire_ssd ssd;
-    quire_mamba mamba;
-    quire_exchange exchange;
-  } u;
-} quire_op;
+// quire_op, with a struct for each op, generated from the ops' declarations in Python: KernelOp of
+// program/, NativeOp of backends/cpu/lowering/. Weights and ropes are ids, -1 where there is none; a
+// matrix of several, such as those of experts, is the first of them. `exchange`: number of an
+// exchange with other ranks, -1: there is none; `first`: this rank's first column.
+#include "quire_ops.h"
 
 // ---------------------------------------------------------------- building a model
 

@@ -7,15 +7,12 @@ Made by users and returned by `LLM.beam_search`. What needs no model is checked 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import Any
 
 import msgspec
 
 from quire import env
-from quire.adapters.request import LoRARequest
 from quire.errors import quoted
-from quire.outputs import Logprob
+from quire.outputs import BeamSearchOutput, BeamSearchSequence
 from quire.param_checks import (
     MAX_LOGPROB_TOKEN_IDS,
     as_float,
@@ -26,6 +23,8 @@ from quire.param_checks import (
     error,
 )
 from quire.structured.params import StructuredOutputsParams, structured_outputs_of
+
+__all__ = ["MAX_LENGTH_PENALTY", "BeamSearchOutput", "BeamSearchParams", "BeamSearchSequence"]
 
 MAX_LENGTH_PENALTY = 16.0
 """Largest exponent of a length, positive or negative: a power of any length is a finite number."""
@@ -113,32 +112,3 @@ class BeamSearchParams(msgspec.Struct, omit_defaults=True):
         if len(ids) > MAX_LOGPROB_TOKEN_IDS:
             most = f"at most {MAX_LOGPROB_TOKEN_IDS} tokens in a beam search, got {len(ids)}"
             raise error("allowed_token_ids", ids, f"allowed_token_ids must have {most}.")
-
-
-@dataclass
-class BeamSearchSequence:
-    """A sequence that a beam search found. Fields and their order are vLLM's."""
-
-    orig_prompt: dict[str, Any]
-    """The prompt as token ids, with its text and its salt if it has any."""
-    tokens: list[int]
-    """The prompt's, then the generated ones, with the end-of-sequence token."""
-    logprobs: list[dict[int, Logprob]]
-    """For each generated token the log-probabilities of the best tokens at its place, in order.
-    It is one of them."""
-    lora_request: LoRARequest | None = None
-    cum_logprob: float = 0.0
-    """Sum of the generated tokens' log-probabilities."""
-    text: str | None = None
-    """Text of all tokens, including the prompt; None without a tokenizer."""
-    finish_reason: str | None = None
-    """`stop`, `length` or `abort`."""
-    stop_reason: int | str | None = None
-    """The end-of-sequence token or the stop string that ended the sequence."""
-
-
-@dataclass
-class BeamSearchOutput:
-    """Results of a beam search of one prompt, the best first: at most `beam_width` sequences."""
-
-    sequences: list[BeamSearchSequence]

@@ -10,39 +10,36 @@ Drives an `LLMEngine` on its callers' threads. Names and behaviour are vLLM's.
 
 from __future__ import annotations
 
-import itertools
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 from quire.config.engine_args import EngineArgs
-from quire.frontend.arguments import UnsupportedTransfers, located
-from quire.frontend.offline.llm_arguments import (
-    ChatOptions,
-    GivenAdapters,
+from quire.frontend.offline.calls import (
+    CallOptions,
+    Calls,
     Loras,
     PromptAdapters,
     as_prompts,
-    chat_tokenization,
     one_each,
+)
+from quire.frontend.offline.chats import (
+    ChatOptions,
+    ChatPrompts,
+    chat_tokenization,
     with_image_settings,
 )
-from quire.frontend.offline.llm_control import LLMControl
 from quire.frontend.offline.llm_engine import LLMEngine
 from quire.frontend.offline.pooling import PoolingMethods
-from quire.frontend.offline.progress_bar import Progress, ProgressBar, counted
-from quire.frontend.offline.prompts import ChatPrompts
-from quire.frontend.offline.shared_loop import SharedLoop, Ticket
+from quire.frontend.offline.progress_bar import Progress, counted
+from quire.frontend.offline.shared_loop import Ticket
 from quire.frontend.offline.turn_lock import TurnLock
+from quire.frontend.unsupported import UnsupportedTransfers
 from quire.inputs import PromptType, TokensPrompt
 from quire.outputs import RequestOutput
 from quire.params import RequestOutputKind, SamplingParams
-from quire.system.deferred_signals import (
-    deferred_signals,
-    deliver_signals,
-    with_signals_deferred,
-)
+from quire.system.deferred_signals import deferred_signals, with_signals_deferred
 
 if TYPE_CHECKING:
     from quire.beam_search import BeamSearchOutput, BeamSearchParams
@@ -51,7 +48,7 @@ Params = SamplingParams | Sequence[SamplingParams] | None
 """One for all prompts, or one for each; None: the model's defaults."""
 
 
-class LLM(LLMControl, PoolingMethods, UnsupportedTransfers):
+class LLM(PoolingMethods, UnsupportedTransfers):
     """One model in this process; `close`, `with` or dropping the last reference frees the memory.
 
     Threads may share it: requests of concurrent calls share the steps, and each call returns its
@@ -77,9 +74,8 @@ class LLM(LLMControl, PoolingMethods, UnsupportedTransfers):
 
     def _start(self, engine_args: EngineArgs) -> None:
         self.llm_engine = LLMEngine.from_engine_args(engine_args)
-        self.request_counter = itertools.count()
-        """Source of request ids."""
-        self._loop = SharedLoop(self.llm_engine)
+        self._calls = Calls(self.llm_engine)
+        self.request_counter = self._calls.request_counter
         self._lock = TurnLock()
         self._enqueued: dict[int, list[Ticket]] = {}
         """Requests of `enqueue` that are not collected yet, by the thread that enqueued them.
@@ -108,13 +104,8 @@ class LLM(LLMControl, PoolingMethods, UnsupportedTransfers):
         invalid prompts, call `enqueue` for each and collect the others with `wait_for_completion`.
         """
         every = with_image_settings(as_prompts(prompts), mm_processor_kwargs)
-        adapters = GivenAdapters(lora_request, prompt_adapter_request)
-        if every:
-            self.llm_engine.refuse_to_wait()
-        tickets = self._add(
-            every, len(every), sampling_params, priority, tokenization_kwargs, adapters
-        )
-        return self._collect(tickets, use_tqdm)
+        options = CallOptions(priority, tokenization_kwargs, lora_request, prompt_adapter_request)
+        return self._run(every, sampling_params, options, use_tqdm)
 
     @with_signals_deferred
     def chat(
@@ -140,19 +131,15 @@ class LLM(LLMControl, PoolingMethods, UnsupportedTransfers):
         adding special tokens, because the template has written them, unless `tokenization_kwargs`
         overrides that.
         """
-        options = ChatOptions(
+        chat = ChatOptions(
             chat_template, chat_template_content_format, add_generation_prompt,
             continue_final_message, tools, chat_template_kwargs, mm_processor_kwargs,
         )  # fmt: skip
-        prompts = self.renderer.render_chat(messages, options)
-        tokenization = chat_tokenization(tokenization_kwargs)
-        adapters = GivenAdapters(lora_request, prompt_adapter_request)
-        if prompts:
-            self.llm_engine.refuse_to_wait()
-        tickets = self._add(
-            prompts, len(prompts), sampling_params, priority, tokenization, adapters, "messages"
+        prompts = self.renderer.render_chat(messages, chat)
+        options = CallOptions(
+            priority, chat_tokenization(tokenization_kwargs), lora_request, prompt_adapter_request
         )
-        return self._collect(tickets, use_tqdm)
+        return self._run(prompts, sampling_params, options, use_tqdm, "messages")
 
     @with_signals_deferred
     def preprocess_chat(
@@ -168,11 +155,11 @@ class LLM(LLMControl, PoolingMethods, UnsupportedTransfers):
         mm_processor_kwargs: dict[str, Any] | None = None,
     ) -> list[TokensPrompt]:
         """The prompts for which `chat` would generate, as text and token ids."""
-        options = ChatOptions(
+        chat = ChatOptions(
             chat_template, chat_template_content_format, add_generation_prompt,
             continue_final_message, tools, chat_template_kwargs, mm_processor_kwargs,
         )  # fmt: skip
-        prompts = self.renderer.render_chat(messages, options)
+        prompts = self.renderer.render_chat(messages, chat)
         return self.renderer.encode(prompts, chat_tokenization(tokenization_kwargs))
 
     def enqueue(
@@ -188,10 +175,8 @@ class LLM(LLMControl, PoolingMethods, UnsupportedTransfers):
     ) -> list[str]:
         """Queue all requests or none for `wait_for_completion`; returns their ids."""
         every = with_image_settings(as_prompts(prompts), mm_processor_kwargs)
-        adapters = GivenAdapters(lora_request, prompt_adapter_request)
-        return self._enqueue(
-            lambda: every, use_tqdm, sampling_params, priority, tokenization_kwargs, adapters
-        )
+        options = CallOptions(priority, tokenization_kwargs, lora_request, prompt_adapter_request)
+        return self._enqueue(lambda: every, sampling_params, options, use_tqdm)
 
     def enqueue_chat(
         self,
@@ -211,16 +196,15 @@ class LLM(LLMControl, PoolingMethods, UnsupportedTransfers):
         prompt_adapter_request: PromptAdapters = None,
     ) -> list[str]:
         """Queue all conversations or none for `wait_for_completion`; returns their ids."""
-        options = ChatOptions(
+        chat = ChatOptions(
             chat_template, chat_template_content_format, add_generation_prompt,
             continue_final_message, tools, chat_template_kwargs, mm_processor_kwargs,
         )  # fmt: skip
-        tokenization = chat_tokenization(tokenization_kwargs)
-        adapters = GivenAdapters(lora_request, prompt_adapter_request)
-        render = partial(self.renderer.render_chat, messages, options)
-        return self._enqueue(
-            render, use_tqdm, sampling_params, priority, tokenization, adapters, "messages"
+        options = CallOptions(
+            priority, chat_tokenization(tokenization_kwargs), lora_request, prompt_adapter_request
         )
+        render = partial(self.renderer.render_chat, messages, chat)
+        return self._enqueue(render, sampling_params, options, use_tqdm, "messages")
 
     @with_signals_deferred
     def wait_for_completion(
@@ -252,15 +236,11 @@ class LLM(LLMControl, PoolingMethods, UnsupportedTransfers):
         `concurrency_limit`: number of prompts searched at once; None: all. If a prompt is invalid,
         raises RequestError and runs none.
         """
-        from quire.frontend.offline.prompts import search_beams
+        from quire.frontend.beams.offline import search_beams
 
-        ids = map(str, self.request_counter)
-        every = list(zip(ids, as_prompts(prompts), strict=False))
-        engine, loop = self.llm_engine, self._loop
-        adapters = GivenAdapters(lora_request, prompt_adapter_request)
-        return search_beams(
-            engine, loop, every, params, use_tqdm, concurrency_limit, priority, adapters=adapters
-        )
+        every = as_prompts(prompts)
+        options = CallOptions(priority, lora=lora_request, prompt_adapter=prompt_adapter_request)
+        return search_beams(self._calls, every, params, options, use_tqdm, concurrency_limit)
 
     def close(self) -> None:
         """Free the model. Idempotent."""
@@ -272,23 +252,34 @@ class LLM(LLMControl, PoolingMethods, UnsupportedTransfers):
     def __exit__(self, *raised: object) -> None:
         self.close()
 
+    def _run(
+        self,
+        prompts: Sequence[PromptType],
+        sampling_params: Params,
+        options: CallOptions,
+        use_tqdm: Progress,
+        name: str = "prompts",
+    ) -> list[RequestOutput]:
+        """Add all requests and wait for their outputs. `name`: as in `_add`."""
+        if prompts:
+            self.llm_engine.refuse_to_wait()
+        tickets = self._add(prompts, len(prompts), sampling_params, options, name)
+        return self._collect(tickets, use_tqdm)
+
     def _enqueue(
         self,
         render: Callable[[], Sequence[PromptType]],
-        use_tqdm: Progress,
         sampling_params: Params,
-        priority: int | Sequence[int] | None,
-        tokenization_kwargs: Mapping[str, Any] | None,
-        adapters: GivenAdapters,
+        options: CallOptions,
+        use_tqdm: Progress,
         name: str = "prompts",
     ) -> list[str]:
         title = f"Rendering {'prompts' if name == 'prompts' else 'conversations'}"
-        options = (sampling_params, priority, tokenization_kwargs, adapters, name)
         tickets: list[Ticket] = []
         with deferred_signals(undo=lambda: self._withdraw(tickets)):
             prompts = render()
             with counted(prompts, use_tqdm, title) as bar:
-                tickets = self._add(bar, len(prompts), *options)
+                tickets = self._add(bar, len(prompts), sampling_params, options, name)
             with self._lock:
                 self._enqueued.setdefault(threading.get_ident(), []).extend(tickets)
             return [ticket.request_id for ticket in tickets]
@@ -309,55 +300,24 @@ class LLM(LLMControl, PoolingMethods, UnsupportedTransfers):
         with self._lock:
             mine = self._enqueued.get(threading.get_ident(), [])
             mine[:] = [one for one in mine if one not in tickets]
-        self.llm_engine.abort_request([ticket.request_id for ticket in tickets])
+        self._calls.abort(tickets)
 
     def _add(
         self,
         prompts: Iterable[PromptType],
         count: int,
         sampling_params: Params,
-        priority: int | Sequence[int] | None,
-        tokenization_kwargs: Mapping[str, Any] | None,
-        adapters: GivenAdapters,
-        name: str = "prompts",
+        options: CallOptions,
+        name: str,
     ) -> list[Ticket]:
-        """Add all requests, or none if one is invalid or a signal handler raises. `name`: name of
-        the caller's argument with the prompts."""
+        """Add all requests or none. `name`: the caller's argument with the prompts."""
         params = self.get_default_sampling_params() if sampling_params is None else sampling_params
-        params_of = one_each("params", params, SamplingParams, count)
-        priority_of = one_each("priority", 0 if priority is None else priority, int, count)
-        adapter_of = adapters.each(count)
+        finals = []
+        for one in one_each("params", params, SamplingParams, count):
+            finals.append(one.clone())
+            finals[-1].output_kind = RequestOutputKind.FINAL_ONLY
         params_name = None if isinstance(params, SamplingParams) else "sampling_params"
-        tickets: list[Ticket] = []
-        try:
-            for index, (prompt, its_params, its_priority, adapter) in enumerate(
-                zip(prompts, params_of, priority_of, adapter_of, strict=True)
-            ):
-                ticket = Ticket(str(next(self.request_counter)), its_params.n)
-                final = its_params.clone()
-                final.output_kind = RequestOutputKind.FINAL_ONLY
-                with located(name, index, count, params=params_name):
-                    self.llm_engine.add_request(
-                        ticket.request_id,
-                        prompt,
-                        final,
-                        priority=its_priority,
-                        tokenization_kwargs=tokenization_kwargs,
-                        **adapter,
-                        sink=ticket,
-                    )
-                tickets.append(ticket)
-                deliver_signals()
-        except BaseException:
-            self.llm_engine.abort_request([ticket.request_id for ticket in tickets])
-            raise
-        return tickets
+        return self._calls.submit(prompts, finals, options, name, params_name)
 
     def _collect(self, tickets: list[Ticket], use_tqdm: Progress) -> list[RequestOutput]:
-        """Wait for the outputs. Any exception aborts the unfinished requests."""
-        try:
-            with ProgressBar(use_tqdm, sum(ticket.num_outputs for ticket in tickets)) as bar:
-                return cast("list[RequestOutput]", self._loop.collect(tickets, bar.add))
-        except BaseException:
-            self.llm_engine.abort_request([ticket.request_id for ticket in tickets])
-            raise
+        return cast("list[RequestOutput]", self._calls.collect(tickets, use_tqdm))

@@ -55,7 +55,7 @@ def outputs(
                 prompt_token_ids=PROMPT[number:],
                 sampling_params=params,
                 arrival_time=0.0,
-                lora_request=adapter,
+                lora=adapter,
             )
         )
     found: dict[str, list[Any]] = {}

@@ -110,6 +110,9 @@ class FakeCore:
             "shared": 0, "blocks_per_cell": 1, "map": f"u{used}f{100 - used}",
         }  # fmt: skip
 
+    def waiting(self) -> None:
+        return None
+
     def use_idle_time(self) -> bool:
         return False
 

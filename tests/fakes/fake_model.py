@@ -16,7 +16,13 @@ from quire.kvstore.chunks import ChunkShape
 from quire.kvstore.store import KVStore
 from quire.kvstore.tiers.base import Tier
 from quire.params import SamplingParams
-from quire.protocol import EngineCoreOutput, EngineCoreOutputs, EngineCoreRequest, SchedulePlan
+from quire.protocol import (
+    CacheScope,
+    EngineCoreOutput,
+    EngineCoreOutputs,
+    EngineCoreRequest,
+    SchedulePlan,
+)
 from quire.scheduler import Scheduler
 from quire.scheduler.request import Request
 from quire.scheduler.stored_kv.loads import PrefixLoads
@@ -85,7 +91,7 @@ class Simulation:
         self.kv_names: dict[str, str | None] = {}
         """Of requests that have ended, what another engine is told."""
         self.prompts: dict[str, list[int]] = {}
-        self.salts: dict[str, str | None] = {}
+        self.scopes: dict[str, CacheScope] = {}
         self.adapters: dict[str, str] = {}
         self.compiling: set[str] = set()
         """Requests whose grammars are not ready. What the fake model gives is the same."""
@@ -118,7 +124,7 @@ class Simulation:
         self.wanted[request_id] = expected_tokens(prompt, max_tokens, stop)
         self.got[request_id] = []
         self.prompts[request_id] = prompt
-        self.salts[request_id] = extra.get("cache_salt")  # type: ignore[assignment]
+        self.scopes[request_id] = extra.get("scope", CacheScope())  # type: ignore[assignment]
         self.adapters[request_id] = str(extra.get("adapter", ""))
 
     def fail_next_step(self) -> None:
@@ -262,7 +268,7 @@ class Simulation:
     def check_forgotten(self, request_id: str) -> None:
         """Nobody finds a block of a request that failed."""
         kv = self.scheduler.kv
-        blocks = kv.open(self.salts[request_id], self.adapters[request_id])
+        blocks = kv.open(self.scopes[request_id], self.adapters[request_id])
         assert not kv.get_computed_blocks(blocks, [*self.prompts[request_id], 0]).num_entries
 
     def run(self, max_steps: int = 100_000) -> None:

@@ -105,9 +105,9 @@ def tiers_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], list[s
     if compiler is None or qemu is None:
         pytest.skip("needs g++-aarch64-linux-gnu and qemu-user-static")
     root, out = Path(__file__).parents[2], tmp_path_factory.mktemp("aarch64")
-    native, header = root / "native", out / "quire_sampling.h"
-    columns = root / "src/quire/sampling/columns.py"
-    subprocess.run([sys.executable, native / "generate_columns.py", columns, header], check=True)
+    native = root / "native"
+    generator = native / "generate_structs.py"
+    subprocess.run([sys.executable, generator, root / "src/quire", out], check=True)
     includes = [f"-I{folder}" for folder in (native / "include", native / "src", out)]
     source, program = native / "print_native_tier.cpp", out / "print_native_tier"
     subprocess.run([compiler, "-static", *includes, source, "-o", program], check=True)

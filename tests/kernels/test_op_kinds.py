@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import runpy
 from collections.abc import Iterator
-from typing import Any
+from pathlib import Path
+from typing import Any, get_args
 
 import pytest
 
 from quire.backends.cpu import Library, load
 from quire.backends.cpu.lowering import NativeOp
 from quire.backends.cpu.lowering.graph import Graph, lower
+from quire.backends.cpu.lowering.ops.kernels import NativeKernel
 from quire.errors import BackendError
-from quire.program import Op, Program
+from quire.program import Op, Program, ops
+from quire.program.ops import KernelOp
+from quire.program.printer import snake_case
 
 
 def kinds(library: Library) -> dict[str, int]:
@@ -34,10 +39,10 @@ def leaves(base: type) -> dict[str, type]:
 
 
 def test_every_op_of_a_program_has_native_ops() -> None:
-    lowered = {op.__name__ for op in lower.registry} - {"Op", "object"}
-    own = {name for name, op in leaves(Op).items() if op.__module__.startswith("quire.")}
+    own = {name: op for name, op in leaves(Op).items() if op.__module__.startswith("quire.")}
+    without = {name for name, op in own.items() if lower.dispatch(op) is lower.dispatch(object)}
     # A `Module` is a whole model of transformers, which has a backend of its own.
-    assert lowered == own - {"Module"}
+    assert without == {"Module"}
 
 
 def test_an_op_without_native_ops_is_named() -> None:
@@ -45,9 +50,37 @@ def test_an_op_without_native_ops_is_named() -> None:
         lower(Op(), Graph(Program("none", ())))
 
 
+def structs() -> dict[str, type]:
+    """By the name of a struct, the class whose fields it has."""
+    own = {**leaves(KernelOp), **leaves(NativeOp)}
+    return {
+        snake_case(name.removeprefix("Native")): op
+        for name, op in own.items()
+        if op.__module__.startswith("quire.") and not issubclass(op, NativeKernel)
+    }
+
+
 def test_every_kind_has_a_class(isa: str) -> None:
-    names = {f"QUIRE_OP_{op.struct.upper()}" for op in leaves(NativeOp).values()}
-    assert names == set(kinds(load(isa)))
+    assert {f"QUIRE_OP_{name.upper()}" for name in structs()} == set(kinds(load(isa)))
+
+
+def test_the_structs_have_the_members_that_are_declared(isa: str) -> None:
+    """A native library that was built from other declarations is found here."""
+    root = Path(__file__).parents[2]
+    generator = runpy.run_path(str(root / "native/generate_structs.py"))
+    found = generator["read"](root / "src/quire")
+    for name, op in structs().items():
+        texts = " ".join(found.texts(op.__name__, 0)).replace(";", "").replace("[3]", "").split()
+        members = [one for one, _ in load(isa).ffi.typeof(f"quire_{name}").fields]
+        assert members == texts[1::2], name
+
+
+@pytest.mark.parametrize("alias", ["Activation", "NormKind", "RouteScore"])
+def test_the_enums_have_the_texts_of_the_declarations(isa: str, alias: str) -> None:
+    texts = get_args(getattr(ops, alias))
+    for code, text in enumerate(texts):
+        assert load(isa).code(f"QUIRE_{snake_case(alias)}_{text}".upper()) == code
+    assert load(isa).code(f"QUIRE_{snake_case(alias)}_COUNT".upper()) == len(texts)
 
 
 @pytest.fixture

@@ -17,12 +17,12 @@ from tiny_checkpoint import write_tiny_checkpoint
 from quire import LLM, SamplingParams
 from quire.backends.cpu import CpuBackend, load
 from quire.backends.cpu.packing import Packer
-from quire.backends.cpu.stored_weights import WEIGHT_FORMATS
 from quire.cli import main
 from quire.config.engine_args import EngineArgs
 from quire.errors import CheckpointError, ConfigError
 from quire.planning.plan import plan_engine
 from quire.planning.quantize import quantize_model
+from quire.program.values import WEIGHT_FORMATS
 from quire.weights import PACKED_NAME, PackedFile, PackedWriter
 
 PROMPTS: list[Any] = [[1, 2, 3], list(range(40, 80))]

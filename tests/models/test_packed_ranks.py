@@ -14,7 +14,6 @@ from tiny_checkpoint import write_tiny_checkpoint
 
 from quire.backends.cpu import CpuBackend
 from quire.backends.cpu.packed import find_packed
-from quire.backends.cpu.stored_weights import WEIGHT_FORMATS
 from quire.backends.registry import make_backend
 from quire.config.engine_args import EngineArgs
 from quire.config.ranks import Rank
@@ -23,6 +22,7 @@ from quire.errors import CheckpointError
 from quire.params import SamplingParams
 from quire.planning.compile_plan import compile_plan
 from quire.planning.quantize import quantize_model
+from quire.program.values import WEIGHT_FORMATS
 from quire.protocol import EngineCoreRequest
 from quire.weights import PACKED_NAME, PackedFile
 from quire.worker.model_weights import ModelWeights

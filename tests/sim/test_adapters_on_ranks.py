@@ -59,9 +59,7 @@ def with_adapters(case: Case, model: Path, seed: str) -> Case:
     for step, request in case.requests:
         number = rng.choice([None, *range(len(_KINDS))])
         if number is not None:
-            request.lora_request = LoRARequest(
-                f"a{number}", number + 1, str(model / f"adapter{number}")
-            )
+            request.lora = LoRARequest(f"a{number}", number + 1, str(model / f"adapter{number}"))
         requests.append((step, request))
     given = {**case.given, "enable_lora": True, "max_lora_rank": 8}
     narrow = {**case.narrow, "max_cpu_loras": rng.choice([1, 2, 3])}

@@ -12,6 +12,7 @@ from fake_model import POISON
 from stored_simulation import WINDOWS, flush, simulation, tokens_of
 
 from quire.kvstore.costs import ReadCosts
+from quire.protocol import CacheScope
 from quire.scheduler.stored_kv import loads as loads_module
 
 
@@ -105,13 +106,13 @@ def test_other_tokens_and_other_salts_find_nothing() -> None:
     tier = DictTier()
     prompt = tokens_of("prompt", 40)
     with simulation([tier]) as first:
-        first.add("a", prompt, 4, cache_salt="one")
+        first.add("a", prompt, 4, scope=CacheScope("one"))
         first.run()
         flush(first)
     with simulation([tier]) as second:
-        second.add("b", prompt, 4, cache_salt="two")
+        second.add("b", prompt, 4, scope=CacheScope("two"))
         second.add("c", prompt, 4)
-        second.add("d", [prompt[0] + 1, *prompt[1:]], 4, cache_salt="one")
+        second.add("d", [prompt[0] + 1, *prompt[1:]], 4, scope=CacheScope("one"))
         second.run()
     assert tier.num_reads == 0
 

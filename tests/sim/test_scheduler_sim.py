@@ -10,6 +10,8 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from quire.protocol import CacheScope
+
 PREFIXES = [[random.Random(seed).randrange(997) for _ in range(24)] for seed in range(3)]
 
 
@@ -57,7 +59,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             place = {"first": 0, "middle": len(prompt) // 2, "last": len(prompt) - 1}[poison]
             prompt[place] = POISON
         self.sim.add(
-            str(self.count), prompt, max_tokens, priority=priority, cache_salt=salt,
+            str(self.count), prompt, max_tokens, priority=priority, scope=CacheScope(salt),
             has_grammar=has_grammar, adapter=adapter,
         )  # fmt: skip
         self.count += 1

@@ -19,7 +19,7 @@ from quire import LLM, SamplingParams
 from quire.core.engine_core import EngineCore
 from quire.outputs import RequestOutput
 from quire.scheduler.drafting.drafting import Drafting
-from quire.scheduler.drafting.row_costs import RowCosts
+from quire.scheduler.drafting.estimates import RowCosts
 
 NUM_REQUESTS = 40
 LONGEST = 160

@@ -10,8 +10,13 @@ import pytest
 from quire import env
 from quire.config import resolve
 from quire.config.engine_args import EngineArgs
-from quire.env.vllm import VARIABLES, server_defaults, unheard_variables
-from quire.env.without_effect import DROPPED, WITHOUT_EFFECT
+from quire.config.vllm_names import vllm_table
+from quire.config.vllm_variables import (
+    server_defaults,
+    unheard_variables,
+    variables,
+    variables_without_effect,
+)
 from quire.errors import ConfigError
 from quire.planning import environment
 from quire.planning.environment import check_environment
@@ -26,10 +31,11 @@ def _no_variables(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_table_has_every_name_once() -> None:
-    dropped = {"VLLM_TORCH_PROFILER_DIR"}  # vLLM has, and the variable works here
-    assert len({*VARIABLES, *WITHOUT_EFFECT} - dropped) == 303
-    assert not set(VARIABLES) & (WITHOUT_EFFECT | DROPPED)
-    assert all(entry.text for entry in VARIABLES.values())
+    dropped = {"VLLM_TORCH_PROFILER_DIR", *vllm_table("variables")["dropped"]}
+    known, without_effect = variables(), variables_without_effect()
+    assert len({*known, *without_effect} - dropped) == 303
+    assert not set(known) & without_effect
+    assert all(entry.text for entry in known.values())
 
 
 def test_size_of_the_kv_cache(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from quire.config.engine_args import AsyncEngineArgs
-from quire.config.unsupported import UNSUPPORTED
+from quire.config.vllm_names import unsupported
 from quire.suggest import did_you_mean, nearest
 
-KNOWN = [*AsyncEngineArgs.__dataclass_fields__, *UNSUPPORTED]
+KNOWN = [*AsyncEngineArgs.__dataclass_fields__, *unsupported()]
 
 
 @pytest.mark.parametrize(

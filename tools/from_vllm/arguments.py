@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import json
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Any
 
 from tools.from_vllm.markdown import code, codes, one_line, table
@@ -14,19 +16,14 @@ from tools.from_vllm.markdown import code, codes, one_line, table
 from quire import env
 from quire.config.command_line.options import field_documents, flag
 from quire.config.engine_args import AsyncEngineArgs
-from quire.config.unsupported import UNSUPPORTED, Unsupported
-from quire.env.vllm import VARIABLES
-from quire.env.without_effect import DROPPED, WITHOUT_EFFECT
+from quire.config.vllm_names import Unsupported, unsupported
+from quire.config.vllm_variables import variables as known_variables
+from quire.config.vllm_variables import variables_without_effect as names_without_effect
 from quire.server.args import ServerArgs
-from quire.server.unsupported_flags import UNSUPPORTED_FLAGS
 
-OURS = {
-    "backend", "num_threads", "max_decode_slowdown", "chat_template", "task", "kv_store",
-    "kv_store_path", "kv_store_size", "kv_store_memory", "kv_store_tenant_size", "kv_store_url",
-    "kv_store_ttl", "swap_space", "speculation", "enable_prompt_adapter", "max_prompt_adapters",
-    "max_prompt_adapter_token", "mmproj",
-}  # fmt: skip
-"""Arguments that vLLM's `AsyncEngineArgs` does not have."""
+VLLM: dict[str, Any] = json.loads((Path(__file__).parent / "vllm_arguments.json").read_text())
+"""The arguments of vLLM's `AsyncEngineArgs` with their defaults, and the options of its
+`add_cli_args`."""
 _VARIABLE = re.compile(r"`([A-Z][A-Z0-9_]+)`")
 
 
@@ -35,7 +32,7 @@ def working_arguments() -> str:
     documents = field_documents(AsyncEngineArgs)
     rows = []
     for field in dataclasses.fields(AsyncEngineArgs):
-        whose = " (Quire's own)" if field.name in OURS else ""
+        whose = "" if field.name in VLLM["arguments"] else " (Quire's own)"
         text = one_line(documents[field.name])
         rows.append([code(field.name) + whose, _default(field), text])
     return table(["argument", "default", "what"], rows)
@@ -43,22 +40,22 @@ def working_arguments() -> str:
 
 def refused_arguments() -> str:
     """Table of arguments of which only values without effect are accepted."""
-    return _refused(UNSUPPORTED.values())
+    return _refused(unsupported().values())
 
 
 def arguments_without_effect() -> str:
     """Table of arguments of which every value is accepted."""
-    return _without_effect(UNSUPPORTED.values())
+    return _without_effect(unsupported().values())
 
 
 def refused_options() -> str:
     """The same of the server's options."""
-    return _refused(UNSUPPORTED_FLAGS.values(), flag)
+    return _refused(unsupported("server_options").values(), flag)
 
 
 def options_without_effect() -> str:
     """The same of the server's options."""
-    return _without_effect(UNSUPPORTED_FLAGS.values(), flag)
+    return _without_effect(unsupported("server_options").values(), flag)
 
 
 def _refused(entries: Iterable[Unsupported], spelled: Callable[[str], str] = str) -> str:
@@ -98,7 +95,7 @@ def variables() -> str:
     rows = [[codes(_own(text)), text] for text in texts if _own(text)]
     rows += [
         [code(name), entry.text + (f" (`{flag(entry.option)}`)" if entry.option else "")]
-        for name, entry in VARIABLES.items()
+        for name, entry in known_variables().items()
         if entry.effect == "works"
     ]
     return table(["variable", "what"], sorted(rows))
@@ -111,11 +108,11 @@ def _own(text: str) -> list[str]:
 def variables_without_effect() -> str:
     """vLLM's others."""
     by_text = defaultdict(list)
-    for name, entry in VARIABLES.items():
+    for name, entry in known_variables().items():
         if entry.effect != "works":
             what = "refused: " if entry.effect == "refused" else "in any case "
             by_text[what + entry.text].append(name)
-    by_text["no effect; a warning names those that are set"] = sorted(WITHOUT_EFFECT | DROPPED)
+    by_text["no effect; a warning names those that are set"] = sorted(names_without_effect())
     return table(["variables", "what"], [[codes(names), text] for text, names in by_text.items()])
 
 

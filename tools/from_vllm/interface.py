@@ -12,11 +12,11 @@ from quire.cli.commands.bench import BENCH, SWEEP
 from quire.params import NOT_YET
 from quire.server.apis.chat.schema import ChatRequest
 from quire.server.apis.completions.schema import CompletionRequest
-from quire.server.apis.responses.input import conversion
+from quire.server.apis.responses.input import reading as response_reading
 from quire.server.apis.responses.schema.request import ResponsesRequest
 from quire.server.app import ABSENT_ROUTES
 from quire.server.endpoints import ENDPOINTS, SWITCHES
-from quire.server.generation import limits
+from quire.server.generation import reading
 from quire.server.generation.request_fields import GenerationFields
 
 _KINDS = {
@@ -43,7 +43,12 @@ def request_fields() -> str:
         rows.append([kind, codes(sorted(_own(struct) - {*_refused(), *_without_effect()}))])
     responses = {field.name for field in msgspec.structs.fields(ResponsesRequest)}
     rows.append(
-        [_RESPONSES, codes(sorted(responses - {*conversion.REFUSED, *conversion.WITHOUT_EFFECT}))]
+        [
+            _RESPONSES,
+            codes(
+                sorted(responses - {*response_reading.REFUSED, *response_reading.WITHOUT_EFFECT})
+            ),
+        ]
     )
     rows.append(["accepted, without effect", codes(sorted(_without_effect()))])
     return table(["requests", "fields"], rows)
@@ -58,7 +63,7 @@ def refused_fields() -> str:
         for name in sorted(refused)
         if name in every
     ]
-    for name, (accepted, _) in conversion.REFUSED.items():
+    for name, (accepted, _) in response_reading.REFUSED.items():
         rows.append([code(name), codes(map(repr, accepted)), _RESPONSES])
     return table(["field", "accepted values", "requests"], rows)
 
@@ -72,11 +77,11 @@ def _own(struct: type[msgspec.Struct]) -> set[str]:
 
 def _refused() -> dict[str, tuple[object, ...]]:
     """With the values that are accepted: the server's table, and that of `SamplingParams`."""
-    return {**limits.NEUTRAL, **NOT_YET}
+    return {**reading.NEUTRAL, **NOT_YET}
 
 
 def _without_effect() -> set[str]:
-    return {*limits.WITHOUT_EFFECT, "user", "metadata"}  # the last two ask for nothing
+    return {*reading.WITHOUT_EFFECT, "user", "metadata"}  # the last two ask for nothing
 
 
 def routes() -> str:

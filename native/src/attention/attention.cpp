@@ -6,9 +6,7 @@
 #include "attention/attend.h"
 #include "attention/kernels/amx_kernel.h"
 #include "attention/kernels/byte_kernel.h"
-#include "ops/op_checks.h"
-#include "ops/op_kind.h"
-#include "runtime/finite_watch.h"
+#include "ops/kernel.h"
 
 namespace quire {
 namespace {
@@ -66,8 +64,7 @@ void attend(const Step& step, const quire_attention& op) {
            [&](Worker& worker) { merge_pieces<Kernel>(step, op, worker); });
 }
 
-void run_attention(const Step& step, const quire_op& record) {
-  const quire_attention& op = record.u.attention;
+void run_attention(const Step& step, const quire_attention& op, int32_t) {
   const int32_t dtype = step.model.kv.dtype;
   if (dtype == QUIRE_F32) return attend<VectorKernel<F32Pairs>>(step, op);
 #if defined(__AMX_BF16__)
@@ -90,12 +87,8 @@ void run_attention(const Step& step, const quire_op& record) {
 #endif
 }
 
-void check_attention(const OpChecks& checks, const quire_op& record) {
-  const quire_attention& op = record.u.attention;
-  checks.view(op.q);
-  checks.view(op.out);
+void check_attention(const OpChecks& checks, const quire_attention& op) {
   checks.require(checks.rows() == QUIRE_ROWS_TOKENS, "works on all tokens");
-  checks.kv_place(op.kv);
   const KvLayout& kv = checks.model().kv.layouts[op.kv.layer_group];
   const int32_t kept = checks.model().kv.windows[op.kv.layer_group];
   checks.require(kept == 0 || (op.window > 0 && op.window <= kept),
@@ -114,30 +107,29 @@ void check_attention(const OpChecks& checks, const quire_op& record) {
   checks.require(op.spans == 0 || (op.spans == 1 && op.is_chunked == 0), "spans");
   checks.vector(op.alibi, op.num_heads);
   const auto& vectors = checks.model().vectors;
-  checks.require(op.relative < static_cast<int32_t>(vectors.size()), "no such biases");
   checks.require(op.relative < 0 || vectors[op.relative].size() / op.num_heads % 2 == 1,
                  "biases of another size");
   checks.vector(op.sinks, op.num_heads);
 }
 
-void look_at_attention(FiniteWatch& watch, const quire_op& op) {
-  if (op.u.attention.taken_only) {
-    watch.look_at_taken(op.u.attention.out);
+void look_at_attention(FiniteWatch& watch, const quire_attention& op, int32_t rows) {
+  if (op.taken_only) {
+    watch.look_at_taken(op.out);
   } else {
-    watch.look_at_rows(op.u.attention.out, op.rows);
+    watch.look_at_rows(op.out, rows);
   }
 }
 
-void reserve_attention(const Model&, const quire_op& op, OpNeeds& needs) {
-  const int32_t num_heads = op.u.attention.num_heads;
+void reserve_attention(const Model&, const quire_attention& op, OpNeeds& needs) {
+  const int32_t num_heads = op.num_heads;
   if (needs.num_query_heads != 0 && needs.num_query_heads != num_heads) {
     throw std::invalid_argument("attention: layers with different numbers of heads");
   }
   needs.num_query_heads = num_heads;
 }
 
-const OpRegistration kAttention({QUIRE_OP_ATTENTION, "attention", check_attention, run_attention,
-                                 look_at_attention, reserve_attention});
+const OpRegistration kAttention(op_kind<quire_attention, check_attention, run_attention,
+                                        look_at_attention, reserve_attention>());
 
 }  // namespace
 

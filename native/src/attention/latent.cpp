@@ -11,9 +11,7 @@
 #include <cstring>
 #include <vector>
 
-#include "ops/op_checks.h"
-#include "ops/op_kind.h"
-#include "runtime/finite_watch.h"
+#include "ops/kernel.h"
 #include "simd/vector.h"
 
 namespace quire {
@@ -443,8 +441,7 @@ class LatentWork {
   const std::vector<Run> runs_;
 };
 
-void run_latent(const Step& step, const quire_op& record) {
-  const quire_latent& op = record.u.latent;
+void run_latent(const Step& step, const quire_latent& op, int32_t) {
   LatentWork attention(step, op);
   const auto runs = static_cast<int64_t>(step.runs.size());
   step.model.pool.run(runs, [&](Worker& worker) {
@@ -458,11 +455,8 @@ void run_latent(const Step& step, const quire_op& record) {
   attention.work();
 }
 
-void check_latent(const OpChecks& checks, const quire_op& record) {
-  const quire_latent& op = record.u.latent;
-  for (const quire_view* view : {&op.q, &op.k, &op.out}) checks.view(*view);
+void check_latent(const OpChecks& checks, const quire_latent& op) {
   checks.require(checks.rows() == QUIRE_ROWS_TOKENS, "rows without positions");
-  checks.kv_place(op.kv);
   const KvLayout& layout = checks.model().kv.layouts[op.kv.layer_group];
   checks.require(layout.is_latent() && layout.keys.dim == op.k.dim, "cache of another size");
   checks.require(op.num_heads >= 1 && int64_t{op.k.dim} * op.num_heads == op.q.dim &&
@@ -471,18 +465,13 @@ void check_latent(const OpChecks& checks, const quire_op& record) {
                  "dims differ");
 }
 
-void reserve_latent(const Model& model, const quire_op& record, OpNeeds& needs) {
-  const quire_latent& op = record.u.latent;
+void reserve_latent(const Model& model, const quire_latent& op, OpNeeds& needs) {
   needs.scratch_bytes = std::max<size_t>(
       needs.scratch_bytes, LatentWork::scratch_floats(model, op) * sizeof(float));
 }
 
-void look_at_latent(FiniteWatch& watch, const quire_op& op) {
-  watch.look_at_rows(op.u.latent.out, op.rows);
-}
-
-const OpRegistration kLatent({QUIRE_OP_LATENT, "latent", check_latent, run_latent, look_at_latent,
-                              reserve_latent});
+const OpRegistration kLatent(op_kind<quire_latent, check_latent, run_latent,
+                                     look_at_out<quire_latent>, reserve_latent>());
 
 }  // namespace
 }  // namespace quire

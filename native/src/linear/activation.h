@@ -3,6 +3,8 @@
 // Every lane goes through the same operations, whatever its value.
 #pragma once
 
+#include <type_traits>
+
 #include "linear/linear.h"
 #include "simd/simd.h"
 
@@ -115,30 +117,30 @@ QUIRE_INLINE F32x16 gelu(F32x16 x) {
 template <Activation kind>
 QUIRE_INLINE F32x16 activate(F32x16 x) {
   constexpr float kLog2E = 1.44269504088896341f;
-  if constexpr (kind == Activation::kSilu) return x / (1.0f + exp2_of(x * -kLog2E));
-  if constexpr (kind == Activation::kGelu) return gelu(x);
-  if constexpr (kind == Activation::kGeluTanh) {
+  if constexpr (kind == QUIRE_ACTIVATION_SILU) return x / (1.0f + exp2_of(x * -kLog2E));
+  if constexpr (kind == QUIRE_ACTIVATION_GELU) return gelu(x);
+  if constexpr (kind == QUIRE_ACTIVATION_GELU_TANH) {
     // (1 + tanh(u)) / 2 = 1 / (1 + exp(-2 u)), u = sqrt(2 / pi) (x + 0.044715 x^3).
     constexpr float kFactor = -2.0f * 0.79788456080286536f * kLog2E;
     const F32x16 exponent = x * fma(x * x, splat(0.044715f * kFactor), splat(kFactor));
     return x / (1.0f + exp2_of(exponent));
   }
-  if constexpr (kind == Activation::kRelu) return if_less(x, F32x16{}, F32x16{}, x);
-  if constexpr (kind == Activation::kRelu2) {
+  if constexpr (kind == QUIRE_ACTIVATION_RELU) return if_less(x, F32x16{}, F32x16{}, x);
+  if constexpr (kind == QUIRE_ACTIVATION_RELU2) {
     const F32x16 positive = if_less(x, F32x16{}, F32x16{}, x);
     return positive * positive;
   }
-  if constexpr (kind == Activation::kGeluQuick) {
+  if constexpr (kind == QUIRE_ACTIVATION_GELU_QUICK) {
     return x / (1.0f + exp2_of(x * (-1.702f * kLog2E)));
   }
-  if constexpr (kind == Activation::kTanh) return tanh_of(x);
+  if constexpr (kind == QUIRE_ACTIVATION_TANH) return tanh_of(x);
   return x;
 }
 
 // What becomes of a gate and an up.
 template <Activation kind>
 QUIRE_INLINE F32x16 activate_glu(F32x16 gate, F32x16 up) {
-  if constexpr (kind == Activation::kSwigluOai) {
+  if constexpr (kind == QUIRE_ACTIVATION_SWIGLU_OAI) {
     constexpr float kLog2E = 1.44269504088896341f;
     const F32x16 limit = splat(7.0f);
     // In this order a NaN stays one.
@@ -147,6 +149,15 @@ QUIRE_INLINE F32x16 activate_glu(F32x16 gate, F32x16 up) {
     return (u + 1.0f) * (g / (1.0f + exp2_of(g * (-1.702f * kLog2E))));
   }
   return activate<kind>(gate) * up;
+}
+
+// Calls f with the activation as a constant.
+template <int kind = 0, class F>
+QUIRE_INLINE void with_activation(int32_t wanted, const F& f) {
+  if constexpr (kind < QUIRE_ACTIVATION_COUNT) {
+    if (wanted != kind) return with_activation<kind + 1>(wanted, f);
+    f(std::integral_constant<Activation, static_cast<Activation>(kind)>());
+  }
 }
 
 }  // namespace quire::gemm

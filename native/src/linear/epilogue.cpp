@@ -187,26 +187,9 @@ void finish_rows(const LinearArgs& args, int64_t strip, RowSpan rows, const Read
 
 template <class Reader>
 void finish_sums(const LinearArgs& args, int64_t strip, RowSpan rows, const Reader& sums) {
-  switch (args.activation) {
-    case Activation::kNone:
-      return finish_rows<Activation::kNone>(args, strip, rows, sums);
-    case Activation::kSilu:
-      return finish_rows<Activation::kSilu>(args, strip, rows, sums);
-    case Activation::kGelu:
-      return finish_rows<Activation::kGelu>(args, strip, rows, sums);
-    case Activation::kGeluTanh:
-      return finish_rows<Activation::kGeluTanh>(args, strip, rows, sums);
-    case Activation::kRelu:
-      return finish_rows<Activation::kRelu>(args, strip, rows, sums);
-    case Activation::kRelu2:
-      return finish_rows<Activation::kRelu2>(args, strip, rows, sums);
-    case Activation::kGeluQuick:
-      return finish_rows<Activation::kGeluQuick>(args, strip, rows, sums);
-    case Activation::kSwigluOai:
-      return finish_rows<Activation::kSwigluOai>(args, strip, rows, sums);
-    case Activation::kTanh:
-      return finish_rows<Activation::kTanh>(args, strip, rows, sums);
-  }
+  with_activation(args.activation, [&](auto kind) {
+    finish_rows<decltype(kind)::value>(args, strip, rows, sums);
+  });
 }
 
 constexpr int64_t kChangedRows = 16;  // of a tile, changed before they are finished

@@ -61,17 +61,7 @@ inline bool is_integer(Format format) {
 // times the sum of a row, then fit in 32 bits.
 constexpr int64_t kMaxIntegerDepth = (int64_t{1} << 17) - 1;
 
-enum class Activation : int32_t {
-  kNone = QUIRE_ACT_NONE,
-  kSilu = QUIRE_ACT_SILU,
-  kGelu = QUIRE_ACT_GELU,
-  kGeluTanh = QUIRE_ACT_GELU_TANH,
-  kRelu = QUIRE_ACT_RELU,
-  kRelu2 = QUIRE_ACT_RELU2,
-  kGeluQuick = QUIRE_ACT_GELU_QUICK,
-  kSwigluOai = QUIRE_ACT_SWIGLU_OAI,
-  kTanh = QUIRE_ACT_TANH
-};
+using Activation = quire_activation;
 
 // A weight [n, k] in the layout of its format. The caller owns `data`, which has
 // `packed_bytes(...)` bytes and is 64-byte aligned.

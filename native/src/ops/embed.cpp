@@ -2,10 +2,7 @@
 #include <algorithm>
 
 #include "adapters/adapter.h"
-#include "ops/by_rows.h"
-#include "ops/op_checks.h"
-#include "ops/op_kind.h"
-#include "runtime/finite_watch.h"
+#include "ops/kernel.h"
 #include "simd/vector.h"
 #include "weights/packed_row.h"
 
@@ -87,9 +84,7 @@ void copy_rows(const Step& step, const quire_take_rows& op, Span span) {
   }
 }
 
-void check_embed(const OpChecks& checks, const quire_op& op) {
-  const quire_embed& embed = op.u.embed;
-  checks.view(embed.out);
+void check_embed(const OpChecks& checks, const quire_embed& embed) {
   checks.require(embed.out.dtype == QUIRE_F32, "out is not float32");
   checks.require(embed.given_first >= -1, "given_first");
   int64_t width = embed.out.dim;
@@ -105,10 +100,7 @@ void check_embed(const OpChecks& checks, const quire_op& op) {
                  "rows of other token ids");
 }
 
-void check_positions(const OpChecks& checks, const quire_op& op) {
-  const quire_positions& positions = op.u.positions;
-  checks.view(positions.x);
-  checks.view(positions.out);
+void check_positions(const OpChecks& checks, const quire_positions& positions) {
   const Table& table = checks.table(positions.table);
   checks.require(positions.x.dim == positions.out.dim && table.width == positions.out.dim,
                  "dims differ");
@@ -118,57 +110,48 @@ void check_positions(const OpChecks& checks, const quire_op& op) {
                  "the table is shorter than max_model_len");
 }
 
-void check_take_rows(const OpChecks& checks, const quire_op& op) {
-  const quire_take_rows& take = op.u.take_rows;
+void check_take_rows(const OpChecks& checks, const quire_take_rows& take) {
   checks.require(take.x.dim == take.out.dim, "dims differ");
   checks.view(take.x, QUIRE_ROWS_TOKENS);
   checks.view(take.out, QUIRE_ROWS_LOGITS);
 }
 
-void run_embed(const Step& step, const quire_op& op) {
-  const quire_embed& embed = op.u.embed;
+void run_embed(const Step& step, const quire_embed& embed, int32_t) {
   by_rows(step, step.batch.num_tokens, embed.out.dim,
           [&](Span rows) { embed_rows(step, embed, rows); });
 }
 
-void run_positions(const Step& step, const quire_op& op) {
-  const quire_positions& positions = op.u.positions;
+void run_positions(const Step& step, const quire_positions& positions, int32_t) {
   by_rows(step, step.batch.num_tokens, positions.out.dim,
           [&](Span rows) { add_positions(step, positions, rows); });
 }
 
-void run_take_rows(const Step& step, const quire_op& op) {
-  const quire_take_rows& take = op.u.take_rows;
+void run_take_rows(const Step& step, const quire_take_rows& take, int32_t) {
   by_rows(step, step.batch.num_logits_rows, take.out.dim,
           [&](Span rows) { copy_rows(step, take, rows); });
 }
 
-void reserve_positions(const Model& model, const quire_op& op, OpNeeds& needs) {
-  const quire_positions& positions = op.u.positions;
+void reserve_positions(const Model& model, const quire_positions& positions, OpNeeds& needs) {
   if (positions.by_type == 0) return;
   const int64_t types = model.tables[positions.table].rows - positions.offset;
   needs.num_token_types = std::min(needs.num_token_types, types);
 }
 
-void look_at_embed(FiniteWatch& watch, const quire_op& op) {
+void look_at_embed(FiniteWatch& watch, const quire_embed& op, int32_t rows) {
   // The exchange that brings other ranks' rows looks at all of them.
-  if (!is_exchanged(watch.model(), op.u.embed)) watch.look_at_rows(op.u.embed.out, op.rows);
+  if (!is_exchanged(watch.model(), op)) watch.look_at_rows(op.out, rows);
 }
 
-void look_at_positions(FiniteWatch& watch, const quire_op& op) {
-  watch.look_at_rows(op.u.positions.out, op.rows);
+void reserve_embed(const Model&, const quire_embed& op, OpNeeds& needs) {
+  needs.num_token_ids = std::min<int64_t>(needs.num_token_ids, op.num_ids);
 }
 
-void reserve_embed(const Model&, const quire_op& op, OpNeeds& needs) {
-  needs.num_token_ids = std::min<int64_t>(needs.num_token_ids, op.u.embed.num_ids);
-}
-
-const OpRegistration kEmbed({QUIRE_OP_EMBED, "embed", check_embed, run_embed, look_at_embed,
-                             reserve_embed});
-const OpRegistration kPositions({QUIRE_OP_POSITIONS, "positions", check_positions, run_positions,
-                                 look_at_positions, reserve_positions});
+const OpRegistration kEmbed(
+    op_kind<quire_embed, check_embed, run_embed, look_at_embed, reserve_embed>());
+const OpRegistration kPositions(op_kind<quire_positions, check_positions, run_positions,
+                                        look_at_out<quire_positions>, reserve_positions>());
 // The op that computed the taken rows has checked them already.
-const OpRegistration kTakeRows({QUIRE_OP_TAKE_ROWS, "take_rows", check_take_rows, run_take_rows});
+const OpRegistration kTakeRows(op_kind<quire_take_rows, check_take_rows, run_take_rows, nullptr>());
 
 }  // namespace
 }  // namespace quire

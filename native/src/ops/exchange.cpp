@@ -1,38 +1,32 @@
 // Completes a value of which each rank has a part, or passes one between stages.
-#include "ops/op_checks.h"
-#include "ops/op_kind.h"
-#include "runtime/finite_watch.h"
+#include "ops/kernel.h"
 
 namespace quire {
 namespace {
 
-void check_exchange(const OpChecks& checks, const quire_op& op) {
-  const quire_exchange& exchange = op.u.exchange;
-  checks.view(exchange.value);
-  checks.require(exchange.kind == QUIRE_EXCHANGE_RANKS || exchange.kind == QUIRE_EXCHANGE_STAGES,
-                 "kind");
-  checks.require(exchange.number >= 0, "number");
+int64_t bytes_of_row(const quire_view& view) {
+  return view.stride * (view.dtype == QUIRE_F32 ? 4 : 2);
 }
 
-void run_exchange(const Step& step, const quire_op& op) {
-  const quire_exchange& exchange = op.u.exchange;
-  const int64_t rows = step.rows(op.rows);
-  const int64_t row_bytes = exchange.value.stride * (exchange.value.dtype == QUIRE_F32 ? 4 : 2);
-  RankExchange& ranks = step.model.ranks;
-  uint8_t* data = step.row(exchange.value, 0);
-  if (exchange.kind == QUIRE_EXCHANGE_RANKS) {
-    ranks.complete(exchange.number, data, rows, row_bytes);
-  } else {
-    ranks.pass(exchange.number, data, rows, row_bytes);
-  }
+void check_gather(const OpChecks&, const quire_gather&) {}
+void check_pass(const OpChecks&, const quire_pass&) {}
+
+void run_gather(const Step& step, const quire_gather& op, int32_t rows) {
+  step.model.ranks.complete(op.exchange, step.row(op.out, 0), step.rows(rows),
+                            bytes_of_row(op.out));
 }
 
-void look_at_exchange(FiniteWatch& watch, const quire_op& op) {
-  watch.look_at_rows(op.u.exchange.value, op.rows);
+void run_pass(const Step& step, const quire_pass& op, int32_t rows) {
+  step.model.ranks.pass(op.exchange, step.row(op.value, 0), step.rows(rows),
+                        bytes_of_row(op.value));
 }
 
-const OpRegistration kExchange({QUIRE_OP_EXCHANGE, "exchange", check_exchange, run_exchange,
-                                look_at_exchange, nullptr});
+void look_at_pass(FiniteWatch& watch, const quire_pass& op, int32_t rows) {
+  watch.look_at_rows(op.value, rows);
+}
+
+const OpRegistration kGather(op_kind<quire_gather, check_gather, run_gather>());
+const OpRegistration kPass(op_kind<quire_pass, check_pass, run_pass, look_at_pass>());
 
 }  // namespace
 }  // namespace quire

@@ -12,10 +12,7 @@
 
 #include "adapters/adapter.h"
 #include "linear/linear.h"
-#include "ops/by_rows.h"
-#include "ops/op_checks.h"
-#include "ops/op_kind.h"
-#include "runtime/finite_watch.h"
+#include "ops/kernel.h"
 #include "simd/vector.h"
 
 namespace quire {
@@ -90,10 +87,10 @@ struct Places {
 // One slab of rows in progress.
 class Slab {
  public:
-  Slab(const Step& step, const quire_op& record, int64_t first, int64_t rows)
+  Slab(const Step& step, const quire_experts& op, int32_t kind, int64_t first, int64_t rows)
       : step_(step),
-        op_(record.u.experts),
-        kind_(record.rows),
+        op_(op),
+        kind_(kind),
         first_(first),
         rows_(rows),
         places_(step.model, op_, rows),
@@ -215,7 +212,7 @@ class Slab {
         args.x_rows = at<int32_t>(places_.rows) + first;
       }
       args.activation = static_cast<Activation>(op_.activation);
-      args.out = hidden_row(first) + op_.inner_first * item_bytes(op_.x.dtype);
+      args.out = hidden_row(first) + op_.first * item_bytes(op_.x.dtype);
       args.out_dtype = args.x_dtype;
       args.out_stride = places_.hidden_stride;
     });
@@ -261,12 +258,7 @@ class Slab {
   std::vector<int64_t> starts_;  // [E + 1]: the first pair of each expert
 };
 
-void check_experts(const OpChecks& checks, const quire_op& record) {
-  const quire_experts& op = record.u.experts;
-  checks.view(op.x);
-  checks.view(op.routes);
-  checks.view(op.out);
-  checks.optional_view(op.residual);
+void check_experts(const OpChecks& checks, const quire_experts& op) {
   checks.require(op.routes.dtype == QUIRE_F32, "the routes are not float32");
   const int64_t experts = num_experts(op);
   checks.require(op.top_k >= 1 && op.top_k <= experts, "top_k is not from 1 to all experts");
@@ -276,9 +268,9 @@ void check_experts(const OpChecks& checks, const quire_op& record) {
     const PackedMatrix& gate_up = checks.matrix(op.gate_up + e);
     const PackedMatrix& down = checks.matrix(op.down + e);
     const int64_t inner = gate_up.glu ? gate_up.n / 2 : gate_up.n;
-    const bool has_all = inner == down.k && op.inner_first == 0;
+    const bool has_all = inner == down.k && op.first == 0;
     checks.require(
-        has_all || (op.exchange >= 0 && op.inner_first >= 0 && op.inner_first + inner <= down.k),
+        has_all || (op.exchange >= 0 && op.first >= 0 && op.first + inner <= down.k),
         "the experts have other columns");
     checks.require(gate_up.k == op.x.dim && gate_up.n == first.n && gate_up.glu == first.glu &&
                        down.n == op.out.dim && !down.glu,
@@ -292,21 +284,15 @@ void check_experts(const OpChecks& checks, const quire_op& record) {
   checks.require(op.residual.offset < 0 || op.residual.dim == op.out.dim, "dims differ");
 }
 
-void run_experts(const Step& step, const quire_op& record) {
-  const quire_experts& op = record.u.experts;
-  const int64_t rows = step.rows(record.rows);
+void run_experts(const Step& step, const quire_experts& op, int32_t kind) {
+  const int64_t rows = step.rows(kind);
   const int64_t slab = slab_rows(op, rows);
   for (int64_t first = 0; first < rows; first += slab) {
-    Slab(step, record, first, std::min(slab, rows - first)).run();
+    Slab(step, op, kind, first, std::min(slab, rows - first)).run();
   }
 }
 
-void look_at_experts(FiniteWatch& watch, const quire_op& op) {
-  watch.look_at_rows(op.u.experts.out, op.rows);
-}
-
-void reserve_experts(const Model& model, const quire_op& record, OpNeeds& needs) {
-  const quire_experts& op = record.u.experts;
+void reserve_experts(const Model& model, const quire_experts& op, OpNeeds& needs) {
   const int64_t slab = slab_rows(op, model.spec.max_num_tokens);
   const Places places(model, op, slab);
   needs.scratch_bytes = std::max(needs.scratch_bytes, places.end);
@@ -314,8 +300,8 @@ void reserve_experts(const Model& model, const quire_op& record, OpNeeds& needs)
   if (op.exchange >= 0) needs.hidden_bytes = std::max(needs.hidden_bytes, places.hidden_bytes(op));
 }
 
-const OpRegistration kExperts({QUIRE_OP_EXPERTS, "experts", check_experts, run_experts,
-                               look_at_experts, reserve_experts});
+const OpRegistration kExperts(op_kind<quire_experts, check_experts, run_experts,
+                                      look_at_out<quire_experts>, reserve_experts>());
 
 }  // namespace
 }  // namespace quire

@@ -4,10 +4,7 @@
 #include <cstring>
 #include <vector>
 
-#include "ops/by_rows.h"
-#include "ops/op_checks.h"
-#include "ops/op_kind.h"
-#include "runtime/finite_watch.h"
+#include "ops/kernel.h"
 #include "simd/vector.h"
 
 namespace quire {
@@ -15,35 +12,36 @@ namespace {
 
 int64_t item_bytes(const quire_view& view) { return view.dtype == QUIRE_F32 ? 4 : 2; }
 
-void check_head_linear(const OpChecks& checks, const quire_op& record) {
-  const quire_head_linear& op = record.u.head_linear;
-  checks.view(op.x);
-  checks.view(op.out);
-  checks.require(op.num_heads >= 1, "no heads");
-  for (int32_t head = 0; head < op.num_heads; ++head) {
-    const PackedMatrix& matrix = checks.matrix(op.matrix + head);
-    checks.require(
-        matrix.k * op.num_heads == op.x.dim && matrix.n * op.num_heads == op.out.dim && !matrix.glu,
-        "matrix of another size");
+// Heads are as wide as the first matrix.
+int32_t num_heads(const quire_head_linear& op, const PackedMatrix& first) {
+  return static_cast<int32_t>(op.x.dim / first.k);
+}
+
+void check_head_linear(const OpChecks& checks, const quire_head_linear& op) {
+  const int32_t heads = num_heads(op, checks.matrix(op.weight));
+  checks.require(heads >= 1, "no heads");
+  for (int32_t head = 0; head < heads; ++head) {
+    const PackedMatrix& matrix = checks.matrix(op.weight + head);
+    checks.require(matrix.k * heads == op.x.dim && matrix.n * heads == op.out.dim && !matrix.glu,
+                   "matrix of another size");
   }
 }
 
-void reserve_head_linear(const Model& model, const quire_op& record, OpNeeds& needs) {
-  const quire_head_linear& op = record.u.head_linear;
-  const PackedMatrix& matrix = model.matrices[op.matrix];
+void reserve_head_linear(const Model& model, const quire_head_linear& op, OpNeeds& needs) {
+  const PackedMatrix& matrix = model.matrices[op.weight];
   const size_t each = round_up(
       linear_scratch_bytes(matrix.format, matrix.k, model.spec.max_num_tokens), kCacheLine);
-  needs.scratch_bytes = std::max(needs.scratch_bytes, op.num_heads * each);
+  needs.scratch_bytes = std::max(needs.scratch_bytes, num_heads(op, matrix) * each);
 }
 
-void run_head_linear(const Step& step, const quire_op& record) {
-  const quire_head_linear& op = record.u.head_linear;
-  const int64_t rows = step.rows(record.rows);
+void run_head_linear(const Step& step, const quire_head_linear& op, int32_t kind) {
+  const int64_t rows = step.rows(kind);
   if (rows == 0) return;  // no request of the step needs logits
-  std::vector<LinearArgs> products(op.num_heads);
+  const int32_t heads = num_heads(op, step.model.matrices[op.weight]);
+  std::vector<LinearArgs> products(heads);
   uint8_t* scratch = step.model.linear_scratch->data();
-  for (int32_t head = 0; head < op.num_heads; ++head) {
-    const PackedMatrix& matrix = step.model.matrices[op.matrix + head];
+  for (int32_t head = 0; head < heads; ++head) {
+    const PackedMatrix& matrix = step.model.matrices[op.weight + head];
     LinearArgs& args = products[head];
     args = {};
     args.weight = &matrix;
@@ -58,16 +56,10 @@ void run_head_linear(const Step& step, const quire_op& record) {
     args.scratch = scratch;
     scratch += round_up(linear_scratch_bytes(matrix.format, matrix.k, rows), kCacheLine);
   }
-  linear_together(products.data(), op.num_heads, step.model.pool);
+  linear_together(products.data(), heads, step.model.pool);
 }
 
-void look_at_head_linear(FiniteWatch& watch, const quire_op& op) {
-  watch.look_at_rows(op.u.head_linear.out, op.rows);
-}
-
-void check_join(const OpChecks& checks, const quire_op& record) {
-  const quire_join& op = record.u.join;
-  for (const quire_view* view : {&op.a, &op.b, &op.out}) checks.view(*view);
+void check_join(const OpChecks& checks, const quire_join_heads& op) {
   checks.require(op.num_heads >= 1 && op.a.dim % op.num_heads == 0 && op.b.dim % op.num_heads == 0,
                  "heads do not divide");
   checks.require(op.a.dim + op.b.dim == op.out.dim, "dims differ");
@@ -81,11 +73,10 @@ void copy_numbers(const Step& step, const quire_view& from, int64_t first, const
   }
 }
 
-void run_join(const Step& step, const quire_op& record) {
-  const quire_join& op = record.u.join;
+void run_join(const Step& step, const quire_join_heads& op, int32_t rows) {
   const int64_t a = op.a.dim / op.num_heads;
   const int64_t b = op.b.dim / op.num_heads;
-  by_rows(step, step.rows(record.rows), op.out.dim, [&](Span span) {
+  by_rows(step, step.rows(rows), op.out.dim, [&](Span span) {
     for (int64_t row = span.first; row < span.last; ++row) {
       for (int64_t head = 0; head < op.num_heads; ++head) {
         copy_numbers(step, op.a, head * a, op.out, head * (a + b), a, row);
@@ -95,13 +86,9 @@ void run_join(const Step& step, const quire_op& record) {
   });
 }
 
-void look_at_join(FiniteWatch& watch, const quire_op& op) {
-  watch.look_at_rows(op.u.join.out, op.rows);
-}
-
-const OpRegistration kHeadLinear({QUIRE_OP_HEAD_LINEAR, "head_linear", check_head_linear,
-                                  run_head_linear, look_at_head_linear, reserve_head_linear});
-const OpRegistration kJoin({QUIRE_OP_JOIN, "join", check_join, run_join, look_at_join});
+const OpRegistration kHeadLinear(op_kind<quire_head_linear, check_head_linear, run_head_linear,
+                                         look_at_out<quire_head_linear>, reserve_head_linear>());
+const OpRegistration kJoin(op_kind<quire_join_heads, check_join, run_join>());
 
 }  // namespace
 }  // namespace quire

@@ -4,9 +4,7 @@
 
 #include "attention/kv_write.h"
 #include "ops/head.h"
-#include "ops/op_checks.h"
-#include "ops/op_kind.h"
-#include "runtime/finite_watch.h"
+#include "ops/kernel.h"
 
 namespace quire {
 namespace {
@@ -28,7 +26,7 @@ class HeadsOp {
   void work(const TokenRun& run, int32_t head) {
     const quire_heads_part* part = op_.parts;
     for (; head >= part->num_heads; ++part) head -= part->num_heads;
-    const bool whole = part->rope < 0 || is_whole(step_.model.ropes[part->rope]);
+    const bool whole = part->rotation < 0 || is_whole(step_.model.ropes[part->rotation]);
     if (whole && op_.head_dim == 8 * kLanes) {
       work_on<FixedHead<8>>(run, *part, head);
     } else if (whole && op_.head_dim == 4 * kLanes) {
@@ -58,26 +56,26 @@ class HeadsOp {
       }
       x.read(step_.row(part.x, token), part.x.dtype, first);
       if (part.norm_after == 0) norm(x, part, head);
-      if (part.rope >= 0) {
-        rotate(x, step_.model.ropes[part.rope], token);
+      if (part.rotation >= 0) {
+        rotate(x, step_.model.ropes[part.rotation], token);
       }
       if (part.norm_after != 0) norm(x, part, head);
-      if (part.target == QUIRE_TO_VIEW) {
+      if (part.target == QUIRE_HEADS_TARGET_VIEW) {
         x.write(step_.row(part.out, token), part.out.dtype, first);
       } else {
         x.keep(tile_.rows[i]);
       }
     }
-    if (part.target != QUIRE_TO_VIEW) to_cache(run, part, head);
+    if (part.target != QUIRE_HEADS_TARGET_VIEW) to_cache(run, part, head);
   }
 
   // The K or V of a token that the caller has given, or null.
   const float* given_row(const quire_heads_part& part, int64_t token) const {
     const float* const* given = step_.batch.given_kv;
-    if (part.target == QUIRE_TO_VIEW || !given || !given[token]) return nullptr;
+    if (part.target == QUIRE_HEADS_TARGET_VIEW || !given || !given[token]) return nullptr;
     const int64_t place = int64_t{op_.kv.layer_group} * step_.model.kv.num_slots + op_.kv.slot;
     const float* keys = given[token] + step_.batch.given_kv_at[place];
-    return part.target == QUIRE_TO_KEYS ? keys : keys + part.x.dim;
+    return part.target == QUIRE_HEADS_TARGET_KEYS ? keys : keys + part.x.dim;
   }
 
   // The next head is processed when all tokens of the run have passed: the hardware
@@ -89,7 +87,7 @@ class HeadsOp {
       fetch_piece(step_.row(view, token) + next * size, op_.head_dim * size);
     };
     fetch(part.x, fetch_lines);
-    if (part.target == QUIRE_TO_VIEW) fetch(part.out, fetch_lines_to_write);
+    if (part.target == QUIRE_HEADS_TARGET_VIEW) fetch(part.out, fetch_lines_to_write);
   }
 
   template <class Head>
@@ -98,7 +96,7 @@ class HeadsOp {
     const auto& weights = step_.model.vectors[part.norm];
     const bool shared = static_cast<int64_t>(weights.size()) == op_.head_dim;
     const float* weight = weights.data() + (shared ? 0 : int64_t{head} * op_.head_dim);
-    if (part.norm_kind == QUIRE_NORM_RMS) {
+    if (part.norm_kind == QUIRE_NORM_KIND_RMS) {
       rms_norm(x, weight, part.eps);
     } else {
       layer_norm(x, weight, part.eps);
@@ -111,7 +109,7 @@ class HeadsOp {
     const int32_t* table = step_.block_table(run.seq, op_.kv.layer_group);
     const KvLayout& layout = kv.layouts[op_.kv.layer_group];
     uint8_t* keys = kv.key_group(op_.kv, table, position, head);
-    if (part.target == QUIRE_TO_KEYS) {
+    if (part.target == QUIRE_HEADS_TARGET_KEYS) {
       write_keys(layout.keys, keys, position % kGroup, run.count, tile_.rows);
     } else {
       write_values(layout.values, kv.value_group(layout, keys, position), position % kGroup,
@@ -133,37 +131,34 @@ void check_part(const OpChecks& checks, const quire_heads& op, const quire_heads
     checks.require(part.norm < static_cast<int32_t>(vectors.size()), "no such norm");
     const auto size = static_cast<int64_t>(vectors[part.norm].size());
     checks.require(size == op.head_dim || size == part.x.dim, "norm of another size");
-    checks.require(part.norm_kind == QUIRE_NORM_RMS || part.norm_kind == QUIRE_NORM_LAYER,
+    checks.require(part.norm_kind == QUIRE_NORM_KIND_RMS || part.norm_kind == QUIRE_NORM_KIND_LAYER,
                    "norm_kind");
   }
-  if (part.rope >= 0) {
+  if (part.rotation >= 0) {
     const std::vector<RopeTable>& ropes = checks.model().ropes;
-    checks.require(part.rope < static_cast<int32_t>(ropes.size()), "no such rope");
-    checks.require(2 * ropes[part.rope].num_freqs() <= op.head_dim, "rope too wide");
+    checks.require(part.rotation < static_cast<int32_t>(ropes.size()), "no such rope");
+    checks.require(2 * ropes[part.rotation].num_freqs() <= op.head_dim, "rope too wide");
   }
-  if (part.target == QUIRE_TO_VIEW) {
+  if (part.target == QUIRE_HEADS_TARGET_VIEW) {
     checks.view(part.out);
     checks.require(part.out.dim == part.x.dim, "dims differ");
   } else {
     const KvLayout& kv = checks.model().kv.layouts[op.kv.layer_group];
-    checks.require(part.target == QUIRE_TO_KEYS || part.target == QUIRE_TO_VALUES, "target");
-    const KvSide& side = part.target == QUIRE_TO_KEYS ? kv.keys : kv.values;
+    checks.require(part.target == QUIRE_HEADS_TARGET_KEYS || part.target == QUIRE_HEADS_TARGET_VALUES, "target");
+    const KvSide& side = part.target == QUIRE_HEADS_TARGET_KEYS ? kv.keys : kv.values;
     checks.require(part.num_heads == kv.num_kv_heads && op.head_dim == side.dim &&
                        checks.rows() == QUIRE_ROWS_TOKENS,
                    "not the cache's shape");
   }
 }
 
-void check_heads(const OpChecks& checks, const quire_op& op) {
-  const quire_heads& heads = op.u.heads;
+void check_heads(const OpChecks& checks, const quire_heads& heads) {
   checks.require(heads.num_parts >= 1 && heads.num_parts <= 3, "not 1 to 3 parts");
   checks.require(heads.head_dim >= 1 && heads.head_dim <= kMaxHeadDim, "head_dim");
-  checks.kv_place(heads.kv);
   for (int32_t p = 0; p < heads.num_parts; ++p) check_part(checks, heads, heads.parts[p]);
 }
 
-void run_heads(const Step& step, const quire_op& record) {
-  const quire_heads& op = record.u.heads;
+void run_heads(const Step& step, const quire_heads& op, int32_t) {
   int64_t heads_per_run = 0;
   for (int32_t p = 0; p < op.num_parts; ++p) heads_per_run += op.parts[p].num_heads;
   const int64_t num_heads = heads_per_run * static_cast<int64_t>(step.runs.size());
@@ -179,14 +174,14 @@ void run_heads(const Step& step, const quire_op& record) {
 }
 
 // Not at what it writes to the cache: attention is looked at, which reads it.
-void look_at_heads(FiniteWatch& watch, const quire_op& op) {
-  for (int32_t p = 0; p < op.u.heads.num_parts; ++p) {
-    const quire_heads_part& part = op.u.heads.parts[p];
-    if (part.target == QUIRE_TO_VIEW) watch.look_at_rows(part.out, op.rows);
+void look_at_heads(FiniteWatch& watch, const quire_heads& op, int32_t rows) {
+  for (int32_t p = 0; p < op.num_parts; ++p) {
+    const quire_heads_part& part = op.parts[p];
+    if (part.target == QUIRE_HEADS_TARGET_VIEW) watch.look_at_rows(part.out, rows);
   }
 }
 
-const OpRegistration kHeads({QUIRE_OP_HEADS, "heads", check_heads, run_heads, look_at_heads});
+const OpRegistration kHeads(op_kind<quire_heads, check_heads, run_heads, look_at_heads>());
 
 }  // namespace
 }  // namespace quire

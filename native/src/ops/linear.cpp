@@ -4,19 +4,13 @@
 #include <algorithm>
 
 #include "adapters/adapter.h"
-#include "ops/op_checks.h"
-#include "ops/op_kind.h"
-#include "runtime/finite_watch.h"
+#include "ops/kernel.h"
 
 namespace quire {
 namespace {
 
-void check_linear(const OpChecks& checks, const quire_op& op) {
-  const quire_linear& linear = op.u.linear;
-  const PackedMatrix& weight = checks.matrix(linear.matrix);
-  checks.view(linear.x);
-  checks.view(linear.out);
-  checks.optional_view(linear.residual);
+void check_linear(const OpChecks& checks, const quire_linear& linear) {
+  const PackedMatrix& weight = checks.matrix(linear.weight);
   checks.vector(linear.bias, weight.n);
   checks.require(linear.x.dim == weight.k, "x is not as wide as the weight");
   checks.require(linear.out.dim == (weight.glu ? weight.n / 2 : weight.n), "out has another width");
@@ -24,13 +18,12 @@ void check_linear(const OpChecks& checks, const quire_op& op) {
                  "the residual is not float32");
 }
 
-void run_linear(const Step& step, const quire_op& record) {
-  const quire_linear& op = record.u.linear;
+void run_linear(const Step& step, const quire_linear& op, int32_t rows) {
   LinearArgs args{};
-  args.weight = &step.model.matrices[op.matrix];
+  args.weight = &step.model.matrices[op.weight];
   args.x = step.row(op.x, 0);
   args.x_dtype = static_cast<DType>(op.x.dtype);
-  args.m = step.rows(record.rows);
+  args.m = step.rows(rows);
   args.x_stride = op.x.stride;
   args.bias = step.vector(op.bias);
   if (op.residual.offset >= 0) {
@@ -43,22 +36,18 @@ void run_linear(const Step& step, const quire_op& record) {
   args.out_dtype = static_cast<DType>(op.out.dtype);
   args.out_stride = op.out.stride;
   args.scratch = step.model.linear_scratch->data();
-  const ProductRows rows{op.matrix, record.rows, 0, nullptr};
-  if (args.m > 0) linear_with_adapters(step, &rows, &args, 1);
+  const ProductRows own{op.weight, rows, 0, nullptr};
+  if (args.m > 0) linear_with_adapters(step, &own, &args, 1);
 }
 
-void look_at_linear(FiniteWatch& watch, const quire_op& op) {
-  watch.look_at_rows(op.u.linear.out, op.rows);
-}
-
-void reserve_linear(const Model& model, const quire_op& op, OpNeeds& needs) {
-  const PackedMatrix& weight = model.matrices[op.u.linear.matrix];
+void reserve_linear(const Model& model, const quire_linear& op, OpNeeds& needs) {
+  const PackedMatrix& weight = model.matrices[op.weight];
   const size_t bytes = linear_scratch_bytes(weight.format, weight.k, model.spec.max_num_tokens);
   needs.scratch_bytes = std::max(needs.scratch_bytes, bytes);
 }
 
-const OpRegistration kLinear({QUIRE_OP_LINEAR, "linear", check_linear, run_linear, look_at_linear,
-                              reserve_linear});
+const OpRegistration kLinear(op_kind<quire_linear, check_linear, run_linear,
+                                     look_at_out<quire_linear>, reserve_linear>());
 
 }  // namespace
 }  // namespace quire

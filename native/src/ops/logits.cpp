@@ -4,8 +4,7 @@
 
 #include "adapters/adapter.h"
 #include "linear/activation.h"
-#include "ops/op_checks.h"
-#include "ops/op_kind.h"
+#include "ops/kernel.h"
 #include "simd/vector.h"
 
 namespace quire {
@@ -28,10 +27,9 @@ void copy_row(const quire_output& output, int64_t l, const float* row, int64_t v
   if (place >= 0) std::memcpy(output.logits + place * vocab, row, vocab * sizeof *row);
 }
 
-void run_logits(const Step& step, const quire_op& record) {
-  const quire_logits& op = record.u.logits;
+void run_logits(const Step& step, const quire_logits& op, int32_t) {
   Model& model = step.model;
-  const PackedMatrix& head = model.matrices[op.matrix];
+  const PackedMatrix& head = model.matrices[op.weight];
   float* slab = reinterpret_cast<float*>(model.logits->data());
   const int64_t vocab = model.spec.vocab_size;
   const bool is_wanted = step.batch.sampling || step.output.logits;  // by this rank
@@ -51,7 +49,7 @@ void run_logits(const Step& step, const quire_op& record) {
     args.out_stride = vocab;
     args.scratch = model.linear_scratch->data();
     if (first > 0) model.ranks.wait(op.exchange);  // until no rank reads the slab before
-    const ProductRows own{op.matrix, QUIRE_ROWS_LOGITS, first, nullptr};
+    const ProductRows own{op.weight, QUIRE_ROWS_LOGITS, first, nullptr};
     linear_with_adapters(step, &own, &args, 1);
     if (op.exchange >= 0) {
       model.ranks.complete(op.exchange, reinterpret_cast<uint8_t*>(slab), rows,
@@ -71,9 +69,8 @@ void run_logits(const Step& step, const quire_op& record) {
   }
 }
 
-void check_logits(const OpChecks& checks, const quire_op& op) {
-  const quire_logits& logits = op.u.logits;
-  const PackedMatrix& head = checks.matrix(logits.matrix);
+void check_logits(const OpChecks& checks, const quire_logits& logits) {
+  const PackedMatrix& head = checks.matrix(logits.weight);
   checks.view(logits.x, QUIRE_ROWS_LOGITS);
   checks.vector(logits.bias, head.n);
   const int64_t vocab = checks.model().spec.vocab_size;
@@ -83,8 +80,8 @@ void check_logits(const OpChecks& checks, const quire_op& op) {
                  "the head has another shape");
 }
 
-void reserve_logits(const Model& model, const quire_op& op, OpNeeds& needs) {
-  const PackedMatrix& head = model.matrices[op.u.logits.matrix];
+void reserve_logits(const Model& model, const quire_logits& op, OpNeeds& needs) {
+  const PackedMatrix& head = model.matrices[op.weight];
   needs.scratch_bytes =
       std::max(needs.scratch_bytes, linear_scratch_bytes(head.format, head.k, kLogitsSlab));
   const int64_t rows = std::min<int64_t>(kLogitsSlab, max_logits_rows(model.spec));
@@ -92,8 +89,8 @@ void reserve_logits(const Model& model, const quire_op& op, OpNeeds& needs) {
 }
 
 // The step itself says which rows of the logits are not finite.
-const OpRegistration kLogits({QUIRE_OP_LOGITS, "logits", check_logits, run_logits, nullptr,
-                              reserve_logits, true});
+const OpRegistration kLogits(
+    op_kind<quire_logits, check_logits, run_logits, nullptr, reserve_logits>(true));
 
 }  // namespace
 }  // namespace quire

@@ -1,10 +1,7 @@
 // RMS and layer norm over whole rows, with the residual that some models add after the norm.
 #include <cmath>
 
-#include "ops/by_rows.h"
-#include "ops/op_checks.h"
-#include "ops/op_kind.h"
-#include "runtime/finite_watch.h"
+#include "ops/kernel.h"
 #include "simd/vector.h"
 
 namespace quire {
@@ -58,7 +55,7 @@ void norm_rows(const Step& step, const quire_norm& op, Span span) {
       fetch_lines(step.row(op.x, r + 1), step.row_bytes(op.x));
       fetch_lines_to_write(step.row(op.out, r + 1), step.row_bytes(op.out));
     }
-    const Moments m = op.kind == QUIRE_NORM_RMS ? rms_moments(x, op.x.dtype, dim, op.eps)
+    const Moments m = op.kind == QUIRE_NORM_KIND_RMS ? rms_moments(x, op.x.dtype, dim, op.eps)
                                                 : layer_moments(x, op.x.dtype, dim, op.eps);
     const uint8_t* residual = op.residual.offset >= 0 ? step.row(op.residual, r) : nullptr;
     uint8_t* out = step.row(op.out, r);
@@ -73,26 +70,17 @@ void norm_rows(const Step& step, const quire_norm& op, Span span) {
   }
 }
 
-void check_norm(const OpChecks& checks, const quire_op& op) {
-  const quire_norm& norm = op.u.norm;
-  checks.view(norm.x);
-  checks.view(norm.out);
-  checks.optional_view(norm.residual);
+void check_norm(const OpChecks& checks, const quire_norm& norm) {
   checks.vector(norm.weight, norm.x.dim);
   checks.vector(norm.bias, norm.x.dim);
   checks.require(norm.x.dim == norm.out.dim, "dims differ");
 }
 
-void run_norm(const Step& step, const quire_op& op) {
-  const quire_norm& norm = op.u.norm;
-  by_rows(step, step.rows(op.rows), norm.x.dim, [&](Span span) { norm_rows(step, norm, span); });
+void run_norm(const Step& step, const quire_norm& norm, int32_t rows) {
+  by_rows(step, step.rows(rows), norm.x.dim, [&](Span span) { norm_rows(step, norm, span); });
 }
 
-void look_at_norm(FiniteWatch& watch, const quire_op& op) {
-  watch.look_at_rows(op.u.norm.out, op.rows);
-}
-
-const OpRegistration kNorm({QUIRE_OP_NORM, "norm", check_norm, run_norm, look_at_norm});
+const OpRegistration kNorm(op_kind<quire_norm, check_norm, run_norm>());
 
 }  // namespace
 }  // namespace quire

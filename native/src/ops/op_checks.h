@@ -38,10 +38,22 @@ class OpChecks {
   void optional_view(const quire_view& v) const {
     if (v.offset >= 0) view(v);
   }
+  // An enum's number is one of its first `count`.
+  void choice(int32_t number, int32_t count, const char* what) const {
+    require(number >= 0 && number < count, what);
+  }
+  void optional_vector(int32_t id) const {
+    require_of_all(id < static_cast<int32_t>(model_.vectors.size()), "op: no such vector");
+  }
+  void some_vector(int32_t id) const {
+    require_of_all(id >= 0, "op: a weight is missing");
+    optional_vector(id);
+  }
+  void exchange(int32_t number) const { require(number >= 0, "exchange"); }
   // A vector, if there is one, has this size.
   void vector(int32_t id, int64_t size) const {
     if (id < 0) return;
-    require_of_all(id < static_cast<int32_t>(model_.vectors.size()), "op: no such vector");
+    optional_vector(id);
     require_of_all(static_cast<int64_t>(model_.vectors[id].size()) == size,
                    "op: vector of another size");
   }

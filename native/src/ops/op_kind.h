@@ -1,4 +1,5 @@
-// OpKind: the executor's interface to a kind of op. The record is defined next to the op's kernel.
+// OpKind: the executor's interface to a kind of op. The record is defined next to the op's kernel, by
+// kernel.h.
 //
 // When ops are set, model.cpp looks up the kind of each op, checks the op and reserves memory for
 // it; step.cpp and finite_watch.cpp call the functions of the record.
@@ -31,9 +32,9 @@ struct OpKind {
   int32_t id;        // quire_op_kind
   const char* name;  // in messages
   // Throws std::invalid_argument unless the op's views, weights and numbers fit the model.
-  void (*check)(const OpChecks& checks, const quire_op& op);
+  void (*check)(const OpChecks& checks, const quire_op& op) = nullptr;
   // Runs the op on the threads of the model's pool, and returns when it is complete.
-  void (*run)(const Step& step, const quire_op& op);
+  void (*run)(const Step& step, const quire_op& op) = nullptr;
   // Checks the values that the op has computed. Null: there is nothing to check.
   void (*look)(FiniteWatch& watch, const quire_op& op) = nullptr;
   // Adds what the op needs. Null: nothing. Called after `check`.

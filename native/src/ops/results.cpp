@@ -2,10 +2,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "ops/by_rows.h"
-#include "ops/op_checks.h"
-#include "ops/op_kind.h"
-#include "runtime/finite_watch.h"
+#include "ops/kernel.h"
 #include "simd/vector.h"
 
 namespace quire {
@@ -24,7 +21,7 @@ F32x16 mean_at(const Step& step, const quire_view& x, int64_t first, int64_t las
   return total * (1.0f / static_cast<float>(last - first));
 }
 
-void mean_rows(const Step& step, const quire_mean& op, Span span) {
+void mean_rows(const Step& step, const quire_mean_rows& op, Span span) {
   const int32_t* starts = step.batch.seq_starts;
   for (int64_t r = span.first; r < span.last; ++r) {
     const int32_t token = step.batch.logits_rows[r];
@@ -37,25 +34,23 @@ void mean_rows(const Step& step, const quire_mean& op, Span span) {
   }
 }
 
-void run_mean(const Step& step, const quire_op& record) {
-  const quire_mean& op = record.u.mean;
+void run_mean(const Step& step, const quire_mean_rows& op, int32_t) {
   by_rows(step, step.batch.num_logits_rows, op.out.dim,
           [&](Span rows) { mean_rows(step, op, rows); });
 }
 
-void check_mean(const OpChecks& checks, const quire_op& record) {
-  const quire_mean& op = record.u.mean;
+void check_mean(const OpChecks& checks, const quire_mean_rows& op) {
   checks.require(op.x.dim == op.out.dim, "dims differ");
   checks.view(op.x, QUIRE_ROWS_TOKENS);
   checks.view(op.out, QUIRE_ROWS_LOGITS);
 }
 
-void look_at_mean(FiniteWatch& watch, const quire_op& op) {
-  watch.look_at_rows(op.u.mean.out, QUIRE_ROWS_LOGITS);
+void look_at_mean(FiniteWatch& watch, const quire_mean_rows& op, int32_t) {
+  watch.look_at_rows(op.out, QUIRE_ROWS_LOGITS);
 }
 
-void run_vectors(const Step& step, const quire_op& record) {
-  const quire_view& x = record.u.vectors.x;
+void run_vectors(const Step& step, const quire_vectors& op, int32_t) {
+  const quire_view& x = op.x;
   if (!step.output.logits) return;
   const int32_t* places = step.output.logits_places;
   by_rows(step, step.batch.num_logits_rows, x.dim, [&](Span rows) {
@@ -71,13 +66,12 @@ void run_vectors(const Step& step, const quire_op& record) {
   });
 }
 
-void check_vectors(const OpChecks& checks, const quire_op& op) {
-  checks.view(op.u.vectors.x, QUIRE_ROWS_LOGITS);
+void check_vectors(const OpChecks& checks, const quire_vectors& op) {
+  checks.view(op.x, QUIRE_ROWS_LOGITS);
 }
 
-const OpRegistration kMean({QUIRE_OP_MEAN, "mean", check_mean, run_mean, look_at_mean});
-const OpRegistration kVectors({QUIRE_OP_VECTORS, "vectors", check_vectors, run_vectors, nullptr,
-                               nullptr, true});
+const OpRegistration kMean(op_kind<quire_mean_rows, check_mean, run_mean, look_at_mean>());
+const OpRegistration kVectors(op_kind<quire_vectors, check_vectors, run_vectors, nullptr>(true));
 
 }  // namespace
 }  // namespace quire

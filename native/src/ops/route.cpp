@@ -6,10 +6,7 @@
 #include <limits>
 
 #include "linear/activation.h"
-#include "ops/by_rows.h"
-#include "ops/op_checks.h"
-#include "ops/op_kind.h"
-#include "runtime/finite_watch.h"
+#include "ops/kernel.h"
 #include "simd/vector.h"
 
 namespace quire {
@@ -138,13 +135,13 @@ void route_row(const quire_route& op, const float* logits, const float* bias, fl
     }
     return;
   }
-  if (op.score == QUIRE_ROUTE_SPARSEMIXER) {
+  if (op.score == QUIRE_ROUTE_SCORE_SPARSEMIXER) {
     mix_sparsely(op, logits, out);
     return;
   }
   float scores[kMaxExperts];
   float biased[kMaxExperts];
-  if (op.score == QUIRE_ROUTE_SOFTMAX) {
+  if (op.score == QUIRE_ROUTE_SCORE_SOFTMAX) {
     softmax(logits, count, scores);
   } else {
     sigmoid(logits, count, scores);
@@ -168,17 +165,13 @@ void route_row(const quire_route& op, const float* logits, const float* bias, fl
   }
 }
 
-void check_route(const OpChecks& checks, const quire_op& op) {
-  const quire_route& route = op.u.route;
-  checks.view(route.logits);
-  checks.view(route.out);
+void check_route(const OpChecks& checks, const quire_route& route) {
   checks.vector(route.bias, route.logits.dim);
   checks.require(route.logits.dtype == QUIRE_F32 && route.out.dtype == QUIRE_F32, "not float32");
   checks.require(route.logits.dim == route.out.dim && route.out.dim <= kMaxExperts,
                  "dims differ, or are more than 1024 experts");
-  checks.require(route.score >= QUIRE_ROUTE_SOFTMAX && route.score <= QUIRE_ROUTE_SPARSEMIXER,
-                 "score");
-  checks.require(route.score != QUIRE_ROUTE_SPARSEMIXER || (route.top_k == 2 && route.jitter >= 0),
+  checks.require(route.score != QUIRE_ROUTE_SCORE_SPARSEMIXER ||
+                     (route.top_k == 2 && route.jitter >= 0),
                  "sparsemixer takes two experts, and its jitter is not negative");
   checks.require(route.num_groups >= 1 && route.logits.dim % route.num_groups == 0 &&
                      route.top_groups >= 1 && route.top_groups <= route.num_groups,
@@ -188,21 +181,16 @@ void check_route(const OpChecks& checks, const quire_op& op) {
   checks.require(route.top_k >= 1 && route.top_k <= size * route.top_groups, "top_k");
 }
 
-void run_route(const Step& step, const quire_op& record) {
-  const quire_route& op = record.u.route;
+void run_route(const Step& step, const quire_route& op, int32_t rows) {
   const float* bias = step.vector(op.bias);
-  by_rows(step, step.rows(record.rows), op.logits.dim, [&](Span span) {
+  by_rows(step, step.rows(rows), op.logits.dim, [&](Span span) {
     for (int64_t r = span.first; r < span.last; ++r) {
       route_row(op, step.f32_row(op.logits, r), bias, step.f32_row(op.out, r));
     }
   });
 }
 
-void look_at_route(FiniteWatch& watch, const quire_op& op) {
-  watch.look_at_rows(op.u.route.out, op.rows);
-}
-
-const OpRegistration kRoute({QUIRE_OP_ROUTE, "route", check_route, run_route, look_at_route});
+const OpRegistration kRoute(op_kind<quire_route, check_route, run_route>());
 
 }  // namespace
 }  // namespace quire

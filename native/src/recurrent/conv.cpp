@@ -2,9 +2,8 @@
 #include <algorithm>
 
 #include "linear/activation.h"
-#include "ops/op_kind.h"
+#include "ops/kernel.h"
 #include "recurrent/state.h"
-#include "runtime/finite_watch.h"
 #include "simd/vector.h"
 
 namespace quire {
@@ -13,13 +12,13 @@ namespace {
 constexpr int64_t kChannels = QUIRE_STATE_CHANNELS;
 constexpr int64_t kMaxWidth = 64;
 
-int64_t ring_rows(const quire_conv& op) { return kStateChunk + op.width - 1; }
-int64_t piece_channels(const quire_conv& op) { return std::min<int64_t>(kChannels, op.x.dim); }
+int64_t ring_rows(const quire_causal_conv& op) { return kStateChunk + op.width - 1; }
+int64_t piece_channels(const quire_causal_conv& op) { return std::min<int64_t>(kChannels, op.x.dim); }
 
 // One piece of a request: its channels of all rows, then of the stored rows.
 class Piece {
  public:
-  Piece(const Step& step, const quire_conv& op, const RequestRows& rows, int64_t piece, float* ring)
+  Piece(const Step& step, const quire_causal_conv& op, const RequestRows& rows, int64_t piece, float* ring)
       : step_(step),
         op_(op),
         rows_(rows),
@@ -74,7 +73,7 @@ class Piece {
   }
 
   const Step& step_;
-  const quire_conv& op_;
+  const quire_causal_conv& op_;
   const RequestRows& rows_;
   const int64_t first_;
   const int64_t count_;
@@ -84,40 +83,31 @@ class Piece {
 };
 
 template <Activation kind>
-void convolve(const Step& step, const quire_conv& op) {
+void convolve(const Step& step, const quire_causal_conv& op) {
   each_piece(step, op.state, [&](int, const RequestRows& rows, int64_t piece, float* ring) {
     Piece(step, op, rows, piece, ring).work<kind>();
   });
 }
 
-void check_conv(const OpChecks& checks, const quire_op& op) {
-  const quire_conv& conv = op.u.conv;
-  checks.view(conv.x);
-  checks.view(conv.out);
+void check_conv(const OpChecks& checks, const quire_causal_conv& conv) {
   checks.require(checks.rows() == QUIRE_ROWS_TOKENS, "rows without positions");
   checks.require(conv.x.dim == conv.out.dim, "dims differ");
   checks.require(conv.width >= 1 && conv.width <= kMaxWidth, "width is not from 1 to 64");
-  checks.require(conv.weight >= 0, "no weight");
   checks.vector(conv.weight, int64_t{conv.x.dim} * conv.width);
   checks.vector(conv.bias, conv.x.dim);
-  checks.require(conv.activation == QUIRE_ACT_NONE || conv.activation == QUIRE_ACT_SILU,
-                 "activation is neither none nor silu");
+  checks.require(conv.act == QUIRE_ACTIVATION_IDENTITY || conv.act == QUIRE_ACTIVATION_SILU,
+                 "act is neither identity nor silu");
   const int64_t channels = piece_channels(conv);
   check_state(checks, conv.state, (conv.x.dim + channels - 1) / channels,
               ring_rows(conv) * channels);
 }
 
-void run_conv(const Step& step, const quire_op& record) {
-  const quire_conv& op = record.u.conv;
-  if (op.activation == QUIRE_ACT_SILU) return convolve<Activation::kSilu>(step, op);
-  convolve<Activation::kNone>(step, op);
+void run_conv(const Step& step, const quire_causal_conv& op, int32_t) {
+  if (op.act == QUIRE_ACTIVATION_SILU) return convolve<QUIRE_ACTIVATION_SILU>(step, op);
+  convolve<QUIRE_ACTIVATION_IDENTITY>(step, op);
 }
 
-void look_at_conv(FiniteWatch& watch, const quire_op& op) {
-  watch.look_at_rows(op.u.conv.out, op.rows);
-}
-
-const OpRegistration kConv({QUIRE_OP_CONV, "conv", check_conv, run_conv, look_at_conv});
+const OpRegistration kConv(op_kind<quire_causal_conv, check_conv, run_conv>());
 
 }  // namespace
 }  // namespace quire

@@ -1,16 +1,15 @@
 // The gated delta rule and Mamba 2: what their rows bring to a `ChunkedHead`.
 #include <cmath>
 
-#include "ops/op_kind.h"
+#include "ops/kernel.h"
 #include "recurrent/chunked.h"
-#include "runtime/finite_watch.h"
 
 namespace quire {
 namespace {
 
 constexpr float kNormEps = 1e-6f;
 
-ChunkShape shape_of(const quire_delta& op) {
+ChunkShape shape_of(const quire_gated_delta& op) {
   return {op.k.dim / op.num_key_heads, op.v.dim / op.num_heads, op.a.dim / op.num_heads, true};
 }
 
@@ -23,8 +22,9 @@ float* scratch_of(const Step& step, const ChunkShape& shape, int worker) {
   return reinterpret_cast<float*>(step.model.linear_scratch->data()) + worker * floats;
 }
 
-void reserve(const Model& model, const ChunkShape& shape, OpNeeds& needs) {
-  const int64_t floats = (shape.scratch_floats() + kLanes - 1) / kLanes * kLanes;
+template <class Op>
+void reserve(const Model& model, const Op& op, OpNeeds& needs) {
+  const int64_t floats = (shape_of(op).scratch_floats() + kLanes - 1) / kLanes * kLanes;
   needs.scratch_bytes =
       std::max<size_t>(needs.scratch_bytes, model.pool.size() * floats * sizeof(float));
 }
@@ -43,8 +43,7 @@ void scale(float* row, int64_t count, float factor) {
   for (int64_t i = 0; i < count; ++i) row[i] *= factor;
 }
 
-void run_delta(const Step& step, const quire_op& record) {
-  const quire_delta& op = record.u.delta;
+void run_delta(const Step& step, const quire_gated_delta& op, int32_t) {
   const ChunkShape shape = shape_of(op);
   const int64_t dk = shape.key_dim;
   each_piece(step, op.state, [&](int worker, const RequestRows& rows, int64_t head, float* piece) {
@@ -73,8 +72,7 @@ void run_delta(const Step& step, const quire_op& record) {
   });
 }
 
-void run_ssd(const Step& step, const quire_op& record) {
-  const quire_ssd& op = record.u.ssd;
+void run_ssd(const Step& step, const quire_ssd& op, int32_t) {
   const ChunkShape shape = shape_of(op);
   const int64_t ds = shape.key_dim;
   each_piece(step, op.state, [&](int worker, const RequestRows& rows, int64_t head, float* piece) {
@@ -109,9 +107,7 @@ void check_heads(const OpChecks& checks, int64_t heads, int64_t shared) {
   checks.require(checks.rows() == QUIRE_ROWS_TOKENS, "rows without positions");
 }
 
-void check_delta(const OpChecks& checks, const quire_op& record) {
-  const quire_delta& op = record.u.delta;
-  for (const quire_view* view : {&op.q, &op.k, &op.v, &op.a, &op.b, &op.out}) checks.view(*view);
+void check_delta(const OpChecks& checks, const quire_gated_delta& op) {
   check_heads(checks, op.num_heads, op.num_key_heads);
   checks.require(op.q.dim == op.k.dim && op.k.dim % op.num_key_heads == 0 &&
                      op.v.dim == op.out.dim && op.v.dim % op.num_heads == 0 &&
@@ -119,41 +115,25 @@ void check_delta(const OpChecks& checks, const quire_op& record) {
                  "dims differ");
   const ChunkShape shape = shape_of(op);
   checks.require(shape.decay_dim == 1 || shape.decay_dim == shape.key_dim, "decays");
-  checks.require(op.a_log >= 0 && op.dt_bias >= 0, "no weights");
   checks.vector(op.a_log, op.num_heads);
   checks.vector(op.dt_bias, op.a.dim);
   check_state(checks, op.state, op.num_heads, shape.piece_floats());
 }
 
-void check_ssd(const OpChecks& checks, const quire_op& record) {
-  const quire_ssd& op = record.u.ssd;
-  for (const quire_view* view : {&op.x, &op.dt, &op.b, &op.c, &op.out}) checks.view(*view);
+void check_ssd(const OpChecks& checks, const quire_ssd& op) {
   check_heads(checks, op.num_heads, op.num_groups);
   checks.require(op.x.dim == op.out.dim && op.x.dim % op.num_heads == 0 &&
                      op.dt.dim == op.num_heads && op.b.dim == op.c.dim &&
                      op.b.dim % op.num_groups == 0,
                  "dims differ");
-  checks.require(op.a_log >= 0 && op.dt_bias >= 0 && op.d >= 0, "no weights");
   for (const int32_t vector : {op.a_log, op.dt_bias, op.d}) checks.vector(vector, op.num_heads);
   check_state(checks, op.state, op.num_heads, shape_of(op).piece_floats());
 }
 
-void look_at_delta(FiniteWatch& watch, const quire_op& op) {
-  watch.look_at_rows(op.u.delta.out, op.rows);
-}
-void look_at_ssd(FiniteWatch& watch, const quire_op& op) {
-  watch.look_at_rows(op.u.ssd.out, op.rows);
-}
-void reserve_delta(const Model& model, const quire_op& op, OpNeeds& needs) {
-  reserve(model, shape_of(op.u.delta), needs);
-}
-void reserve_ssd(const Model& model, const quire_op& op, OpNeeds& needs) {
-  reserve(model, shape_of(op.u.ssd), needs);
-}
-
-const OpRegistration kDelta({QUIRE_OP_DELTA, "delta", check_delta, run_delta, look_at_delta,
-                             reserve_delta});
-const OpRegistration kSsd({QUIRE_OP_SSD, "ssd", check_ssd, run_ssd, look_at_ssd, reserve_ssd});
+const OpRegistration kDelta(op_kind<quire_gated_delta, check_delta, run_delta,
+                                    look_at_out<quire_gated_delta>, reserve<quire_gated_delta>>());
+const OpRegistration kSsd(
+    op_kind<quire_ssd, check_ssd, run_ssd, look_at_out<quire_ssd>, reserve<quire_ssd>>());
 
 }  // namespace
 }  // namespace quire

@@ -2,9 +2,8 @@
 #include <algorithm>
 #include <cmath>
 
-#include "ops/op_kind.h"
+#include "ops/kernel.h"
 #include "recurrent/chunked.h"
-#include "runtime/finite_watch.h"
 
 namespace quire {
 namespace {
@@ -38,8 +37,7 @@ float number(const Step& step, const quire_view& view, int64_t row, int64_t i) {
   return value;
 }
 
-void run_mamba(const Step& step, const quire_op& record) {
-  const quire_mamba& op = record.u.mamba;
+void run_mamba(const Step& step, const quire_mamba& op, int32_t) {
   const int64_t size = op.b.dim;
   const int64_t channels = piece_channels(op);
   each_piece(step, op.state, [&](int, const RequestRows& rows, int64_t piece, float* states) {
@@ -68,25 +66,18 @@ void run_mamba(const Step& step, const quire_op& record) {
   });
 }
 
-void check_mamba(const OpChecks& checks, const quire_op& record) {
-  const quire_mamba& op = record.u.mamba;
-  for (const quire_view* view : {&op.x, &op.dt, &op.b, &op.c, &op.out}) checks.view(*view);
+void check_mamba(const OpChecks& checks, const quire_mamba& op) {
   checks.require(checks.rows() == QUIRE_ROWS_TOKENS, "rows without positions");
   checks.require(op.x.dim == op.out.dim && op.x.dim == op.dt.dim && op.b.dim == op.c.dim,
                  "dims differ");
   checks.require(op.b.dtype == QUIRE_F32 && op.c.dtype == QUIRE_F32, "b and c are not float32");
-  checks.require(op.a_log >= 0 && op.dt_bias >= 0 && op.d >= 0, "no weights");
   checks.vector(op.a_log, int64_t{op.x.dim} * op.b.dim);
   for (const int32_t vector : {op.dt_bias, op.d}) checks.vector(vector, op.x.dim);
   const int64_t channels = piece_channels(op);
   check_state(checks, op.state, (op.x.dim + channels - 1) / channels, 2 * channels * op.b.dim);
 }
 
-void look_at_mamba(FiniteWatch& watch, const quire_op& op) {
-  watch.look_at_rows(op.u.mamba.out, op.rows);
-}
-
-const OpRegistration kMamba({QUIRE_OP_MAMBA, "mamba", check_mamba, run_mamba, look_at_mamba});
+const OpRegistration kMamba(op_kind<quire_mamba, check_mamba, run_mamba>());
 
 }  // namespace
 }  // namespace quire

@@ -5,21 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 from quire.adapters.modules import AdapterModule, parse_modules, parse_prompt_adapters
-from quire.adapters.prompt_request import PromptAdapterRequest
-from quire.adapters.request import LoRARequest
-
-AnyAdapterRequest = LoRARequest | PromptAdapterRequest
+from quire.adapters.request import AnyAdapterRequest, LoRARequest, PromptAdapterRequest
 
 __all__ = [
-    "AdapterModule", "AnyAdapterRequest", "LoRARequest", "PromptAdapterRequest", "as_arguments",
+    "AdapterModule", "AnyAdapterRequest", "LoRARequest", "PromptAdapterRequest", "by_kind",
     "parse_modules", "parse_prompt_adapters",
 ]  # fmt: skip
 
 
-def as_arguments(adapter: AnyAdapterRequest | None) -> dict[str, Any]:
-    """The argument of an engine that takes an adapter of this kind."""
+def by_kind(adapter: AnyAdapterRequest | None) -> dict[str, Any]:
+    """The field of a request's options that takes an adapter of this kind, with the adapter."""
     if adapter is None:
         return {}
-    if isinstance(adapter, LoRARequest):
-        return {"lora_request": adapter}
-    return {"prompt_adapter_request": adapter}
+    return {"lora" if isinstance(adapter, LoRARequest) else "prompt_adapter": adapter}

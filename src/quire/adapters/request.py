@@ -1,4 +1,5 @@
-"""`LoRARequest`: the adapter that a request is computed with, under vLLM's names."""
+"""`LoRARequest` and `PromptAdapterRequest`: adapters that a request is computed with, under vLLM's
+names."""
 
 from __future__ import annotations
 
@@ -61,17 +62,71 @@ class LoRARequest(msgspec.Struct, omit_defaults=True):
         return hash(self.lora_name)
 
 
-def checked_request(value: Any, *, is_enabled: bool) -> LoRARequest | None:
-    """The adapter of a request, or None. Raises TypeError for another type, and RequestError if the
-    engine has no adapters."""
-    if value is None:
-        return None
-    if not isinstance(value, LoRARequest):
-        raise TypeError(f"lora_request must be a LoRARequest or None, got {type(value).__name__}")
+class PromptAdapterRequest(msgspec.Struct, omit_defaults=True, frozen=True):
+    """A prompt adapter of PEFT: its name, a number above 0 that identifies it, the folder with its
+    files, and how many virtual tokens it puts before a prompt. Names are those of vLLM 0.9."""
+
+    prompt_adapter_name: str
+    prompt_adapter_id: int
+    prompt_adapter_local_path: str
+    prompt_adapter_num_virtual_tokens: int
+
+    def __post_init__(self) -> None:
+        for name, least in (("prompt_adapter_id", 1), ("prompt_adapter_num_virtual_tokens", 1)):
+            value = getattr(self, name)
+            if not isinstance(value, int) or isinstance(value, bool):
+                raise TypeError(f"{name} must be an integer, got {quoted(value)}")
+            if not least <= value <= _MAX_ID:
+                raise ValueError(f"{name.removeprefix('prompt_adapter_')} must be > 0, got {value}")
+        for name in ("prompt_adapter_name", "prompt_adapter_local_path"):
+            if not isinstance(getattr(self, name), str) or not getattr(self, name):
+                raise ValueError(
+                    f"{name} must be a string that is not empty, got {quoted(getattr(self, name))}"
+                )
+
+    @property
+    def adapter_id(self) -> int:
+        """`prompt_adapter_id`."""
+        return self.prompt_adapter_id
+
+    @property
+    def name(self) -> str:
+        """`prompt_adapter_name`."""
+        return self.prompt_adapter_name
+
+    @property
+    def path(self) -> str:
+        """`prompt_adapter_local_path`."""
+        return self.prompt_adapter_local_path
+
+    @property
+    def local_path(self) -> str:
+        """`prompt_adapter_local_path`."""
+        return self.prompt_adapter_local_path
+
+    @property
+    def load_inplace(self) -> bool:
+        """False: files are not read again while an adapter with this number is in memory."""
+        return False
+
+
+AnyAdapterRequest = LoRARequest | PromptAdapterRequest
+ARGUMENTS: dict[type, str] = {
+    LoRARequest: "lora_request", PromptAdapterRequest: "prompt_adapter_request",
+}  # fmt: skip
+"""Names of the arguments that take adapters, in all methods."""
+
+
+def check_adapter(value: Any, kind: type[AnyAdapterRequest], *, is_enabled: bool) -> None:
+    """Raises TypeError for an adapter of another kind, and RequestError if the engine has none of
+    this kind."""
+    name = ARGUMENTS[kind]
+    if not isinstance(value, kind):
+        raise TypeError(f"{name} must be a {kind.__name__} or None, got {type(value).__name__}")
     if not is_enabled:
+        is_lora = kind is LoRARequest
         raise RequestError(
-            f"Got lora_request {value.lora_name!r} but LoRA is not enabled! Start the engine with "
-            "enable_lora=True",
-            parameter="lora_request",
+            f"Got {name} {value.name!r} but {'LoRA is' if is_lora else 'prompt adapters are'} not "
+            f"enabled! Start the engine with enable_{'lora' if is_lora else 'prompt_adapter'}=True",
+            parameter=name,
         )
-    return value

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from quire.bench.timed_trace import TraceFormat, read_trace
+from quire.config.declaration import argument
 from quire.errors import ConfigError
 from quire.units import GiB, format_bytes
 
@@ -49,13 +50,13 @@ class SampleRequest:
 class DatasetArgs:
     """Which requests are sent. Options that belong to another dataset have no effect."""
 
-    dataset_name: DatasetName = "random"
+    dataset_name: DatasetName = argument("random", is_common=True)
     """Random tokens, random tokens with shared prefixes, a ShareGPT JSON file, JSONL lines
     `{"prompt": ..., "output_tokens": ...}`, or a trace of traffic, JSONL lines `{"timestamp": ...,
     "input_length": ..., "output_length": ..., "hash_ids": [...]}`."""
-    dataset_path: str | None = None
+    dataset_path: str | None = argument(None, is_common=True)
     """The file, for sharegpt, custom and timed_trace."""
-    num_prompts: int = 1000
+    num_prompts: int = argument(1000, is_common=True)
     """Requests to send."""
     seed: int = 0
     """Seed of the random generators."""
@@ -63,9 +64,9 @@ class DatasetArgs:
     """Alias of the dataset's input length option."""
     output_len: int | None = None
     """Alias of the dataset's output length option."""
-    random_input_len: int = 1024
+    random_input_len: int = argument(1024, is_common=True)
     """Tokens of a random prompt."""
-    random_output_len: int = 128
+    random_output_len: int = argument(128, is_common=True)
     """Tokens asked for after a random prompt."""
     random_range_ratio: float = 0.0
     """Spread of both lengths: uniform in [len * (1 - r), len * (1 + r)]."""

@@ -19,6 +19,7 @@ import numpy as np
 
 from quire.bench.datasets import SampleRequest
 from quire.bench.http_stream import Client, ReplyError
+from quire.config.declaration import argument
 from quire.errors import ConfigError
 
 
@@ -26,12 +27,12 @@ from quire.errors import ConfigError
 class TrafficArgs:
     """Options for the arrival of requests."""
 
-    request_rate: float = math.inf
+    request_rate: float = argument(math.inf, is_common=True)
     """Requests per second; inf sends all of them at once."""
     burstiness: float = 1.0
     """Shape of the intervals' gamma distribution: 1 is a Poisson process, less is burstier,
     inf gives constant intervals."""
-    max_concurrency: int | None = None
+    max_concurrency: int | None = argument(None, is_common=True)
     """Maximum number of requests in flight; waiting here does not count as latency."""
     ramp_up_strategy: Literal["linear", "exponential"] | None = None
     """Increase the rate during the run instead of using --request-rate."""

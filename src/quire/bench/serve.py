@@ -33,6 +33,7 @@ from quire.bench.metrics import (
     save_json,
     summarise,
 )
+from quire.config.declaration import argument
 from quire.errors import ConfigError
 from quire.files import write_text
 from quire.log.printing import say
@@ -50,17 +51,17 @@ _ENDPOINTS = {
 class ServeBenchArgs:
     """The server, the requests, and the output of results."""
 
-    backend: Literal["openai", "openai-chat", "vllm"] = "openai"
+    backend: Literal["openai", "openai-chat", "vllm"] = argument("openai", is_common=True)
     """Which endpoint: completions (openai, vllm) or chat completions (openai-chat)."""
     endpoint: str | None = None
     """Path of the endpoint; by default that of the backend."""
-    base_url: str | None = None
+    base_url: str | None = argument(None, is_common=True)
     """Server as a URL; wins over --host and --port."""
     host: str = "127.0.0.1"
     """Server's address."""
     port: int = 8000
     """Server's port."""
-    model: str | None = None
+    model: str | None = argument(None, is_common=True)
     """Model to ask for; the server's first one by default."""
     served_model_name: str | None = None
     """Name of the model in requests, if it differs from --model."""
@@ -100,7 +101,7 @@ class ServeBenchArgs:
     """Bounds as NAME:MILLISECONDS (ttft, tpot, e2el); goodput counts requests that keep all."""
     label: str | None = None
     """Prefix of the result file's name; the backend by default."""
-    save_result: bool = False
+    save_result: bool = argument(False, is_common=True)
     """Write the results to a JSON file."""
     append_result: bool = False
     """Add the results to the file instead of replacing it."""

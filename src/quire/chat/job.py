@@ -16,6 +16,8 @@ ContentFormat = Literal["string", "openai"]
 DEFAULT_SECONDS = 5.0
 """Default limit of a rendering's processor time."""
 TOO_LONG = "it takes more than {:g} s of processor time"
+VARIABLES = "chat_template_kwargs"
+"""Name of the further variables of a template in all APIs."""
 MAX_NESTING = 64
 """Most levels of lists and dicts in a template's variables."""
 MAX_STEPS = 1_000_000
@@ -40,8 +42,8 @@ class ChatInput:
     """Whether the prompt ends inside the last message, so that the model continues it."""
     chat_template: str | None = None
     """The name of one of the model's templates, or a template; None: the model's default."""
-    chat_template_kwargs: Mapping[str, Any] | None = None
-    """Further variables of the template."""
+    variables: Mapping[str, Any] | None = None
+    """Further variables of the template; requests call them `VARIABLES`."""
     content_format: ContentFormat | None = None
     """None: found by `detect_content_format`."""
     placeholders: Mapping[str, str] = field(default_factory=dict)

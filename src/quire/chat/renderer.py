@@ -11,7 +11,7 @@ import threading
 from collections.abc import Mapping
 from typing import Any
 
-from quire.chat.job import MAX_NESTING, ChatInput
+from quire.chat.job import MAX_NESTING, VARIABLES, ChatInput
 from quire.chat.process.renderer_process import RenderProcess
 from quire.chat.templates import ChatTemplates
 from quire.errors import RequestError
@@ -24,7 +24,7 @@ def plain_chat(chat: ChatInput) -> ChatInput:
         messages=_plain(chat.messages, "messages"),
         tools=_plain(chat.tools, "tools"),
         documents=_plain(chat.documents, "documents"),
-        chat_template_kwargs=_plain(chat.chat_template_kwargs, "chat_template_kwargs"),
+        variables=_plain(chat.variables, VARIABLES),
     )
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import jinja2
 from jinja2 import nodes
 
-from quire.chat.job import ChatInput, ContentFormat, RenderJob
+from quire.chat.job import VARIABLES, ChatInput, ContentFormat, RenderJob
 from quire.chat.messages import Images, check_nesting, template_messages
 from quire.chat.sandbox.environment import environment, render_template
 from quire.chat.sandbox.sizes import TemplateLimitError, new_budget
@@ -231,8 +231,9 @@ def render(job: RenderJob) -> str:
 def _rendered(job: RenderJob) -> str:
     chat = job.chat
     content_format = chat.content_format or detect_content_format(job.template)
-    for what in ("messages", "tools", "documents", "chat_template_kwargs"):
+    for what in ("messages", "tools", "documents"):
         check_nesting(getattr(chat, what), what)
+    check_nesting(chat.variables, VARIABLES)
     keeps_text = chat.content_format is None and expects_text(job.template)
     failure: Exception | None = None
     for missing, has_text_arguments in _forms(chat, content_format, job.template):
@@ -277,7 +278,7 @@ def _filled(job: RenderJob, messages: list[dict[str, Any]]) -> str:
     final_text = _mark_end(messages) if chat.continue_final_message else None
     variables = {
         **job.special_tokens,
-        **(chat.chat_template_kwargs or {}),
+        **(chat.variables or {}),
         "messages": messages,
         "tools": chat.tools,
         "documents": chat.documents,

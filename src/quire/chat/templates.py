@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from quire.chat.job import DEFAULT_SECONDS, ChatInput, RenderJob
+from quire.chat.job import DEFAULT_SECONDS, VARIABLES, ChatInput, RenderJob
 from quire.config import ModelConfig
 from quire.config.checkpoint.model_files import (
     read_json_object,
@@ -121,11 +121,11 @@ class ChatTemplates:
                 "Cannot set both `continue_final_message` and `add_generation_prompt` to True.",
                 parameter="continue_final_message",
             )
-        for name in chat.chat_template_kwargs or ():
+        for name in chat.variables or ():
             if name in _RESERVED:
                 raise RequestError(
-                    f"chat_template_kwargs must not hold {name!r}; use the parameter of that name",
-                    parameter="chat_template_kwargs",
+                    f"{VARIABLES} must not hold {name!r}; use the parameter of that name",
+                    parameter=VARIABLES,
                     value=name,
                 )
         chosen = self._chosen(chat)

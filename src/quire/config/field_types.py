@@ -1,7 +1,7 @@
-"""Checks each field of a record of options against its declared type.
+"""Checks each field of a record of options against its declared type, and with its declared check.
 
-Used for `EngineArgs` and `ServerArgs`. Checks types alone; the code that resolves a value checks
-its meaning.
+Used for `EngineArgs` and `ServerArgs`. The code that resolves a value checks what depends on other
+values.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from collections.abc import Callable, Hashable
 from functools import cache
 from typing import Any, Literal, Union, get_args, get_origin
 
+from quire.config.declaration import declared
 from quire.errors import ConfigError, quoted
 
 MAX_TEXT_CHARS = 1 << 20
@@ -31,7 +32,7 @@ _NAMES: dict[Any, str] = {
 
 
 def check_fields(record: Any) -> None:
-    """Raises ConfigError for the first field whose value does not match its type.
+    """Raises ConfigError for the first field whose value does not match its type or its check.
 
     Numbers must be finite and fit in 64 bits; texts must be valid as file names are, without
     NUL; dicts must hold what JSON can.
@@ -47,6 +48,11 @@ def check_fields(record: Any) -> None:
         if problem is not None:
             shown = type(value).__name__ if field.name in _SECRETS else quoted(value)
             raise ConfigError(f"{field.name} must be {problem}, got {shown}; {_advice(field)}")
+        check = declared(field).check
+        if check is not None and value is not None:
+            problem = check(value, field.default)
+            if problem is not None:
+                raise ConfigError(f"{field.name} {problem}")
 
 
 @cache

@@ -1,7 +1,7 @@
 """Checks the names of engine arguments when an `EngineArgs` is made.
 
 Unknown names are refused, with the nearest known name. vLLM's names that are not implemented are
-refused unless their value has no effect (`unsupported/`).
+refused unless their value has no effect (`vllm_names.py`).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import functools
 from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar
 
-from quire.config.unsupported import UNSUPPORTED
+from quire.config.vllm_names import unsupported
 from quire.errors import ConfigError, UnknownArgumentError, quoted
 from quire.log import get_logger
 from quire.suggest import did_you_mean
@@ -34,7 +34,7 @@ def check_names(given: Mapping[str, Any], known: Iterable[str]) -> dict[str, Any
     for name, value in given.items():
         if name in known:
             kept[name] = value
-        elif name in UNSUPPORTED:
+        elif name in unsupported():
             _check_neutral(name, _plain(value))
             _tell_without_effect(name, _plain(value))
         else:
@@ -64,17 +64,18 @@ def check_assigned(record: Any) -> None:
     """Checks attributes that were set after the record was made, as `check_names` does."""
     known = {field.name for field in dataclasses.fields(record)}
     for name, value in vars(record).items():
-        if name in UNSUPPORTED:
-            _check_neutral(name, _plain(value))
-        elif name not in known:
+        if name in known:
+            continue
+        if name not in unsupported():
             raise UnknownArgumentError(_unknown_message(name, known))
+        _check_neutral(name, _plain(value))
 
 
 def default_of(name: str) -> Any:
     """vLLM's default of an unsupported argument. Raises AttributeError for any other name."""
-    if name not in UNSUPPORTED:
+    if name not in unsupported():
         raise AttributeError(f"EngineArgs has no argument {name!r}")
-    return copy.deepcopy(UNSUPPORTED[name].default)
+    return copy.deepcopy(unsupported()[name].default)
 
 
 def _plain(value: object) -> object:
@@ -89,7 +90,7 @@ def _plain(value: object) -> object:
 
 
 def _check_neutral(name: str, value: object) -> None:
-    entry = UNSUPPORTED[name]
+    entry = unsupported()[name]
     if not entry.accepts(value):
         raise ConfigError(
             f"{name}={quoted(value)} is not supported: {entry.reason}; "
@@ -98,10 +99,10 @@ def _check_neutral(name: str, value: object) -> None:
 
 
 def _tell_without_effect(name: str, value: object) -> None:
-    entry = UNSUPPORTED[name]
+    entry = unsupported()[name]
     if not entry.is_refused and value is not None and value != entry.default:
         logger.info("%s=%s has no effect here: %s", name, quoted(value), entry.reason)
 
 
 def _unknown_message(name: str, known: set[str]) -> str:
-    return f"unknown engine argument {quoted(name)}{did_you_mean(name, [*known, *UNSUPPORTED])}"
+    return f"unknown engine argument {quoted(name)}{did_you_mean(name, [*known, *unsupported()])}"

@@ -14,6 +14,7 @@ from typing import Any, Literal, cast, get_args
 
 from quire.config.checkpoint.model_files import GenerationConfig, default_sampling_params
 from quire.config.checkpoint.never_generated import never_generated, without_effect
+from quire.config.declaration import with_same_names
 from quire.config.engine_args import EngineArgs
 from quire.config.kv_cache import KVMemoryChoice
 from quire.config.ranks import MAX_RANKS
@@ -122,14 +123,10 @@ def resolve_parallel(args: EngineArgs, usage: Usage) -> ParallelConfig:
     if chosen == "ray":
         _check_ray(args)
     worker_class = "" if args.worker_cls == "auto" else args.worker_cls
-    return ParallelConfig(
-        tensor,
-        stages,
-        engines,
+    return with_same_names(
+        ParallelConfig,
+        args,
         distributed_executor_backend=cast(ExecutorBackend, chosen),
-        nnodes=args.nnodes,
-        master_addr=args.master_addr,
-        master_port=args.master_port,
         worker_class=worker_class,
     )
 
@@ -155,7 +152,6 @@ def _check_ray(args: EngineArgs) -> None:
 def _check_nodes(args: EngineArgs, num_ranks: int) -> None:
     """Raises ConfigError for machines that cannot compute together."""
     nodes, number = args.nnodes, args.node_rank
-    _check_positive("nnodes", nodes, 2)
     if num_ranks % nodes:
         raise ConfigError(
             f"nnodes={nodes} must divide the {num_ranks} ranks of tensor_parallel_size="
@@ -177,13 +173,11 @@ def _check_nodes(args: EngineArgs, num_ranks: int) -> None:
 
 
 def _check_sizes(args: EngineArgs) -> None:
-    """Raises ConfigError for impossible numbers of ranks and engines."""
+    """Raises ConfigError for too many ranks and engines."""
     sizes: dict[str, int] = {
         name: getattr(args, name)
         for name in ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size")
     }
-    for name, size in sizes.items():
-        _check_positive(name, size, 2)
     if math.prod(sizes.values()) > MAX_RANKS:
         found = " times ".join(f"{name}={size}" for name, size in sizes.items() if size > 1)
         raise ConfigError(f"{found} must be at most {MAX_RANKS} ranks")
@@ -196,18 +190,18 @@ def resolve_scheduler(
     model computes all tokens of a request in one step."""
     chunked = args.enable_chunked_prefill is not False and not needs_whole
     budget, seqs = _step_limits(args, usage, max_model_len, chunked)
-    _check_scheduling(args)
-    return SchedulerConfig(
+    return with_same_names(
+        SchedulerConfig,
+        args,
         max_num_batched_tokens=budget,
         max_num_seqs=seqs,
         enable_chunked_prefill=chunked,
-        long_prefill_token_threshold=0 if needs_whole else args.long_prefill_token_threshold,
+        **({"long_prefill_token_threshold": 0} if needs_whole else {}),
         max_decode_slowdown=_max_decode_slowdown(args, usage, chunked),
         policy=args.scheduling_policy,
         max_num_queued_reqs=args.max_num_queued_reqs or _QUEUED_REQS[usage],
         max_num_queued_tokens=args.max_num_queued_tokens or _QUEUED_TOKENS[usage],
         queue_may_stand=usage == "llm" or args.max_num_queued_reqs is not None,
-        stream_interval=args.stream_interval,
         speculation=args.create_speculative_config(),
         num_stages=args.pipeline_parallel_size,
         max_loras=args.max_loras if args.enable_lora else None,
@@ -240,21 +234,6 @@ def _step_limits(
     return budget, seqs
 
 
-def _check_scheduling(args: EngineArgs) -> None:
-    if args.long_prefill_token_threshold < 0:
-        raise ConfigError(
-            "long_prefill_token_threshold must be at least 0, "
-            f"got {args.long_prefill_token_threshold}; 0 means no limit"
-        )
-    if args.scheduling_policy not in ("fcfs", "priority"):
-        raise ConfigError(
-            f"scheduling_policy={args.scheduling_policy!r} is not known; use fcfs or priority"
-        )
-    for name in ("max_num_queued_reqs", "max_num_queued_tokens"):
-        _check_positive(name, getattr(args, name), 1024)
-    _check_positive("stream_interval", args.stream_interval, 1)
-
-
 def _max_decode_slowdown(args: EngineArgs, usage: Usage, chunked: bool) -> float | None:
     wanted = args.max_decode_slowdown
     if wanted is None:
@@ -276,8 +255,6 @@ def resolve_kv_choice(args: EngineArgs, environment_bytes: int | None = None) ->
         raise ConfigError(
             f"gpu_memory_utilization must be in (0, 1], got {quoted(share)}; try 0.92"
         )
-    _check_positive("kv_cache_memory_bytes", args.kv_cache_memory_bytes, 1 << 30)
-    _check_positive("num_gpu_blocks_override", args.num_gpu_blocks_override, 1024)
     cache_bytes = args.kv_cache_memory_bytes
     if cache_bytes is None and args.num_gpu_blocks_override is None:
         cache_bytes = environment_bytes

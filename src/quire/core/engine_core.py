@@ -36,7 +36,6 @@ from quire.executor.base import Executor
 from quire.executor.factory import make_executor
 from quire.kvcache import BlockEvents, KVCacheManager
 from quire.kvcache.block_map import block_map
-from quire.kvcache.hashing import tenant_of
 from quire.kvstore.opening import open_store
 from quire.kvstore.store import KVStore
 from quire.kvstore.tiers.events import TierEvents
@@ -339,7 +338,7 @@ class EngineCore:
             self.structured_outputs.add(
                 request.request_id,
                 params.structured_outputs,
-                tenant=tenant_of(request.cache_salt),
+                tenant=request.scope.tenant,
                 ignore_eos=params.ignore_eos,
                 passage=self._passage(request),
                 begun=_begun(request),
@@ -367,6 +366,15 @@ class EngineCore:
         """Whether a step is needed: requests may run, or plans are to be collected."""
         is_awaited = self._admission.num_waiting > 0 and not self._pause.is_sleeping()
         return self._pause.is_busy() or is_awaited
+
+    def waiting(self) -> EngineCoreOutputs | None:
+        """Statistics of requests that wait although no step is needed; None: there are none."""
+        if not (self.scheduler.states.by_id or self._admission.num_waiting):
+            return None
+        outputs = self.scheduler.snapshot()
+        if outputs.stats is not None:
+            self._admission.report(outputs.stats)
+        return outputs
 
     def progress(self) -> int | None:
         """A number that changes while a step advances; None if it is not counted. Any thread."""

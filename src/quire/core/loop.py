@@ -61,6 +61,9 @@ class SteppedCore(Protocol):
     def step(self) -> EngineCoreOutputs:
         """Runs one step. Returns the outputs of requests and a snapshot of the statistics."""
 
+    def waiting(self) -> EngineCoreOutputs | None:
+        """Statistics of requests that wait although no step is needed; None: there are none."""
+
     def use_idle_time(self) -> bool:
         """Does some milliseconds of work that saves time later. Returns False if there is none."""
 
@@ -135,6 +138,8 @@ class EngineLoop:
         self.status.last_turn = time.monotonic()
         try:
             if not self._has_work():
+                if not self._is_resting and (waiting := self._core.waiting()) is not None:
+                    self._emit(Step(waiting))
                 may_work = self._is_resting and self.inbox.empty()
                 wait_s = 0 if may_work and self._core.use_idle_time() else _IDLE_WAIT_S
                 self._is_resting = True  # reset by the next command

@@ -1,13 +1,102 @@
-"""Arguments that the methods of all engines share: checks, the position of errors in a batch, and
-methods of vLLM that are refused."""
+"""Arguments that the methods of all engines share: the options of a request, checks, and the
+position of errors in a batch."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from typing import Any, NoReturn
+from dataclasses import dataclass
 
+from quire.adapters.request import LoRARequest, PromptAdapterRequest, check_adapter
+from quire.config.records import EngineConfig
 from quire.errors import ConfigError, PromptError, RequestError, quoted
+from quire.frontend.inputs.tokenization import AS_IT_IS, Tokenization
+
+_MAX_TIME_S = 1e11
+"""Upper limit of timestamps, a few thousand years after the epoch."""
+
+
+@dataclass(frozen=True, slots=True)
+class RequestOptions:
+    """What a caller may say about a request in addition to its id, prompt and parameters.
+
+    Engines make it of their methods' arguments, and the input processor checks it.
+    """
+
+    arrival_time: float | None = None
+    """Seconds since the epoch; None: now."""
+    priority: int = 0
+    """Lower runs earlier under the `priority` policy."""
+    tokenization: Tokenization = AS_IT_IS
+    trace_headers: Mapping[str, str] | None = None
+    """W3C `traceparent` of the caller's span."""
+    prompt_text: str | None = None
+    """The text of a prompt of token ids, for outputs."""
+    lora: LoRARequest | None = None
+    """None: the base model alone."""
+    prompt_adapter: PromptAdapterRequest | None = None
+    data_parallel_rank: int | None = None
+    """The engine that computes the request, where there are several; None: any."""
+
+    def check(self, config: EngineConfig) -> None:
+        """Raises RequestError, and TypeError for adapters of a wrong type. The priority is checked
+        with the parameters."""
+        if self.arrival_time is not None:
+            _check_time(self.arrival_time)
+        if self.trace_headers is not None:
+            _check_headers(self.trace_headers)
+        if self.lora is not None:
+            check_adapter(self.lora, LoRARequest, is_enabled=config.lora is not None)
+        if self.prompt_adapter is not None:
+            is_enabled = config.prompt_adapters is not None
+            check_adapter(self.prompt_adapter, PromptAdapterRequest, is_enabled=is_enabled)
+
+    def check_priority(self) -> None:
+        """Raises RequestError unless the priority is an integer of 64 bits."""
+        priority = self.priority
+        is_int = isinstance(priority, int) and not isinstance(priority, bool)
+        if not is_int or not -(2**63) <= priority < 2**63:
+            raise RequestError(
+                f"priority must be an integer that fits in 64 bits, got {quoted(priority)}.",
+                parameter="priority",
+                value=priority,
+            )
+
+
+PLAIN = RequestOptions()
+"""The options of a request about which nothing was said."""
+
+
+def check_request_id(request_id: object) -> None:
+    """Raises TypeError unless it is a string, and RequestError unless it is valid Unicode."""
+    if not isinstance(request_id, str):
+        raise TypeError(f"request_id must be a string, got {type(request_id)}")
+    try:
+        request_id.encode("utf-8")
+    except UnicodeEncodeError:
+        message = f"request_id must be valid Unicode, got {quoted(request_id)}"
+        raise RequestError(message, parameter="request_id", value=request_id) from None
+
+
+def _check_time(arrival_time: object) -> None:
+    is_number = isinstance(arrival_time, (int, float)) and not isinstance(arrival_time, bool)
+    if not is_number or not 0 <= arrival_time < _MAX_TIME_S:  # type: ignore[operator]
+        raise RequestError(
+            f"arrival_time must be seconds since the epoch, got {quoted(arrival_time)}; leave it "
+            "out to use the current time",
+            parameter="arrival_time",
+            value=arrival_time,
+        )
+
+
+def _check_headers(trace_headers: object) -> None:
+    if not isinstance(trace_headers, Mapping) or not all(
+        isinstance(text, str) for pair in trace_headers.items() for text in pair
+    ):
+        raise RequestError(
+            f"trace_headers must be a mapping of strings, got {quoted(trace_headers)}",
+            parameter="trace_headers",
+        )
 
 
 def request_id_list(request_ids: str | Iterable[str]) -> list[str]:
@@ -56,69 +145,3 @@ def located(prompts: str, index: int, count: int, *, params: str | None = None) 
             name = prompts if is_of_prompt or params is None else params
             error.args = (f"{name}[{index}]: {error}",)
         raise
-
-
-_TRANSFER = "connection to a trainer"
-_NEW_WEIGHTS = (
-    "load new weights from a folder, collective_rpc('reload_weights', kwargs={'weights_path': "
-    "folder}), or from memory, apply_model(lambda model: model.load_weights(names_and_tensors))"
-)
-_SCALING = "more than one engine"
-
-
-class _Refused:
-    """Placeholder for a method, which the class replaces by a function: `help` and editors show a
-    method of that name and the missing feature."""
-
-    def __init__(self, feature: str, instead: str = "") -> None:
-        self._feature = feature
-        self._instead = instead
-
-    def __set_name__(self, owner: type, name: str) -> None:
-        message = f"{name} is not supported: Quire has no {self._feature} yet"
-        if self._instead:
-            message += f"; {self._instead}"
-
-        def refuse(self: object, *args: Any, **kwargs: Any) -> NoReturn:
-            del self, args, kwargs
-            raise ConfigError(message)
-
-        refuse.__name__, refuse.__qualname__ = name, f"{owner.__qualname__}.{name}"
-        refuse.__doc__ = f"Raises ConfigError: {message}."
-        setattr(owner, name, refuse)
-
-    def __call__(self, *args: Any, **kwargs: Any) -> NoReturn:
-        """For type checkers only: the function set by `__set_name__` is called instead."""
-        raise NotImplementedError
-
-
-class UnsupportedEngineMethods:
-    """Methods that `LLMEngine` and `AsyncLLM` lack."""
-
-    get_weight_version = _Refused(_TRANSFER, _NEW_WEIGHTS)
-    set_weight_version = _Refused(_TRANSFER, _NEW_WEIGHTS)
-    compute_weight_checksums = _Refused(_TRANSFER, _NEW_WEIGHTS)
-
-
-class UnsupportedTransfers:
-    """Methods for training that `LLM` and `AsyncLLM` lack."""
-
-    init_weight_transfer_engine = _Refused(_TRANSFER, _NEW_WEIGHTS)
-    shutdown_weight_transfer_engine = _Refused(_TRANSFER, _NEW_WEIGHTS)
-    start_weight_update = _Refused(_TRANSFER, _NEW_WEIGHTS)
-    start_draft_weight_update = _Refused(_TRANSFER, _NEW_WEIGHTS)
-    update_weights = _Refused(_TRANSFER, _NEW_WEIGHTS)
-    finish_weight_update = _Refused(_TRANSFER, _NEW_WEIGHTS)
-    update_weight_version = _Refused(_TRANSFER, _NEW_WEIGHTS)
-    get_weight_version = _Refused(_TRANSFER, _NEW_WEIGHTS)
-
-
-class UnsupportedAsyncMethods(UnsupportedEngineMethods, UnsupportedTransfers):
-    """Methods that `AsyncLLM` lacks."""
-
-    scale_elastic_ep = _Refused(_SCALING)
-    handle_fault = _Refused(_SCALING)
-    get_status = _Refused(_SCALING)
-    checkpoint_prepare = _Refused("checkpoints of a running engine")
-    checkpoint_restore = _Refused("checkpoints of a running engine")
-    notify_kv_transfer_request_rejected = _Refused("transfer of K and V between engines")

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 from quire.config.records import EngineConfig, ModelConfig
 from quire.errors import ConfigError
+from quire.frontend.inputs.tokenization import Tokenization
 from quire.frontend.observers.tracing import RequestTracer, make_tracer
 from quire.tokenizer.for_model import load_tokenizer
 
@@ -39,6 +41,11 @@ class EngineBase:
     def model_config(self) -> ModelConfig:
         """The configuration of the model."""
         return self.config.model
+
+    def tokenization(self, kwargs: Mapping[str, Any] | None) -> Tokenization:
+        """The value of `tokenization_kwargs`. Raises ConfigError and RequestError."""
+        model = self.config.model
+        return Tokenization.of(kwargs, model.max_model_len, pools=model.pooling is not None)
 
     def get_tokenizer(self) -> HFTokenizer:
         """The tokenizer, with methods of `transformers` tokenizers; always the same object. Raises

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from quire.errors import RequestError, quoted
@@ -19,29 +18,20 @@ FIELD = "kv_transfer_params"
 _NAME = re.compile(r"[0-9a-f]{64}")
 
 
-@dataclass(frozen=True, slots=True)
-class HandOff:
-    """The parts of a request that concern other engines."""
-
-    hands_off: bool = False
-    """Whether another engine continues the request."""
-    awaited_kv: str | None = None
-    """Name of the K/V that another engine computes; "" if the name is unknown; None: no
-    hand-off."""
-
-
-def hand_off(params: SamplingParams) -> HandOff:
-    """Parse the field. Raises RequestError if it is invalid. Fields for direct transfers between
-    engines, such as hosts and ports, are ignored."""
+def hand_off(params: SamplingParams) -> dict[str, Any]:
+    """The fields `hands_off` and `awaited_kv` of an `EngineCoreRequest`. Raises RequestError if the
+    request's field is invalid. Fields for direct transfers between engines, such as hosts and
+    ports, are ignored."""
     given = (params.extra_args or {}).get(FIELD)
     if not given:
-        return HandOff()
+        return {}
     if not isinstance(given, Mapping):
         raise RequestError(
             f"{FIELD} must be an object, got {quoted(given)}", parameter=FIELD, value=given
         )
     hands_off, goes_on = _truth(given, "do_remote_decode"), _truth(given, "do_remote_prefill")
-    return HandOff(hands_off, _name(given.get("remote_block_ids")) if goes_on else None)
+    name = _name(given.get("remote_block_ids")) if goes_on else None
+    return {"hands_off": hands_off, "awaited_kv": name}
 
 
 def answer(request_id: str, kv_name: str) -> dict[str, Any]:

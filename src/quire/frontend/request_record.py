@@ -5,7 +5,7 @@ Created and owned by the `OutputProcessor`, and read by observers.
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +19,7 @@ from quire.outputs import (
     CompletionOutput,
     PoolingOutput,
     PoolingRequestOutput,
+    PromptLogprobs,
     RequestOutput,
     RequestStateStats,
 )
@@ -27,6 +28,29 @@ from quire.protocol import PromptChunkLogprobs
 from quire.tokenizer import Tokenizer
 
 AnyOutput = RequestOutput | PoolingRequestOutput[PoolingOutput]
+
+
+def output_of(
+    request: EngineInput,
+    outputs: list[CompletionOutput],
+    *,
+    finished: bool,
+    prompt_logprobs: PromptLogprobs | None = None,
+    metrics: RequestStateStats | None = None,
+    **more: Any,
+) -> RequestOutput:
+    """An output of a request. `more`: further fields of `RequestOutput`."""
+    return RequestOutput(
+        request.request_id,
+        request.prompt,
+        request.prompt_token_ids,
+        prompt_logprobs,
+        outputs,
+        finished,
+        metrics,
+        request.options.lora,
+        **more,
+    )
 
 
 class Sink(Protocol):
@@ -169,15 +193,12 @@ class RequestRecord:
             prompt_logprobs = prompt.entries
             if self._is_delta:
                 self.prompt_logprobs = None
-        return RequestOutput(
-            request_id=request.request_id,
-            prompt=request.prompt,
-            prompt_token_ids=request.prompt_token_ids,
-            prompt_logprobs=prompt_logprobs,
-            outputs=outputs,
+        return output_of(
+            request,
+            outputs,
             finished=self.num_open == 0,
+            prompt_logprobs=prompt_logprobs,
             metrics=first.stats if len(self.completions) == 1 else self.stats(),
-            lora_request=request.lora_request,
             num_cached_tokens=self.num_cached_tokens,
             kv_transfer_params=(
                 None if first.kv_name is None else answer(request.request_id, first.kv_name)

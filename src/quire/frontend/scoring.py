@@ -115,7 +115,7 @@ def pair_chat(
         [*system, *({"role": role, "content": mark} for role, mark in pair)],
         add_generation_prompt=settings.pop("add_generation_prompt", False) is True,
         chat_template=chat_template,
-        chat_template_kwargs={**settings, **own, **(variables or {})},
+        variables={**settings, **own, **(variables or {})},
     )
 
 

@@ -12,6 +12,7 @@ from typing import Any
 from PIL import Image, ImageFile, ImageOps
 
 from quire.errors import RequestError
+from quire.images.config import PROCESSOR_KWARGS
 from quire.images.job import FORMATS, MAX_FRAMES, MAX_SCANS, DecodeJob
 from quire.images.rules import Frames, Layout, Resizing
 from quire.images.serving import serve_decoder
@@ -66,7 +67,7 @@ def _video(job: DecodeJob, rules: Frames) -> tuple[Layout, list[bytes]]:
                 raise RequestError(
                     f"a video of {count} frames has {total} pixels after resizing; at most "
                     f"{job.max_pixels} are allowed: send fewer frames, or set a smaller size in "
-                    "mm_processor_kwargs"
+                    f"{PROCESSOR_KWARGS}"
                 )
         elif (image.height, image.width) != size:
             raise RequestError(

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+PROCESSOR_KWARGS = "mm_processor_kwargs"
+"""Name of the settings of the image processor in arguments and prompts."""
+
 
 @dataclass(frozen=True, slots=True)
 class ImagesConfig:

@@ -1,10 +1,9 @@
 """Block accounting of the paged KV cache: block tables, free blocks, prefix hashes. No tensors."""
 
 from quire.kvcache.block_events import BlockEvents
-from quire.kvcache.block_pool import BlockKey, BlockPool
+from quire.kvcache.block_pool import BlockKey, BlockPool, Reservation
 from quire.kvcache.hashing import hash_block, model_root, request_root
 from quire.kvcache.manager import KVCacheManager
-from quire.kvcache.reservation import Reservation
 from quire.kvcache.sequence import CachedPrefix, SequenceBlocks
 from quire.kvcache.tail import Tail
 

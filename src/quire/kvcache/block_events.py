@@ -77,8 +77,8 @@ class BlockEvents:
         digests = blocks.keys[max(0, first - 1) : end]
         hashes = [event_hash(digest, as_int=self._as_int) for digest in digests]
         extra = None
-        if first == 0 and blocks.cache_salt is not None:
-            extra = [[blocks.cache_salt], *[None] * (end - 1)]
+        if first == 0 and blocks.scope.salt is not None:
+            extra = [[blocks.scope.salt], *[None] * (end - 1)]
         self._events.append(
             BlockStored(
                 block_hashes=hashes[1:] if first else hashes,

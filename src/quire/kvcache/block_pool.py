@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from quire.errors import IntegrityError
@@ -18,6 +19,22 @@ if TYPE_CHECKING:
 BlockKey = tuple[int, bytes]
 """Index of the layer group, and the hash of the tokens up to the block's end. The index is `~group`
 for a block that is not full (`Tail.key`)."""
+
+
+@dataclass(eq=False, slots=True)
+class Reservation:
+    """Blocks that are held for K/V that is loaded, not computed by a step. Created, completed and
+    released by `KVCacheManager`; they are in no block table."""
+
+    block_ids: dict[BlockKey, int]
+    """The blocks to write, by the key that each will get."""
+    prefix: list[int] = field(default_factory=list)
+    """Cached blocks before them, which must not be reused meanwhile."""
+
+    @property
+    def held(self) -> list[int]:
+        """All blocks of the reservation."""
+        return [*self.prefix, *self.block_ids.values()]
 
 
 class BlockPool:

@@ -13,6 +13,7 @@ import hashlib
 import struct
 from collections.abc import Sequence
 
+from quire.protocol.cache_scope import CacheScope
 from quire.protocol.input_rows import InputRows
 
 _VERSION = b"quire.kv.1"
@@ -23,33 +24,23 @@ def model_root(fingerprint: str, block_size: int, kv_cache_dtype: str) -> bytes:
     return _digest(_VERSION, fingerprint.encode(), b"%d" % block_size, kv_cache_dtype.encode())
 
 
-def request_root(
-    root: bytes, *, adapter_digest: bytes = b"", cache_salt: str | None = None
-) -> bytes:
+def request_root(root: bytes, *, adapter_digest: bytes = b"", salt: str | None = None) -> bytes:
     """The parent of a request's first block; `root` itself without adapter and salt.
 
     An empty salt differs from none.
     """
-    if not adapter_digest and cache_salt is None:
+    if not adapter_digest and salt is None:
         return root
-    salt = b"" if cache_salt is None else b"=" + cache_salt.encode("utf-8", "surrogatepass")
-    return _digest(root, adapter_digest, salt)
+    salted = b"" if salt is None else b"=" + salt.encode("utf-8", "surrogatepass")
+    return _digest(root, adapter_digest, salted)
 
 
-def request_roots(root: bytes, cache_salt: str | None) -> tuple[bytes, bytes]:
-    """The roots of the tenant and of the request. The part of the salt before its first `/` names
-    the tenant. Without a salt, both are `root`."""
-    if cache_salt is None:
+def request_roots(root: bytes, scope: CacheScope) -> tuple[bytes, bytes]:
+    """The roots of the tenant and of the request. Without a salt, both are `root`."""
+    if scope.salt is None:
         return root, root
-    slash, own = cache_salt.partition("/")[1:]
-    tenant = tenant_of(cache_salt)
-    of_tenant = request_root(root, cache_salt=tenant)
-    return of_tenant, request_root(of_tenant, cache_salt=own) if slash else of_tenant
-
-
-def tenant_of(cache_salt: str | None) -> str:
-    """The name of the tenant; empty for requests without a salt."""
-    return "" if cache_salt is None else cache_salt.partition("/")[0]
+    of_tenant = request_root(root, salt=scope.tenant)
+    return of_tenant, request_root(of_tenant, salt=scope.within_tenant)
 
 
 def hash_block(parent: bytes, token_ids: Sequence[int], extra: bytes = b"") -> bytes:

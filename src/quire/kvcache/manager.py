@@ -11,14 +11,14 @@ from dataclasses import replace
 
 from quire.config.records import CacheConfig
 from quire.errors import IntegrityError
-from quire.kvcache.block_pool import BlockKey, BlockPool
+from quire.kvcache.block_pool import BlockKey, BlockPool, Reservation
 from quire.kvcache.hashing import extra_of, hash_block, model_root, request_root, request_roots
 from quire.kvcache.integrity import check_tables
 from quire.kvcache.prefix_search import find_prefix
-from quire.kvcache.reservation import Reservation
 from quire.kvcache.sequence import CachedPrefix, SequenceBlocks
 from quire.kvcache.snapshots import BlockCopy, Snapshots
 from quire.kvcache.tail import Tail, tail_of
+from quire.protocol.cache_scope import EVERYONE, CacheScope
 from quire.protocol.input_rows import InputRows
 
 
@@ -64,16 +64,15 @@ class KVCacheManager:
 
     def open(
         self,
-        cache_salt: str | None = None,
+        scope: CacheScope = EVERYONE,
         adapter: str = "",
         input_rows: Sequence[InputRows] = (),
     ) -> SequenceBlocks:
-        """Empty block tables for a request. Requests share blocks only if their salts, the digests
-        of their adapters, and the rows given for these blocks and earlier ones are equal. The part
-        of a salt before its first `/` names the tenant."""
-        namespace, root = request_roots(self._root, cache_salt)
+        """Empty block tables for a request. Requests share blocks only if their scopes, the digests
+        of their adapters, and the rows given for these blocks and earlier ones are equal."""
+        namespace, root = request_roots(self._root, scope)
         root = request_root(root, adapter_digest=bytes.fromhex(adapter))
-        return SequenceBlocks(root, len(self.layout.groups), namespace, cache_salt, input_rows)
+        return SequenceBlocks(root, len(self.layout.groups), namespace, scope, input_rows)
 
     def use_fingerprint(self, fingerprint: str) -> bool:
         """Sets the fingerprint of the model that computes K/V from now on. Returns whether it has

@@ -1,4 +1,5 @@
-"""`SequenceBlocks`: one request's block tables, and the keys of its full blocks.
+"""`SequenceBlocks`: one request's block tables, and the keys of its full blocks; `CachedPrefix`:
+cached blocks with which they may begin.
 
 Only `KVCacheManager` changes it. The scheduler keeps it with the request and reads it.
 """
@@ -9,6 +10,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
+from quire.protocol.cache_scope import EVERYONE, CacheScope
 from quire.protocol.input_rows import InputRows
 
 
@@ -22,10 +24,9 @@ class SequenceBlocks:
     """
 
     __slots__ = (
-        "cache_salt", "copied_at", "copying", "due", "first_entries", "input_rows", "is_unknown",
-        "keys",
-        "namespace", "new_snapshot", "num_registered", "root", "snapshot_due", "snapshots",
-        "source", "tables",
+        "copied_at", "copying", "due", "first_entries", "input_rows", "is_unknown", "keys",
+        "namespace", "new_snapshot", "num_registered", "root", "scope", "snapshot_due",
+        "snapshots", "source", "tables",
     )  # fmt: skip
 
     def __init__(
@@ -33,14 +34,14 @@ class SequenceBlocks:
         root: bytes,
         num_groups: int,
         namespace: bytes | None = None,
-        cache_salt: str | None = None,
+        scope: CacheScope = EVERYONE,
         input_rows: Sequence[InputRows] = (),
     ) -> None:
         self.root = root
         self.namespace = root if namespace is None else namespace
         """Root hash of the model and tenant."""
-        self.cache_salt = cache_salt
-        """Salt mixed into `root`; reported in KV events."""
+        self.scope = scope
+        """Scope mixed into `root`; its salt is reported in KV events."""
         self.input_rows = input_rows
         """Rows given in place of embeddings; part of the keys of their blocks."""
         self.tables: list[list[int]] = [[] for _ in range(num_groups)]

@@ -9,8 +9,10 @@ from typing import TextIO
 
 _CONTROLS = (*range(32), *range(127, 160), 0x2028, 0x2029)
 """The codes of ASCII, of Latin 1, and Unicode's separators of lines."""
+_DIRECTIONS = (*range(0x202A, 0x202F), *range(0x2066, 0x206A))
+"""Show the characters after them in another order, as texts of a right-to-left script may need."""
 _REMOVED = dict.fromkeys(_CONTROLS) | {9: "\t", 10: "\n"}
-_ESCAPED = {code: repr(chr(code))[1:-1] for code in _CONTROLS} | {9: "\t"}
+_ESCAPED = {code: repr(chr(code))[1:-1] for code in (*_CONTROLS, *_DIRECTIONS)} | {9: "\t"}
 
 
 def printable(text: str) -> str:
@@ -19,7 +21,8 @@ def printable(text: str) -> str:
 
 
 def one_line(text: str) -> str:
-    """The text with control characters as escapes, except tabs: for a line of a log or a table."""
+    """The text with control characters and those of directions as escapes, except tabs: for a line
+    of a log or a table."""
     return text.translate(_ESCAPED)
 
 

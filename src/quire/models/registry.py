@@ -14,10 +14,13 @@ from typing import Any
 from quire.errors import CheckpointError, UnsupportedModelError
 from quire.models.base import HfConfig, ModelFamily
 
-_MODULES = {
-    "cohere": ("Cohere2ForCausalLM", "CohereForCausalLM"),
-    "glm": ("ChatGLMForConditionalGeneration", "ChatGLMModel", "Glm4ForCausalLM", "GlmForCausalLM"),
-    "granite": ("GraniteForCausalLM", "MiniCPMForCausalLM"),
+_MODULES: dict[str, tuple[str | tuple[str, ...], ...]] = {
+    "cohere": (("Cohere2ForCausalLM", "cohere2"), "CohereForCausalLM"),
+    "glm": (
+        "ChatGLMForConditionalGeneration", "ChatGLMModel", ("Glm4ForCausalLM", "glm4"),
+        "GlmForCausalLM",
+    ),
+    "granite": (("GraniteForCausalLM", "granite"), "MiniCPMForCausalLM"),
     "layer_norm": (
         "BloomForCausalLM", "MPTForCausalLM", "MptForCausalLM", "NemotronForCausalLM",
         "Starcoder2ForCausalLM",
@@ -26,8 +29,8 @@ _MODULES = {
     "llama": (
         "ApertusForCausalLM", "ArceeForCausalLM", "Ernie4_5ForCausalLM", "Ernie4_5_ForCausalLM",
         "HeliumForCausalLM", "HunYuanDenseV1ForCausalLM", "InternLM3ForCausalLM",
-        "LLaMAForCausalLM", "LlamaForCausalLM", "Phi3ForCausalLM", "SeedOssForCausalLM",
-        "SmolLM3ForCausalLM",
+        "LLaMAForCausalLM", ("LlamaForCausalLM", "llama"), ("Phi3ForCausalLM", "phi3"),
+        "SeedOssForCausalLM", ("SmolLM3ForCausalLM", "smollm3"),
     ),
     "olmo": ("Exaone4ForCausalLM", "Olmo2ForCausalLM", "Olmo3ForCausalLM", "OlmoForCausalLM"),
     "parallel": (
@@ -35,11 +38,14 @@ _MODULES = {
         "RWForCausalLM", "StableLMEpochForCausalLM", "StableLmForCausalLM",
     ),
     "remote": (
-        "BaiChuanForCausalLM", "BaichuanForCausalLM", "ExaoneForCausalLM", "InternLM2ForCausalLM",
+        "BaiChuanForCausalLM", "BaichuanForCausalLM", "ExaoneForCausalLM",
+        ("InternLM2ForCausalLM", "internlm2"),
     ),
     "windows": (
-        "Ministral3ForCausalLM", "MinistralForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM",
-        "Qwen3ForCausalLM",
+        ("Ministral3ForCausalLM", "ministral3"), "MinistralForCausalLM",
+        ("MistralForCausalLM", "mistral"),
+        ("Qwen2ForCausalLM", "qwen2", "qwen2_5_vl_text", "qwen2_vl_text"),
+        ("Qwen3ForCausalLM", "qwen3", "qwen3_vl_text"),
     ),
     "encoders.bert": (
         "BertModel", "BgeM3EmbeddingModel", "CamembertModel", "DistilBertModel", "JinaBertModel",
@@ -50,45 +56,60 @@ _MODULES = {
         "NomicBertModel",
     ),
     "experts.deepseek": ("DeepseekForCausalLM",),
-    "experts.gpt_oss": ("GptOssForCausalLM",),
+    "experts.gpt_oss": (("GptOssForCausalLM", "gpt_oss"),),
     "experts.granite_moe": (
         "GraniteMoeForCausalLM", "GraniteMoeHybridForCausalLM", "GraniteMoeSharedForCausalLM",
     ),
-    "experts.llama4": ("Llama4ForCausalLM",),
+    "experts.llama4": (("Llama4ForCausalLM", "llama4_text"),),
     "experts.mixtral": ("MixtralForCausalLM",),
     "experts.olmoe": ("FlexOlmoForCausalLM", "OlmoeForCausalLM"),
     "experts.phimoe": ("PhiMoEForCausalLM", "PhimoeForCausalLM"),
     "experts.qwen_moe": (
-        "MellumForCausalLM", "Qwen2MoeForCausalLM", "Qwen3MoeForCausalLM", "Qwen3VLMoeForCausalLM",
+        "MellumForCausalLM", "Qwen2MoeForCausalLM", ("Qwen3MoeForCausalLM", "qwen3_moe"),
+        ("Qwen3VLMoeForCausalLM", "qwen3_vl_moe_text"),
     ),
-    "experts.shared_mlps": ("Ernie4_5_MoeForCausalLM", "HunYuanMoEV1ForCausalLM"),
+    "experts.shared_mlps": (("Ernie4_5_MoeForCausalLM", "ernie4_5_moe"), "HunYuanMoEV1ForCausalLM"),
     "experts.sigmoid_routers": (
-        "Dots1ForCausalLM", "ExaoneMoEForCausalLM", "ExaoneMoeForCausalLM", "Glm4MoeForCausalLM",
-        "MiniMaxM2ForCausalLM", "SolarOpenForCausalLM",
+        "Dots1ForCausalLM", "ExaoneMoEForCausalLM", "ExaoneMoeForCausalLM",
+        ("Glm4MoeForCausalLM", "glm4_moe"), "MiniMaxM2ForCausalLM", "SolarOpenForCausalLM",
     ),
-    "gemma.dense": ("Gemma2ForCausalLM", "Gemma3ForCausalLM", "GemmaForCausalLM"),
-    "gemma.gemma3n": ("Gemma3nForCausalLM",),
-    "gemma.gemma4": ("Gemma4ForCausalLM", "Gemma4UnifiedForCausalLM"),
-    "hybrid.lfm2": ("Lfm2ForCausalLM", "Lfm2MoeForCausalLM"),
+    "gemma.dense": (
+        ("Gemma2ForCausalLM", "gemma2"), ("Gemma3ForCausalLM", "gemma3_text"),
+        ("GemmaForCausalLM", "gemma"),
+    ),
+    "gemma.gemma3n": (("Gemma3nForCausalLM", "gemma3n_text"),),
+    "gemma.gemma4": (
+        ("Gemma4ForCausalLM", "gemma4_text"), ("Gemma4UnifiedForCausalLM", "gemma4_unified_text"),
+    ),
+    "hybrid.lfm2": (("Lfm2ForCausalLM", "lfm2"), ("Lfm2MoeForCausalLM", "lfm2_moe")),
     "hybrid.mamba": (
         "FalconMambaForCausalLM", "JambaForCausalLM", "MambaForCausalLM", "MambaLMHeadModel",
     ),
     "hybrid.mamba2": (
         "BambaForCausalLM", "FalconH1ForCausalLM", "Mamba2ForCausalLM", "NemotronHForCausalLM",
     ),
-    "hybrid.qwen": ("Qwen3NextForCausalLM", "Qwen3_5ForCausalLM", "Qwen3_5MoeForCausalLM"),
+    "hybrid.qwen": (
+        "Qwen3NextForCausalLM", ("Qwen3_5ForCausalLM", "qwen3_5_text"),
+        ("Qwen3_5MoeForCausalLM", "qwen3_5_moe_text"),
+    ),
     "latent.deepseek": (
-        "DeepseekV2ForCausalLM", "DeepseekV3ForCausalLM", "Glm4MoeLiteForCausalLM",
+        ("DeepseekV2ForCausalLM", "deepseek_v2"),
+        ("DeepseekV3ForCausalLM", "deepseek_v3", "kimi_k2"), "Glm4MoeLiteForCausalLM",
         "MiniCPM3ForCausalLM",
     ),
     "latent.kimi": ("KimiLinearForCausalLM",),
     "latent.longcat": ("LongcatFlashForCausalLM",),
 }  # fmt: skip
-"""The architectures of the families in each module of `families`."""
+"""The architectures of the families in each module of `families`. One that is the text part of
+multimodal checkpoints has the values of `model_type` that stand for it there."""
 
-_BUILT_IN = {
-    name: f"quire.models.families.{module}" for module, names in _MODULES.items() for name in names
+_ROWS = {
+    (row,) if isinstance(row, str) else row: f"quire.models.families.{module}"
+    for module, rows in _MODULES.items()
+    for row in rows
 }
+_BUILT_IN = {architecture: module for (architecture, *_), module in _ROWS.items()}
+_TEXT_MODELS = {kind: architecture for architecture, *kinds in _ROWS for kind in kinds}
 
 _POOLING_CLASSES = re.compile(
     r"(Model|For(MaskedLM|(Sequence|Token)Classification|RewardModel|ProcessRewardModel))$"
@@ -97,43 +118,6 @@ _POOLING_CLASSES = re.compile(
 
 _OTHER_STEMS = {"Gemma3Text": "Gemma3"}
 """Beginnings of names of base models and classifiers, with those of their language models."""
-
-_TEXT_MODELS = {
-    "deepseek_v2": "DeepseekV2ForCausalLM",
-    "deepseek_v3": "DeepseekV3ForCausalLM",
-    "kimi_k2": "DeepseekV3ForCausalLM",
-    "lfm2": "Lfm2ForCausalLM",
-    "lfm2_moe": "Lfm2MoeForCausalLM",
-    "qwen3_5_text": "Qwen3_5ForCausalLM",
-    "qwen3_5_moe_text": "Qwen3_5MoeForCausalLM",
-    "gemma2": "Gemma2ForCausalLM",
-    "gemma3_text": "Gemma3ForCausalLM",
-    "gemma3n_text": "Gemma3nForCausalLM",
-    "gemma4_text": "Gemma4ForCausalLM",
-    "gemma4_unified_text": "Gemma4UnifiedForCausalLM",
-    "ernie4_5_moe": "Ernie4_5_MoeForCausalLM",
-    "glm4": "Glm4ForCausalLM",
-    "glm4_moe": "Glm4MoeForCausalLM",
-    "granite": "GraniteForCausalLM",
-    "cohere2": "Cohere2ForCausalLM",
-    "gemma": "GemmaForCausalLM",
-    "gpt_oss": "GptOssForCausalLM",
-    "internlm2": "InternLM2ForCausalLM",
-    "llama": "LlamaForCausalLM",
-    "llama4_text": "Llama4ForCausalLM",
-    "ministral3": "Ministral3ForCausalLM",
-    "mistral": "MistralForCausalLM",
-    "phi3": "Phi3ForCausalLM",
-    "qwen2": "Qwen2ForCausalLM",
-    "qwen2_5_vl_text": "Qwen2ForCausalLM",
-    "qwen2_vl_text": "Qwen2ForCausalLM",
-    "qwen3_moe": "Qwen3MoeForCausalLM",
-    "qwen3": "Qwen3ForCausalLM",
-    "qwen3_vl_moe_text": "Qwen3VLMoeForCausalLM",
-    "qwen3_vl_text": "Qwen3ForCausalLM",
-    "smollm3": "SmolLM3ForCausalLM",
-}
-"""Architecture of the text part of a multimodal checkpoint, by its `model_type`."""
 
 
 class _ModelRegistry:

@@ -19,25 +19,19 @@ from quire.outputs.pooling import (
     ScoringOutput,
     ScoringRequestOutput,
 )
-from quire.outputs.request_output import CompletionOutput, RequestOutput, RequestStateStats
+from quire.outputs.request_output import (
+    BeamSearchOutput,
+    BeamSearchSequence,
+    CompletionOutput,
+    RequestOutput,
+    RequestStateStats,
+)
 
 __all__ = [
-    "ClassificationOutput",
-    "ClassificationRequestOutput",
-    "CompletionOutput",
-    "EmbeddingOutput",
-    "EmbeddingRequestOutput",
-    "FlatLogprobs",
-    "LateChunk",
-    "LateChunkingMetadata",
-    "Logprob",
-    "LogprobsOnePosition",
-    "PoolingOutput",
-    "PoolingRequestOutput",
-    "PromptLogprobs",
-    "RequestOutput",
-    "RequestStateStats",
-    "SampleLogprobs",
-    "ScoringOutput",
+    "BeamSearchOutput", "BeamSearchSequence", "ClassificationOutput",
+    "ClassificationRequestOutput", "CompletionOutput", "EmbeddingOutput",
+    "EmbeddingRequestOutput", "FlatLogprobs", "LateChunk", "LateChunkingMetadata", "Logprob",
+    "LogprobsOnePosition", "PoolingOutput", "PoolingRequestOutput", "PromptLogprobs",
+    "RequestOutput", "RequestStateStats", "SampleLogprobs", "ScoringOutput",
     "ScoringRequestOutput",
-]
+]  # fmt: skip

@@ -1,4 +1,5 @@
-"""The results of requests: `RequestOutput` with its `CompletionOutput`s. Names are vLLM's.
+"""The results of requests: `RequestOutput` with its `CompletionOutput`s, and `BeamSearchOutput`.
+Names are vLLM's.
 
 Created by the OutputProcessor; the engine does not read them.
 """
@@ -12,7 +13,7 @@ import msgspec
 
 from quire.adapters.request import LoRARequest
 from quire.log import get_logger
-from quire.outputs.logprobs import FlatLogprobs, PromptLogprobs, SampleLogprobs
+from quire.outputs.logprobs import FlatLogprobs, Logprob, PromptLogprobs, SampleLogprobs
 
 
 class RequestSpecDecodeMetrics(msgspec.Struct, kw_only=True):
@@ -226,6 +227,35 @@ class RequestOutput:
             "finished", "metrics", "lora_request", "num_cached_tokens",
             "num_cache_creation_tokens",
         ))  # fmt: skip
+
+
+@dataclass
+class BeamSearchSequence:
+    """A sequence that a beam search found. Fields and their order are vLLM's."""
+
+    orig_prompt: dict[str, Any]
+    """The prompt as token ids, with its text and its salt if it has any."""
+    tokens: list[int]
+    """The prompt's, then the generated ones, with the end-of-sequence token."""
+    logprobs: list[dict[int, Logprob]]
+    """For each generated token the log-probabilities of the best tokens at its place, in order.
+    It is one of them."""
+    lora_request: LoRARequest | None = None
+    cum_logprob: float = 0.0
+    """Sum of the generated tokens' log-probabilities."""
+    text: str | None = None
+    """Text of all tokens, including the prompt; None without a tokenizer."""
+    finish_reason: str | None = None
+    """`stop`, `length` or `abort`."""
+    stop_reason: int | str | None = None
+    """The end-of-sequence token or the stop string that ended the sequence."""
+
+
+@dataclass
+class BeamSearchOutput:
+    """Results of a beam search of one prompt, the best first: at most `beam_width` sequences."""
+
+    sequences: list[BeamSearchSequence]
 
 
 def _repr(output: object, names: tuple[str, ...]) -> str:

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from quire.placement.prefix_index import BlockKeys, PrefixIndex
+from quire.protocol.cache_scope import EVERYONE, CacheScope
 from quire.protocol.input_rows import InputRows
 
 _DECODED_ROW = 4
@@ -74,13 +75,13 @@ class Placement:
         self,
         request_id: str,
         token_ids: Sequence[int],
-        cache_salt: str | None = None,
+        scope: CacheScope = EVERYONE,
         engine: int | None = None,
         input_rows: Sequence[InputRows] = (),
     ) -> int:
         """Returns the engine of a new request. `engine`: the one that the caller has chosen. One of
         them must be there."""
-        keys = BlockKeys(self.limits.block_size, cache_salt, input_rows)
+        keys = BlockKeys(self.limits.block_size, scope, input_rows)
         of_prompt = keys.extend(token_ids)
         if engine is None:
             there = [number for number, one in enumerate(self._engines) if not one.is_out]

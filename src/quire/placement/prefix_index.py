@@ -10,6 +10,7 @@ from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 
 from quire.kvcache.hashing import extra_of, hash_block, request_roots
+from quire.protocol.cache_scope import EVERYONE, CacheScope
 from quire.protocol.input_rows import InputRows
 
 _ROOT = b""
@@ -22,13 +23,13 @@ class BlockKeys:
     __slots__ = ("_begin", "_block_size", "_input_rows", "_parent", "_rest")
 
     def __init__(
-        self, block_size: int, cache_salt: str | None, input_rows: Sequence[InputRows] = ()
+        self, block_size: int, scope: CacheScope = EVERYONE, input_rows: Sequence[InputRows] = ()
     ) -> None:
         self._block_size = block_size
         self._input_rows = input_rows
         self._begin = 0
         """Position of the first token after the last full block."""
-        self._parent = request_roots(_ROOT, cache_salt)[1]
+        self._parent = request_roots(_ROOT, scope)[1]
         self._rest: list[int] = []
         """Tokens after the last full block."""
 

@@ -20,6 +20,7 @@ from quire.config.quantization import MEANINGS, Quantization
 from quire.config.ranks import ONE_RANK, Rank
 from quire.config.records import Dtype, EngineConfig, ParallelConfig
 from quire.errors import ConfigError, DoesNotFitError
+from quire.images.config import PROCESSOR_KWARGS
 from quire.models import ModelDescription, Shipped, as_asked, build_program
 from quire.planning.images.encoder import encoder_bytes
 from quire.program import Experts, Program, keep_all, kv_layout, layout_of_rank
@@ -155,7 +156,7 @@ def fit_plan(program: Program, choices: Choices, facts: Facts) -> FittedPlan:
         if sketch.encoder_bytes:
             advice += (
                 f". The image encoder needs {format_bytes(sketch.encoder_bytes)} of it: less with "
-                "smaller images (mm_processor_kwargs, such as max_pixels), nothing with "
+                f"smaller images ({PROCESSOR_KWARGS}, such as max_pixels), nothing with "
                 "limit_mm_per_prompt={'image': 0}"
             )
         raise DoesNotFitError(f"{error}{advice}") from None

@@ -7,7 +7,7 @@ from typing import get_args
 
 from quire import env
 from quire.config.engine_args import EngineArgs, LogLevel
-from quire.env.vllm import unheard_variables
+from quire.config.vllm_variables import unheard_variables
 from quire.errors import ConfigError, quoted
 from quire.log import get_logger
 

@@ -12,6 +12,7 @@ import logging
 from dataclasses import dataclass, replace
 
 from quire.config.checkpoint.hf_overrides import HFValues
+from quire.config.declaration import with_same_names
 from quire.config.engine_args import EngineArgs
 from quire.config.memory import MemoryNeeds, max_concurrency, tokens_held
 from quire.config.records import CacheConfig, EngineConfig, ModelConfig
@@ -132,7 +133,9 @@ def _model_config(
 ) -> ModelConfig:
     checkpoint = facts.checkpoint
     vocab_size = checkpoint.model.facts.vocab_size
-    return ModelConfig(
+    return with_same_names(
+        ModelConfig,
+        args,
         model=checkpoint.name,
         path=checkpoint.path,
         tokenizer_path=facts.tokenizer_path,
@@ -142,9 +145,6 @@ def _model_config(
         max_model_len=max_model_len,
         vocab_size=vocab_size,
         served_model_name=choices.served_names,
-        seed=args.seed,
-        max_logprobs=args.max_logprobs,
-        logprobs_mode=args.logprobs_mode,
         quantization=choices.arithmetic.quantization,
         weights=checkpoint.weights,
         default_sampling_params=choices.sampling_defaults,

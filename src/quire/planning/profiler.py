@@ -7,7 +7,7 @@ from typing import Any
 
 from quire import env
 from quire.config.records import ProfilerConfig
-from quire.config.unsupported import Unsupported
+from quire.config.vllm_names import Unsupported
 from quire.errors import ConfigError, quoted
 from quire.suggest import did_you_mean
 

@@ -6,7 +6,8 @@ inputs a row of an output depends. `backends/reference` defines the exact result
 
 Fields named `out`/`outs` are written, every other Value field is read. Passes, planning and
 backends use only the properties of an op (`rows`, `memories`, `is_repeatable`, `takes_rows_back`,
-`is_result`, `gives_rows`), so a new op needs no changes there.
+`is_result`, `gives_rows`, `is_by_column`), so a new op needs no changes there. A `KernelOp` is also
+the declaration of its kernel's struct in C.
 """
 
 from __future__ import annotations
@@ -15,10 +16,10 @@ from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Literal
 
 from quire.config.kv_groups import AnyKVGroup, FullGroup, KVShape, LatentGroup, WindowGroup
-from quire.program.values import ActivationBits, Param, Split, Value
+from quire.program.values import ActivationBits, Matrix, Param, Split, Table, Value, Vector
 
 Activation = Literal[
-    "silu", "gelu", "gelu_tanh", "gelu_quick", "relu", "relu2", "swiglu_oai", "tanh", "identity"
+    "identity", "silu", "gelu", "gelu_tanh", "relu", "relu2", "gelu_quick", "swiglu_oai", "tanh"
 ]  # fmt: skip
 """`gelu_quick` is x * sigmoid(1.702 x); `relu2` is relu(x)^2. `swiglu_oai` is only defined for a
 gate and an up: (u + 1) * g * sigmoid(1.702 g), g = min(gate, 7) and u = up between -7 and 7.
@@ -26,6 +27,8 @@ Source: openai/gpt-oss, `gpt_oss/torch/model.py`."""
 
 NormKind = Literal["rms", "layer"]
 RouteScore = Literal["softmax", "sigmoid", "sparsemixer"]
+StateLayer = int
+"""The number of a memory that is a state of fixed size."""
 
 
 MAX_AXES = 3
@@ -61,6 +64,8 @@ class Op:
     """Whether a program may end with it."""
     gives_rows: ClassVar[bool] = False
     """Whether the caller of a step gets the rows of its input, so that all of them are needed."""
+    is_by_column: ClassVar[bool] = False
+    """Whether a column (or a head) of its output needs the same column of each input alone."""
 
     def memories(self) -> tuple[Memory, ...]:
         """The state that it writes for later steps; most ops have none."""
@@ -80,6 +85,18 @@ class Op:
 
 
 @dataclass(frozen=True, slots=True)
+class KernelOp(Op):
+    """Base of the ops that a kernel computes alone. The kernel's struct in C has the fields of the
+    op's class: the build generates it from them (`native/generate_structs.py`). Backends convert
+    other ops to ops of their own, such as products with what follows them."""
+
+    takes_rows: ClassVar[bool] = False
+    """Whether it reads all rows and writes only those that need logits."""
+    reads_float32: ClassVar[bool] = True
+    """Whether values that it reads stay float32 in a model of another dtype."""
+
+
+@dataclass(frozen=True, slots=True)
 class Embed(Op):
     """out[t] = table[token_ids[t]] * scale; table is [V, D]. If the step has a row for token t:
     out[t] = row * given_scale.
@@ -90,7 +107,7 @@ class Embed(Op):
 
     rows: ClassVar[RowsRead] = "step"
     out: Value
-    table: Param
+    table: Table
     scale: float = 1.0
     owners: Split | None = None
     given_scale: float = 1.0
@@ -120,7 +137,7 @@ class EmbedSlices(Op):
 
     rows: ClassVar[RowsRead] = "step"
     outs: tuple[Value, ...]
-    table: Param
+    table: Table
     scale: float = 1.0
 
 
@@ -131,7 +148,7 @@ class LearnedPositions(Op):
     rows: ClassVar[RowsRead] = "step"
     x: Value
     out: Value
-    table: Param
+    table: Table
     offset: int = 0
 
 
@@ -142,7 +159,7 @@ class TokenTypes(Op):
     rows: ClassVar[RowsRead] = "step"
     x: Value
     out: Value
-    table: Param
+    table: Table
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +171,7 @@ class RmsNorm(Op):
 
     x: Value
     out: Value
-    weight: Param | None
+    weight: Vector | None
     eps: float
     weight_offset: float = 0.0
 
@@ -169,8 +186,8 @@ class LayerNorm(Op):
 
     x: Value
     out: Value
-    weight: Param | None
-    bias: Param | None
+    weight: Vector | None
+    bias: Vector | None
     eps: float
     weight_offset: float = 0.0
 
@@ -183,9 +200,10 @@ class HeadNorm(Op):
     (Llama 4). As in RmsNorm, `weight_offset` is added to the weight (Gemma 3).
     """
 
+    is_by_column: ClassVar[bool] = True
     x: Value
     out: Value
-    weight: Param | None
+    weight: Vector | None
     eps: float
     num_heads: int
     head_dim: int
@@ -203,24 +221,26 @@ class Linear(Op):
 
     x: Value
     outs: tuple[Value, ...]
-    weight: Param
-    bias: Param | None = None
+    weight: Matrix
+    bias: Vector | None = None
     exact: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class HeadLinear(Op):
+class HeadLinear(KernelOp):
     """out's head n = weight[n] @ x's head n; x is [T, N * K], weight [N, M, K], out [T, N * M]."""
 
+    reads_float32: ClassVar[bool] = False
     x: Value
     out: Value
-    weight: Param
+    weight: Matrix
 
 
 @dataclass(frozen=True, slots=True)
-class JoinHeads(Op):
+class JoinHeads(KernelOp):
     """Each head of out has the numbers of a's head, then those of b's; all have `num_heads`."""
 
+    reads_float32: ClassVar[bool] = False
     a: Value
     b: Value
     out: Value
@@ -242,6 +262,7 @@ class Rope(Op):
     """
 
     rows: ClassVar[RowsRead] = "step"
+    is_by_column: ClassVar[bool] = True
     x: Value
     out: Value
     num_heads: int
@@ -301,11 +322,11 @@ class Attention(Op):
     softcap: float | None = None
     alibi_slopes: tuple[float, ...] | None = None
     activation_bits: ActivationBits = 16
-    sinks: Param | None = None
+    sinks: Vector | None = None
     is_chunked: bool = False
     value_dim: int | None = None
     is_causal: bool = True
-    relative: Param | None = None
+    relative: Vector | None = None
     buckets: tuple[int, ...] = ()
     spans: bool = False
 
@@ -329,7 +350,7 @@ class Attention(Op):
 
 
 @dataclass(frozen=True, slots=True)
-class Route(Op):
+class Route(KernelOp):
     """Selects the experts of a token: out [T, E] has the weights of `top_k` experts, 0 elsewhere.
 
     score = softmax(logits) or sigmoid(logits), in float32. The experts with the largest choice are
@@ -353,7 +374,7 @@ class Route(Op):
     top_k: int
     score: RouteScore = "softmax"
     normalise: bool = True
-    bias: Param | None = None
+    bias: Vector | None = None
     num_groups: int = 1
     top_groups: int = 1
     group_best: int = 1
@@ -382,33 +403,36 @@ class Experts(Op):
     x: Value
     routes: Value
     out: Value
-    gate_up: Param
-    down: Param
+    gate_up: Matrix
+    down: Matrix
     top_k: int
     act: Activation
-    gate_up_bias: Param | None = None
-    down_bias: Param | None = None
+    gate_up_bias: Vector | None = None
+    down_bias: Vector | None = None
     weighs_inputs: bool = False
     inner: Split | None = None
     gated: bool = True
 
 
 @dataclass(frozen=True, slots=True)
-class TakeRows(Op):
+class TakeRows(KernelOp):
     """Keeps only the rows that need logits: out is [L, dim], L = len(batch.logits_rows)."""
 
     rows: ClassVar[RowsRead] = "step"
+    is_by_column: ClassVar[bool] = True
+    takes_rows: ClassVar[bool] = True
     x: Value
     out: Value
 
 
 @dataclass(frozen=True, slots=True)
-class MeanRows(Op):
+class MeanRows(KernelOp):
     """out[l] = the mean of x over the tokens of the request of batch.logits_rows[l], all of which
     the step has. Sums of 16 tokens, counted from the first of the request, are added in order.
     Where batch.unpooled is set, out[l] = x[batch.logits_rows[l]]."""
 
     rows: ClassVar[RowsRead] = "request"
+    takes_rows: ClassVar[bool] = True
     x: Value
     out: Value
 
@@ -433,8 +457,8 @@ class Logits(Op):
     is_result: ClassVar[bool] = True
     x: Value
     out: Value
-    weight: Param
-    bias: Param | None = None
+    weight: Matrix
+    bias: Vector | None = None
     scale: float = 1.0
     softcap: float | None = None
     columns: Split | None = None

@@ -6,12 +6,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from quire.program.ops import Activation, Op, RowsRead
-from quire.program.values import Param, Value
+from quire.program.ops import Activation, KernelOp, RowsRead
+from quire.program.values import Value, Vector
 
 
 @dataclass(frozen=True, slots=True)
-class Glu(Op):
+class PointwiseOp(KernelOp):
+    """Base of these ops. All values are as wide as the output, where nothing else is said."""
+
+    is_by_column: ClassVar[bool] = True
+
+
+@dataclass(frozen=True, slots=True)
+class Glu(PointwiseOp):
     """out = act(gate) * up, elementwise."""
 
     gate: Value
@@ -21,7 +28,7 @@ class Glu(Op):
 
 
 @dataclass(frozen=True, slots=True)
-class SigmoidGate(Op):
+class SigmoidGate(PointwiseOp):
     """out = x * sigmoid(gate); gate is [T, 1], as of Qwen2-MoE's shared expert, or as wide as x."""
 
     x: Value
@@ -30,7 +37,7 @@ class SigmoidGate(Op):
 
 
 @dataclass(frozen=True, slots=True)
-class Act(Op):
+class Act(PointwiseOp):
     """out = act(x), elementwise."""
 
     x: Value
@@ -39,7 +46,7 @@ class Act(Op):
 
 
 @dataclass(frozen=True, slots=True)
-class Add(Op):
+class Add(PointwiseOp):
     """out = a + b."""
 
     a: Value
@@ -48,7 +55,7 @@ class Add(Op):
 
 
 @dataclass(frozen=True, slots=True)
-class Scale(Op):
+class Scale(PointwiseOp):
     """out = x * factor."""
 
     x: Value
@@ -57,7 +64,7 @@ class Scale(Op):
 
 
 @dataclass(frozen=True, slots=True)
-class Clamp(Op):
+class Clamp(PointwiseOp):
     """out = x, clamped to -limit .. limit."""
 
     x: Value
@@ -66,26 +73,26 @@ class Clamp(Op):
 
 
 @dataclass(frozen=True, slots=True)
-class Between(Op):
+class Between(PointwiseOp):
     """out = x, bounded to low .. high, which are weights [1] of the checkpoint (Gemma 4)."""
 
     x: Value
     out: Value
-    low: Param
-    high: Param
+    low: Vector
+    high: Vector
 
 
 @dataclass(frozen=True, slots=True)
-class Weigh(Op):
+class Weigh(PointwiseOp):
     """out = x * weight; weight is [dim], or [1] for all numbers."""
 
     x: Value
     out: Value
-    weight: Param
+    weight: Vector
 
 
 @dataclass(frozen=True, slots=True)
-class RowScale(Op):
+class RowScale(PointwiseOp):
     """out = x * factor; factor is [T, 1]."""
 
     x: Value
@@ -94,7 +101,7 @@ class RowScale(Op):
 
 
 @dataclass(frozen=True, slots=True)
-class SoftCap(Op):
+class SoftCap(PointwiseOp):
     """out = cap * tanh(x / cap), elementwise."""
 
     x: Value
@@ -103,22 +110,24 @@ class SoftCap(Op):
 
 
 @dataclass(frozen=True, slots=True)
-class Outliers(Op):
+class Outliers(PointwiseOp):
     """out = max(0, x - mean(x) - deviations * std(x)), mean and variance over D not D-1.
 
     For normally distributed numbers, a fixed share stays above 0. Source: Gemma 3n, "activation
     sparsity", as in transformers' models/gemma3n (`_gaussian_topk`).
     """
 
+    is_by_column: ClassVar[bool] = False
     x: Value
     out: Value
     deviations: float
 
 
 @dataclass(frozen=True, slots=True)
-class MatchRms(Op):
+class MatchRms(PointwiseOp):
     """out = x * sqrt(mean(like^2)) / sqrt(max(mean(x^2), eps)), means over D. Gemma 3n."""
 
+    is_by_column: ClassVar[bool] = False
     x: Value
     like: Value
     out: Value
@@ -126,7 +135,7 @@ class MatchRms(Op):
 
 
 @dataclass(frozen=True, slots=True)
-class PositionScale(Op):
+class PositionScale(PointwiseOp):
     """out[t] = x[t] * (1 + beta * ln(1 + floor((positions[t] + shift) / period))).
 
     Makes q larger at far positions. Source: Llama 4's "attention temperature tuning".
@@ -141,7 +150,7 @@ class PositionScale(Op):
 
 
 @dataclass(frozen=True, slots=True)
-class Xielu(Op):
+class Xielu(PointwiseOp):
     """out = a x^2 + beta x for x > 0, else b (expm1(min(x, eps)) - x) + beta x, elementwise.
 
     a = softplus(positive), b = beta + softplus(negative); both weights are [1].
@@ -150,7 +159,7 @@ class Xielu(Op):
 
     x: Value
     out: Value
-    positive: Param
-    negative: Param
+    positive: Vector
+    negative: Vector
     beta: float = 0.5
     eps: float = -1e-6

@@ -72,7 +72,7 @@ def _format_op(op: Op, skip: str = "") -> str:
             continue
         is_name = isinstance(value, Value | Param)
         arguments.append(str(value) if is_name else f"{field.name}={_format_number(value)}")
-    call = f"{_snake_case(type(op).__name__)}({', '.join(arguments)})"
+    call = f"{snake_case(type(op).__name__)}({', '.join(arguments)})"
     return f"{outs} = {call}" if outs else call
 
 
@@ -88,5 +88,6 @@ def _format_number(value: object) -> str:
     return str(value)
 
 
-def _snake_case(name: str) -> str:
+def snake_case(name: str) -> str:
+    """The name of a class as that of a function: `soft_cap` for `SoftCap`."""
     return re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower()

@@ -13,15 +13,15 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from quire.config.kv_groups import STATE_CHUNK, KVShape, StateGroup, StateShape
-from quire.program.ops import Activation, Memory, Op, RowsRead
-from quire.program.values import Param, Value
+from quire.program.ops import Activation, KernelOp, Memory, RowsRead, StateLayer
+from quire.program.values import Value, Vector
 
 CHANNELS = 256
 """Channels of a piece of the state of `CausalConv` and `Mamba`; the last may have fewer."""
 
 
 @dataclass(frozen=True, slots=True)
-class RecurrentOp(Op):
+class RecurrentOp(KernelOp):
     """Base of these ops. A step that is computed twice would update the state twice."""
 
     rows: ClassVar[RowsRead] = "request"
@@ -42,13 +42,14 @@ class CausalConv(RecurrentOp):
     number. Those of a piece's channels lie together: [rows, channels].
     """
 
+    reads_float32: ClassVar[bool] = False
     x: Value
     outs: tuple[Value, ...]
-    layer: int
+    layer: StateLayer
     width: int
     """W."""
-    weight: Param
-    bias: Param | None = None
+    weight: Vector
+    bias: Vector | None = None
     act: Activation | None = None
 
     @property
@@ -89,13 +90,13 @@ class GatedDelta(RecurrentOp):
     a: Value
     b: Value
     out: Value
-    layer: int
+    layer: StateLayer
     num_heads: int
     num_key_heads: int
     key_dim: int
     value_dim: int
-    a_log: Param
-    dt_bias: Param
+    a_log: Vector
+    dt_bias: Vector
     is_tiled: bool = False
 
     def memories(self) -> tuple[Memory, ...]:
@@ -126,14 +127,14 @@ class Ssd(RecurrentOp):
     b: Value
     c: Value
     out: Value
-    layer: int
+    layer: StateLayer
     num_heads: int
     num_groups: int
     head_dim: int
     state_dim: int
-    a_log: Param
-    dt_bias: Param
-    d: Param
+    a_log: Vector
+    dt_bias: Vector
+    d: Vector
     dt_min: float = 0.0
     dt_max: float = float("inf")
 
@@ -163,10 +164,10 @@ class Mamba(RecurrentOp):
     b: Value
     c: Value
     out: Value
-    layer: int
-    a_log: Param
-    dt_bias: Param
-    d: Param
+    layer: StateLayer
+    a_log: Vector
+    dt_bias: Vector
+    d: Vector
 
     takes_rows_back: ClassVar[bool] = False
 

@@ -10,13 +10,17 @@ from dataclasses import dataclass, replace
 from math import prod
 from typing import Literal
 
-WeightFormat = Literal["dense", "int8", "int8_w8a8", "int4", "int4_w4a8"]
+from quire.config.quantization import BITS, Quantization
+
+WeightFormat = Literal["dense"] | Quantization
 """Storage and multiplication of a matrix. `dense` is the model's own dtype.
 
 The other formats round weights to integers with a scale for each row; `int8` and `int4` keep
 activations in 16 bits, `_w8a8` and `_w4a8` round them to 8 bits with a scale for each token.
 `backends/reference` defines the result, including the rounding.
 """
+
+WEIGHT_FORMATS: tuple[WeightFormat, ...] = ("dense", *BITS)
 
 FLOAT_TABLES = ("e4m3", "nf4", "fp4")
 """Tables of floats: bytes with 4 bits of exponent and 3 of mantissa; two tables of bitsandbytes
@@ -113,7 +117,7 @@ def activation_bits(weight_format: WeightFormat | GroupedFormat) -> ActivationBi
     """The activations' bits of a program whose matrices have this format."""
     if isinstance(weight_format, GroupedFormat):
         return weight_format.activation_bits
-    return 8 if weight_format.endswith("a8") else 16
+    return 16 if weight_format == "dense" else BITS[weight_format][1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,3 +260,11 @@ class Param:
             if self.format == "dense"
             else (f"{self.name}[{size} {self.format}]")
         )
+
+
+Vector = Param
+"""A weight of which an op reads single numbers."""
+Matrix = Param
+"""A weight that an op multiplies with."""
+Table = Param
+"""A weight of which an op looks up rows."""

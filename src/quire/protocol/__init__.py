@@ -1,11 +1,13 @@
 """The messages between the parts of the engine."""
 
+from quire.protocol.cache_scope import CacheScope
 from quire.protocol.input_rows import InputRows
 from quire.protocol.messages import (
     EngineCoreOutput,
     EngineCoreOutputs,
     EngineCoreRequest,
     FinishReason,
+    ImageInput,
     KVStoreStats,
     PooledRows,
     PromptChunkLogprobs,
@@ -18,7 +20,8 @@ from quire.protocol.messages import (
 )
 
 __all__ = [
-    "EngineCoreOutput", "EngineCoreOutputs", "EngineCoreRequest", "FinishReason", "InputRows",
-    "KVStoreStats", "PooledRows", "PromptChunkLogprobs", "ScheduledRequest", "SchedulePlan",
-    "SchedulerStats", "SpeculationStats", "StepResult", "TokenLogprobs",
+    "CacheScope", "EngineCoreOutput", "EngineCoreOutputs", "EngineCoreRequest", "FinishReason",
+    "ImageInput", "InputRows", "KVStoreStats", "PooledRows", "PromptChunkLogprobs",
+    "ScheduledRequest", "SchedulePlan", "SchedulerStats", "SpeculationStats", "StepResult",
+    "TokenLogprobs",
 ]  # fmt: skip

@@ -15,16 +15,35 @@ from typing import Literal
 
 import msgspec
 
-from quire.adapters.prompt_request import PromptAdapterRequest
-from quire.adapters.request import LoRARequest
+from quire.adapters.request import LoRARequest, PromptAdapterRequest
+from quire.images.rules import Layout
 from quire.outputs.request_output import PredictionCounts, RequestSpecDecodeMetrics
 from quire.params import SamplingParams
-from quire.protocol.images import ImageInput
+from quire.protocol.cache_scope import EVERYONE, CacheScope
 from quire.protocol.input_rows import InputRows
 from quire.protocol.pooling_params import PoolingParams
 from quire.reasoning.marks import ReasoningTokens
 
 FinishReason = Literal["stop", "length", "abort", "error", "repetition"]
+
+
+class ImageInput(msgspec.Struct, frozen=True):
+    """A decoded picture, video or sound of a request, whose rows are computed before it starts. Its
+    `InputRows` in the request have no data until then."""
+
+    digest: bytes
+    """Identifies its tiles and what computes them: equal digests mean equal rows."""
+    layout: Layout
+    pixels: bytes
+    """Bytes of the tiles, one after the other: RGB, or a spectrum."""
+    first_rows: int
+    """The first of its entries in `EngineCoreRequest.input_rows`."""
+    num_entries: int
+    """Number of its entries there. They follow each other, and have its rows in order."""
+    num_tile_rows: int = 0
+    """Rows of all tiles, if there is an `order`."""
+    order: bytes = b""
+    """Which of the rows of all tiles the picture has, int32; empty: all in order."""
 
 
 class EngineCoreRequest(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -53,7 +72,8 @@ class EngineCoreRequest(msgspec.Struct, kw_only=True, omit_defaults=True):
     ids even if they are ignored."""
     reasoning: ReasoningTokens | None = None
     """Tokens that mark reasoning, if a grammar or a budget depends on them."""
-    cache_salt: str | None = None
+    scope: CacheScope = EVERYONE
+    """The requests with which it shares what is cached."""
     priority: int = 0
     """Lower runs earlier under the `priority` policy."""
     data_parallel_rank: int | None = None
@@ -63,9 +83,9 @@ class EngineCoreRequest(msgspec.Struct, kw_only=True, omit_defaults=True):
     awaited_kv: str | None = None
     """Name under which another engine, which computes the prompt, stores its K/V (`kv_name` of its
     output); "" if the name is unknown. None: no other engine computes the prompt."""
-    lora_request: LoRARequest | None = None
+    lora: LoRARequest | None = None
     """The adapter that the caller names."""
-    prompt_adapter_request: PromptAdapterRequest | None = None
+    prompt_adapter: PromptAdapterRequest | None = None
     """The prompt adapter that the caller names. The prompt then begins with placeholders for its
     virtual tokens, and `input_rows` with the rows, whose digest is set when it is in memory."""
     adapter: str = ""

@@ -6,7 +6,7 @@ Created and kept by the scheduler; executors never see it.
 from __future__ import annotations
 
 from quire.protocol import ScheduledRequest, SchedulePlan
-from quire.scheduler.pacing.step_budget import StepBudget
+from quire.scheduler.pacing import StepBudget
 from quire.scheduler.request import Request
 
 

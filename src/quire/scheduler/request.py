@@ -61,7 +61,7 @@ class Request:
     """
 
     __slots__ = (
-        "adapter", "awaited_kv", "awaits_mask", "banned_token_ids", "blocks", "cache_salt",
+        "adapter", "awaited_kv", "awaits_mask", "banned_token_ids", "blocks",
         "draft_token_ids", "eos_token_ids", "hands_off", "has_grammar",
         "input_rows", "is_generating", "level", "loaded_tokens", "max_total_tokens", "may_load",
         "min_total_tokens", "num_cached_tokens", "num_collected_tokens", "num_computed_tokens",
@@ -69,9 +69,8 @@ class Request:
         "num_preemptions", "num_prompt_tokens", "num_saved_chunks", "num_tokens", "number",
         "pooling_params", "predicted_token_ids", "prediction", "proposed_token_ids",
         "reasoning", "repetition_detection", "request_id", "sampling_params", "save_due",
-        "scheduled_time", "skip_reading_cache", "sort_key", "spec_decode_metrics", "status",
-        "stop_reason",
-        "stop_token_ids", "token_ids",
+        "scheduled_time", "scope", "skip_reading_cache", "sort_key", "spec_decode_metrics",
+        "status", "stop_reason", "stop_token_ids", "token_ids",
     )  # fmt: skip
 
     def __init__(
@@ -89,7 +88,7 @@ class Request:
         self.sampling_params = params
         self.pooling_params = message.pooling_params
         self.blocks = blocks
-        self.cache_salt = message.cache_salt
+        self.scope = message.scope
         self.adapter = message.adapter
         self.input_rows = message.input_rows
         self.number = number

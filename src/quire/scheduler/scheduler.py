@@ -23,7 +23,7 @@ from quire.scheduler.drafting.drafting import Drafting, LookAhead
 from quire.scheduler.drafting.proposers import proposer_of
 from quire.scheduler.in_flight import PlanInFlight
 from quire.scheduler.integrity import check_states
-from quire.scheduler.pacing.step_pacing import StepPacing
+from quire.scheduler.pacing import StepPacing
 from quire.scheduler.queue import POLICIES
 from quire.scheduler.request import FINISH_REASONS, Request, RequestStatus
 from quire.scheduler.states import RequestStates
@@ -89,7 +89,7 @@ class Scheduler:
         if message.request_id in self.states.by_id:
             raise RequestError(f"a request with id {message.request_id!r} is being served already")
         key = POLICIES[self.config.policy](message, self._num_arrived)
-        blocks = self.kv.open(message.cache_salt, message.adapter, message.input_rows)
+        blocks = self.kv.open(message.scope, message.adapter, message.input_rows)
         request = Request(message, blocks, self._num_arrived, key, self._max_model_len)
         self._check_can_ever_run(request)
         if self._saves is not None:
@@ -161,9 +161,7 @@ class Scheduler:
         blocks."""
         if self.kv.use_fingerprint(fingerprint):
             for request in self.states.by_id.values():
-                request.blocks = self.kv.open(
-                    request.cache_salt, request.adapter, request.input_rows
-                )
+                request.blocks = self.kv.open(request.scope, request.adapter, request.input_rows)
 
     def schedule(self) -> SchedulePlan:
         """Plans the next step. A plan with requests must be executed, then passed to `update`,

@@ -7,9 +7,10 @@ Everything about the model and the engine is in `EngineArgs`, not here.
 from __future__ import annotations
 
 import ipaddress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
+from quire.config.declaration import argument
 from quire.config.field_types import check_fields
 from quire.errors import ConfigError, quoted
 from quire.redaction import shown
@@ -23,34 +24,72 @@ ServerLogLevel = Literal["critical", "error", "warning", "info", "debug", "trace
 _LOOPBACK = frozenset({"localhost"})
 
 
+_LONGEST_S = 1e9
+"""Thirty years: what an event loop can still wait for."""
+
+
+def _positive(value: float, default: float | None) -> str | None:
+    if not value > 0:
+        return f"must be positive, got {value}; the default is {default}"
+    if isinstance(value, float) and value > _LONGEST_S:
+        return f"must be at most {_LONGEST_S:g} seconds, got {value}"
+    return None
+
+
+def _not_negative(value: int, default: int | None) -> str | None:
+    del default
+    if value >= 0:
+        return None
+    return f"must be a non-negative integer, got {value}; leave it out for the default"
+
+
+def _seconds_to_end(value: float, default: float) -> str | None:
+    if 0 <= value <= _LONGEST_S:
+        return None
+    return f"must be from 0 to {_LONGEST_S:g} seconds, got {value}; try {default:g}"
+
+
+def _header_text(value: str | tuple[str, ...], default: object) -> str | None:
+    """The check of what goes into headers of replies, or is compared with those of requests."""
+    del default
+    texts = (value,) if isinstance(value, str) else value
+    wrong = next((text for text in texts if not text.isascii() or not text.isprintable()), None)
+    return None if wrong is None else f"must be printable ASCII, got {quoted(wrong)}"
+
+
+def _not_empty(value: str, default: None) -> str | None:
+    del default
+    return None if value else "must not be empty; leave it out, or name a file"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerArgs:
     """Address, access, and all limits of requests."""
 
     # --- where
-    host: str = "127.0.0.1"
+    host: str = argument("127.0.0.1", is_common=True, check=_header_text)
     """Address to listen on. Anything but loopback needs an API key or --allow-no-api-key."""
-    port: int = 8000
+    port: int = argument(8000, is_common=True)
     """TCP port; 0 lets the system choose one, which the log names."""
-    uds: str | None = None
+    uds: str | None = argument(None, check=_not_empty)
     """Path of a unix socket to listen on instead of host and port."""
-    root_path: str = ""
+    root_path: str = argument("", check=_header_text)
     """Path prefix under which a reverse proxy offers this server: requests are answered with the
     prefix and, as a proxy that strips it forwards them, without."""
 
-    models: str | None = None
+    models: str | None = argument(None, is_common=True)
     """YAML or JSON file that names several models to serve, with options of each
     (docs/several_models.md)."""
-    model_ttl: float | None = None
+    model_ttl: float | None = argument(None, check=_positive)
     """Seconds without a request after which a model of several is unloaded (also `10m`, `1h`); by
     default it stays until another one needs its memory."""
-    model_memory_bytes: int | None = None
+    model_memory_bytes: int | None = argument(None, check=_positive)
     """Memory for all loaded models together; by default --gpu-memory-utilization of what is
     available at the start."""
-    model_load_timeout: float = 600.0
+    model_load_timeout: float = argument(600.0, check=_positive)
     """Longest time in seconds that a request waits for its model, of several, to be loaded (503).
     """
-    max_waiting_loads: int = 512
+    max_waiting_loads: int = argument(512, check=_positive)
     """Requests that wait for a model, of several, to be loaded; more are answered 503."""
     allow_model_changes: bool = False
     """Let callers pull models from the hub, give them further names and delete what they pulled
@@ -63,26 +102,26 @@ class ServerArgs:
     --node-rank."""
 
     # --- who
-    api_key: tuple[str, ...] = ()
+    api_key: tuple[str, ...] = argument((), is_common=True, is_repeatable=True)
     """Keys that callers may present as `Authorization: Bearer KEY`. Also read from the
     environment variable QUIRE_API_KEY (or VLLM_API_KEY)."""
-    operator_api_key: tuple[str, ...] = ()
+    operator_api_key: tuple[str, ...] = argument((), is_repeatable=True)
     """Keys that may change and read what the holders of several keys share: adapters, models,
     /metrics and more (SECURITY.md). Also read from QUIRE_OPERATOR_API_KEY; by default the first
     key."""
-    api_key_file: str | None = None
+    api_key_file: str | None = argument(None, check=_not_empty)
     """File with one key per line; blank lines and lines starting with # are skipped."""
     allow_no_api_key: bool = False
     """Accept listening beyond loopback without any API key."""
-    allowed_hosts: tuple[str, ...] = ()
+    allowed_hosts: tuple[str, ...] = argument((), check=_header_text)
     """Further names (of a reverse proxy, say) by which a server without API keys may be called, `*`
     for all. It answers to localhost, addresses and the machine's name, and beyond loopback to
     names without a dot: no web page of another site can use it."""
-    ssl_keyfile: str | None = None
+    ssl_keyfile: str | None = argument(None, check=_not_empty)
     """Private key of the TLS certificate (PEM)."""
-    ssl_certfile: str | None = None
+    ssl_certfile: str | None = argument(None, check=_not_empty)
     """TLS certificate chain (PEM); switches HTTPS on."""
-    ssl_ca_certs: str | None = None
+    ssl_ca_certs: str | None = argument(None, check=_not_empty)
     """Certificates (PEM) that client certificates must descend from; switches their check on."""
     ssl_cert_reqs: Literal["0", "1", "2"] | None = None
     """Client certificates: 0 none, 1 checked if there is one, 2 required; by default 2 with
@@ -91,24 +130,24 @@ class ServerArgs:
     """Cipher suites up to TLS 1.2, as OpenSSL writes them."""
     enable_ssl_refresh: bool = False
     """Read the TLS files again when they change, for new connections."""
-    allowed_origins: tuple[str, ...] = ()
+    allowed_origins: tuple[str, ...] = argument((), check=_header_text)
     """Browser origins that may call across sites (CORS); none by default, `*` for all."""
-    allowed_methods: tuple[str, ...] = ("*",)
+    allowed_methods: tuple[str, ...] = argument(("*",), check=_header_text)
     """Methods allowed across sites, once --allowed-origins is set."""
-    allowed_headers: tuple[str, ...] = ("*",)
+    allowed_headers: tuple[str, ...] = argument(("*",), check=_header_text)
     """Request headers allowed across sites, once --allowed-origins is set."""
     allow_credentials: bool = False
     """Let browsers send cookies across sites, once --allowed-origins is set."""
-    lora_modules: tuple[str, ...] = ()
+    lora_modules: tuple[str, ...] = argument((), is_repeatable=True)
     """Adapters that callers can name as a model: `NAME=FOLDER`, or JSON with name and path. Needs
     --enable-lora."""
     lora_folders: tuple[str, ...] = ()
     """Folders from which /v1/load_lora_adapter may load adapters; by default all. The route exists
     with VLLM_ALLOW_RUNTIME_LORA_UPDATING=1 only."""
-    prompt_adapters: tuple[str, ...] = ()
+    prompt_adapters: tuple[str, ...] = argument((), is_repeatable=True)
     """Prompt adapters that callers can name as a model: `NAME=FOLDER`. Needs
     --enable-prompt-adapter."""
-    middleware: tuple[str, ...] = ()
+    middleware: tuple[str, ...] = argument((), is_repeatable=True)
     """Own ASGI middleware around access control and routes, by import path: classes, or functions
     of request and next handler. The first is the outermost."""
 
@@ -116,7 +155,7 @@ class ServerArgs:
     engine_mode: EngineMode = "auto"
     """Place of the engine loop: a thread of this process, or its own process. `auto` is a thread up
     to 8 cores."""
-    max_engine_restarts: int | None = None
+    max_engine_restarts: int | None = argument(None, check=_not_negative)
     """Maximum number of times that an engine that has died is started again within ten minutes,
     while the requests of other engines go on; then the server exits. By default 3 with several
     ranks or engines, and 0 with one, which ends the server at once. An engine that is a thread is
@@ -138,12 +177,12 @@ class ServerArgs:
     chat_template_content_format: Literal["auto", "string", "openai"] = "auto"
     """Form of a message's content for templates: a text, a list of parts, or the form that they
     read."""
-    default_chat_template_kwargs: dict[str, Any] = field(default_factory=dict)
+    default_chat_template_kwargs: dict[str, Any] = argument(factory=dict)
     """Variables of the chat template that requests do not set themselves."""
-    reasoning_effort_map: dict[str, str] = field(default_factory=dict)
+    reasoning_effort_map: dict[str, str] = argument(factory=dict)
     """Efforts that the chat template gets in place of those of requests, for a template that knows
     others: {"medium": "low", "xhigh": "max"}. An effort that is not named stays."""
-    tool_call_parser: str | None = None
+    tool_call_parser: str | None = argument(None, is_common=True)
     """Format in which the model writes calls of tools: a name of vLLM's, such as `hermes`, or
     `mistral_list` for the Mistral models that write a list of calls; `hf`: the format of the
     checkpoint's response_template; `none`: calls stay text. By default it is found from the
@@ -170,17 +209,17 @@ class ServerArgs:
     """Put the usage into every event of every stream, whether or not the request asks for it."""
     return_tokens_as_token_ids: bool = False
     """Write tokens of log-probabilities as `token_id:ID`, unless the request says otherwise."""
-    sse_keep_alive_interval: int = 0
+    sse_keep_alive_interval: int = argument(0, check=_not_negative)
     """Seconds without an event after which a stream sends a comment, so that no proxy closes it; 0:
     never. `/v1/messages` sends pings instead, with 0 every 15 seconds."""
     fingerprint_mode: Literal["full", "hash", "custom", "none"] = "full"
     """system_fingerprint of replies: version and a hash of the model (`full` and `hash`), the text
     of --fingerprint-value, or nothing."""
-    fingerprint_value: str | None = None
+    fingerprint_value: str | None = argument(None, check=_header_text)
     """The system_fingerprint of `--fingerprint-mode custom`."""
 
     # --- the log
-    disable_access_log: bool = False
+    disable_access_log: bool = argument(False, None, "--disable-uvicorn-access-log")
     """Do not log a line per HTTP request."""
     disable_access_log_for_endpoints: str = ""
     """Paths whose requests are not logged, separated by commas: /metrics,/v1/models."""
@@ -191,89 +230,91 @@ class ServerArgs:
     log_error_stack: bool = False
     """Log the stack of every error that a request is answered with, also of the caller's mistakes.
     """
-    max_log_len: int | None = None
+    max_log_len: int | None = argument(None, check=_not_negative)
     """Most characters of a prompt or a reply, and most of their token ids, in the log; all by
     default."""
 
     # --- life
-    shutdown_timeout: float = 30.0
+    shutdown_timeout: float = argument(30.0, check=_seconds_to_end)
     """Seconds that requests in flight get after SIGTERM or Ctrl+C; 0 ends them at once."""
-    step_timeout: float = 120.0
+    step_timeout: float = argument(120.0, check=_positive)
     """Longest step in seconds: after it all waiting requests get an error and the server exits. A
     step without any progress ends the server within two seconds, independent of this."""
-    request_timeout: float = 3600.0
+    request_timeout: float = argument(3600.0, check=_positive)
     """Longest life of one request in seconds; callers may ask for less with the header
     `X-Request-Timeout`."""
 
     # --- bounds on HTTP itself
-    max_connections: int = 2048
+    max_connections: int = argument(2048, check=_positive)
     """Open connections; idle ones are closed for new ones, then new ones are answered 503."""
-    reserved_connections: int = 256
+    reserved_connections: int = argument(256, check=_positive)
     """Connections beyond max_connections that are kept for /health, /live and /ready."""
-    max_body_bytes: int = 16 * MiB
+    max_body_bytes: int = argument(16 * MiB, check=_positive)
     """Largest request body (413)."""
-    max_pending_body_bytes: int = 256 * MiB
+    max_pending_body_bytes: int = argument(256 * MiB, check=_positive)
     """All request bodies together that are still arriving (503)."""
-    max_header_bytes: int = 32 * KiB
+    max_header_bytes: int = argument(
+        32 * KiB, None, "--h11-max-incomplete-event-size", check=_positive
+    )
     """Request line, headers, trailers and chunk extensions of a request, together (431)."""
-    max_url_bytes: int = 8 * KiB
+    max_url_bytes: int = argument(8 * KiB, check=_positive)
     """Path and query (414)."""
-    header_timeout: float = 10.0
+    header_timeout: float = argument(10.0, check=_positive)
     """Seconds for a request's headers to arrive (408)."""
-    body_timeout: float = 30.0
+    body_timeout: float = argument(30.0, check=_positive)
     """Seconds for a request's body to arrive (408)."""
-    keep_alive_timeout: float = 5.0
+    keep_alive_timeout: float = argument(5.0, check=_positive)
     """Seconds that an idle connection is kept."""
-    linger_timeout: float = 2.0
+    linger_timeout: float = argument(2.0, check=_positive)
     """Seconds (and max_body_bytes) that a client may send on after the last reply of a
     connection, so that it can read the reply."""
-    slow_reader_timeout: float = 30.0
+    slow_reader_timeout: float = argument(30.0, check=_positive)
     """Seconds that a client may leave a full send buffer unread before it is cut off."""
 
     # --- bounds on one request
-    max_prompts: int = 1024
+    max_prompts: int = argument(1024, check=_positive)
     """Prompts in one completion request, each counted `n` times."""
-    max_n: int = 128
+    max_n: int = argument(128, check=_positive)
     """Largest `n`. Prompts x n is bounded by max_prompts."""
-    max_stop_strings: int = 16
+    max_stop_strings: int = argument(16, check=_positive)
     """Stop strings in one request."""
-    max_stop_string_chars: int = 1024
+    max_stop_string_chars: int = argument(1024, check=_positive)
     """Length of one stop string."""
-    max_stop_token_ids: int = 1024
+    max_stop_token_ids: int = argument(1024, check=_positive)
     """Stop token ids in one request."""
-    max_messages: int = 4096
+    max_messages: int = argument(4096, check=_positive)
     """Messages in one chat request."""
-    template_timeout: float = 5.0
+    template_timeout: float = argument(5.0, check=_positive)
     """Seconds of processor time that the chat template may take for one request (400). A request
     waits for a free process at most six times as long (503)."""
-    max_waiting_chats: int = 1024
+    max_waiting_chats: int = argument(1024, check=_positive)
     """Chat requests that wait for the chat template; more are answered 503."""
-    max_request_id_chars: int = 128
+    max_request_id_chars: int = argument(128, check=_positive)
     """Length of an `X-Request-Id`; a longer one is refused."""
-    max_json_values: int = 131072
+    max_json_values: int = argument(131072, check=_positive)
     """Values in one request's JSON body, without the token ids of its prompts."""
-    max_field_bytes: int = 1 * MiB
+    max_field_bytes: int = argument(1 * MiB, check=_positive)
     """Largest field of a request's JSON body other than the prompt."""
-    max_tokenize_bytes: int | None = None
+    max_tokenize_bytes: int | None = argument(None, check=_positive)
     """Longest text that is tokenized: a prompt, or all inputs of the chat template. By default 8
     bytes for each token of max_model_len, and at least 1 MiB."""
-    max_reply_values: int | None = None
+    max_reply_values: int | None = argument(None, check=_positive)
     """Log-probabilities, echoed tokens and returned prompt ids in one reply, all choices together;
     or numbers of the vectors of all tokens. By default what one choice of max_model_len tokens with
     max_logprobs has, and at least 1048576; of vectors, those of such a text, and at least 16777216.
     """
-    response_store_bytes: int = 256 * MiB
+    response_store_bytes: int = argument(256 * MiB, check=_not_negative)
     """Memory for the responses of /v1/responses that are stored; the oldest make room, of several
     API keys those of the key with the most. 0: none are stored, so that there is no
     `previous_response_id` and no `background`."""
-    max_stored_responses: int = 4096
+    max_stored_responses: int = argument(4096, check=_positive)
     """Responses that are stored at once."""
-    response_store_time: float = 86400.0
+    response_store_time: float = argument(86400.0, check=_positive)
     """Seconds after its last use for which a response is stored."""
-    max_large_requests: int = 1
+    max_large_requests: int = argument(1, check=_positive)
     """Requests of more than 262144 characters, or as many values in the reply, that are tokenized
     or written at once; others wait."""
-    max_large_requests_waiting: int = 16
+    max_large_requests_waiting: int = argument(16, check=_positive)
     """Such requests that wait (503)."""
 
     def __repr__(self) -> str:
@@ -281,7 +322,6 @@ class ServerArgs:
 
     def __post_init__(self) -> None:
         check_fields(self)
-        self._check_numbers()
         self._check_texts()
         if not 0 <= self.port <= 65535:
             raise ConfigError(f"port must be between 0 and 65535, got {self.port}; try 8000")
@@ -308,29 +348,6 @@ class ServerArgs:
                 f"root_path must start with /, got {quoted(self.root_path)}; try /llm"
             )
 
-    def _check_numbers(self) -> None:
-        for name in _POSITIVE:
-            value = getattr(self, name)
-            if value is not None and not value > 0:
-                default = type(self).__dataclass_fields__[name].default
-                raise ConfigError(f"{name} must be positive, got {value}; the default is {default}")
-            if isinstance(value, float) and value > _LONGEST_S:
-                raise ConfigError(f"{name} must be at most {_LONGEST_S:g} seconds, got {value}")
-        for name in (
-            "sse_keep_alive_interval", "max_log_len", "response_store_bytes",
-            "max_engine_restarts",
-        ):  # fmt: skip
-            if (getattr(self, name) or 0) < 0:
-                raise ConfigError(
-                    f"{name} must be a non-negative integer, got {getattr(self, name)}; leave it "
-                    "out for the default"
-                )
-        if not 0 <= self.shutdown_timeout <= _LONGEST_S:
-            raise ConfigError(
-                f"shutdown_timeout must be from 0 to {_LONGEST_S:g} seconds, got "
-                f"{self.shutdown_timeout}; try 30"
-            )
-
     def _check_tools(self) -> None:
         if self.tool_call_parser is None or self.tool_parser_plugin:  # checked when it is loaded
             return
@@ -345,14 +362,6 @@ class ServerArgs:
 
     def _check_texts(self) -> None:
         """Checks values that go into headers, paths and replies."""
-        for name in _PATHS:
-            if getattr(self, name) == "":
-                raise ConfigError(f"{name} must not be empty; leave it out, or name a file")
-        for name in _HEADER_TEXTS:
-            value = getattr(self, name)
-            for text in (value,) if isinstance(value, str) else value or ():
-                if not text.isascii() or not text.isprintable():
-                    raise ConfigError(f"{name} must be printable ASCII, got {quoted(text)}")
         efforts = get_args(ReasoningEffort)
         for effort, text in self.reasoning_effort_map.items():
             if effort not in efforts or not isinstance(text, str):
@@ -387,22 +396,3 @@ def _is_loopback_ip(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return False
-
-
-_LONGEST_S = 1e9
-"""Thirty years: what an event loop can still wait for."""
-_HEADER_TEXTS = (
-    "host", "root_path", "fingerprint_value", "allowed_hosts", "allowed_origins",
-    "allowed_methods", "allowed_headers",
-)  # fmt: skip
-_PATHS = ("uds", "api_key_file", "ssl_keyfile", "ssl_certfile", "ssl_ca_certs")
-_POSITIVE = (
-    "step_timeout", "request_timeout", "max_connections", "reserved_connections", "max_body_bytes",
-    "max_pending_body_bytes", "max_header_bytes", "max_url_bytes", "header_timeout", "body_timeout",
-    "keep_alive_timeout", "linger_timeout", "slow_reader_timeout", "max_prompts", "max_n",
-    "max_stop_strings", "max_stop_string_chars", "max_stop_token_ids", "max_messages",
-    "max_request_id_chars", "template_timeout", "max_waiting_chats", "max_json_values",
-    "max_field_bytes", "max_tokenize_bytes", "max_reply_values", "max_large_requests",
-    "max_large_requests_waiting", "max_stored_responses", "response_store_time",
-    "model_ttl", "model_memory_bytes", "model_load_timeout", "max_waiting_loads",
-)  # fmt: skip

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 from quire.chat.async_renderer import NUM_PROCESSES
 from quire.chat.job import MAX_MEMORY_BYTES, MAX_STEPS, MAX_TEXT
@@ -38,39 +37,36 @@ _FIXED = "(fixed)"
 def describe_bounds(args: ServerArgs, config: EngineConfig | None = None) -> list[Bound]:
     """All limits, in the order in which they apply to a request."""
 
-    def option(name: str, show: Callable[[Any], str], what: str, beyond: str) -> Bound:
-        value = getattr(args, name)
-        return Bound(name, "none" if value is None else show(value), what, beyond)
+    def option(name: str, what: str, beyond: str) -> Bound:
+        return Bound(name, _shown(name, getattr(args, name)), what, beyond)
 
     bounds = [
-        option("max_connections", str, "open connections", "503"),
-        option("reserved_connections", str, "probes beyond them", "503"),
+        option("max_connections", "open connections", "503"),
+        option("reserved_connections", "probes beyond them", "503"),
         Bound(_FIXED, str(BACKLOG), "clients without a request, or refused", "oldest closed"),
-        option("header_timeout", _s, "time for headers to arrive", "408"),
-        option("max_url_bytes", format_bytes, "path and query", "414"),
-        option("max_header_bytes", format_bytes, "all but the body", "431"),
-        option("body_timeout", _s, "time for the body to arrive", "408"),
-        option("max_body_bytes", format_bytes, "request body", "413"),
-        option(
-            "max_pending_body_bytes", format_bytes, "bodies that are arriving", "503 + Retry-After"
-        ),
-        option("max_json_values", str, "values in a body", "400"),
-        option("max_field_bytes", format_bytes, "a field", "400"),
-        option("max_prompts", str, "prompts x n in a request", "400"),
-        option("max_messages", str, "messages in a request", "400"),
-        option("max_n", str, "n", "400"),
-        option("max_stop_strings", str, "stop strings", "400"),
-        option("max_stop_string_chars", str, "a stop string", "400"),
-        option("max_stop_token_ids", str, "stop token ids", "400"),
-        option("max_request_id_chars", str, "X-Request-Id", "400"),
-        option("max_engine_restarts", str, "starts of an engine that has died", "the server ends"),
+        option("header_timeout", "time for headers to arrive", "408"),
+        option("max_url_bytes", "path and query", "414"),
+        option("max_header_bytes", "all but the body", "431"),
+        option("body_timeout", "time for the body to arrive", "408"),
+        option("max_body_bytes", "request body", "413"),
+        option("max_pending_body_bytes", "bodies that are arriving", "503 + Retry-After"),
+        option("max_json_values", "values in a body", "400"),
+        option("max_field_bytes", "a field", "400"),
+        option("max_prompts", "prompts x n in a request", "400"),
+        option("max_messages", "messages in a request", "400"),
+        option("max_n", "n", "400"),
+        option("max_stop_strings", "stop strings", "400"),
+        option("max_stop_string_chars", "a stop string", "400"),
+        option("max_stop_token_ids", "stop token ids", "400"),
+        option("max_request_id_chars", "X-Request-Id", "400"),
+        option("max_engine_restarts", "starts of an engine that has died", "the server ends"),
         Bound(_FIXED, str(MAX_ADDED), "adapters that callers add", "400"),
-        option("max_waiting_loads", str, "requests whose model is not loaded", "503 + Retry-After"),
-        option("model_load_timeout", _s, "time for a model of several to load", "503"),
-        option("model_memory_bytes", format_bytes, "all models of several", "idle ones unload"),
-        option("max_waiting_chats", str, "chats not yet a prompt", "503"),
+        option("max_waiting_loads", "requests whose model is not loaded", "503 + Retry-After"),
+        option("model_load_timeout", "time for a model of several to load", "503"),
+        option("model_memory_bytes", "all models of several", "idle ones unload"),
+        option("max_waiting_chats", "chats not yet a prompt", "503"),
         Bound(_FIXED, str(NUM_PROCESSES), "chat templates rendered at once", "wait"),
-        option("template_timeout", _s, "chat template for a prompt", "400"),
+        option("template_timeout", "chat template for a prompt", "400"),
         Bound(_FIXED, str(MAX_STEPS), "steps of a chat template", "400"),
         Bound(_FIXED, str(MAX_TEXT), "characters from a chat template", "400"),
         Bound(_FIXED, format_bytes(MAX_MEMORY_BYTES), "memory of a chat template", "400"),
@@ -83,17 +79,17 @@ def describe_bounds(args: ServerArgs, config: EngineConfig | None = None) -> lis
         bounds += _engine_bounds(config)
     return [
         *bounds,
-        option("request_timeout", _s, "life of a request", "503"),
-        option("slow_reader_timeout", _s, "unread reply", "cut off"),
-        option("linger_timeout", _s, "rest of an answered request", "closed"),
-        option("keep_alive_timeout", _s, "idle connection", "closed"),
-        option("step_timeout", _s, "one step", "exit 1"),
+        option("request_timeout", "life of a request", "503"),
+        option("slow_reader_timeout", "unread reply", "cut off"),
+        option("linger_timeout", "rest of an answered request", "closed"),
+        option("keep_alive_timeout", "idle connection", "closed"),
+        option("step_timeout", "one step", "exit 1"),
         Bound(_FIXED, _s(_DEATH_REPORTED_S), "a step without progress", "exit 1"),
-        option("response_store_bytes", format_bytes, "stored responses", "oldest go"),
-        option("max_stored_responses", str, "stored responses", "oldest go"),
-        option("response_store_time", _s, "unused response", "goes"),
-        option("shutdown_timeout", _s, "draining", "aborted"),
-        option("max_log_len", str, "a text in the log", "cut"),
+        option("response_store_bytes", "stored responses", "oldest go"),
+        option("max_stored_responses", "stored responses", "oldest go"),
+        option("response_store_time", "unused response", "goes"),
+        option("shutdown_timeout", "draining", "aborted"),
+        option("max_log_len", "a text in the log", "cut"),
     ]
 
 
@@ -151,6 +147,14 @@ def _engine_bounds(config: EngineConfig) -> list[Bound]:
         Bound(_FIXED, format_bytes(MAX_CACHE_BYTES), "compiled grammars that are kept", "drops"),
         Bound(_FIXED, str(MAX_LEXER_STATES), "lexer states of a request's grammar", "error"),
     ]
+
+
+def _shown(name: str, value: float | None) -> str:
+    if value is None:
+        return "none"
+    if name.endswith("_bytes"):
+        return format_bytes(int(value))
+    return _s(value) if name.endswith(("_timeout", "_time")) else str(value)
 
 
 def _or_none(value: int | None) -> str:

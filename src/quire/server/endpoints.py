@@ -9,12 +9,12 @@ from quire.server.apis import (
     embeddings,
     invocations,
     kv_store,
-    mistral,
     page,
     scores,
     service,
 )
 from quire.server.apis.audio import routes as audio
+from quire.server.apis.chat import fim
 from quire.server.apis.chat import routes as chat
 from quire.server.apis.completions import routes as completions
 from quire.server.apis.endpoint import Endpoint, Switch
@@ -24,7 +24,7 @@ from quire.server.apis.llama_server import embedding as llama_embedding
 from quire.server.apis.llama_server import routes as llama_server
 from quire.server.apis.messages import routes as messages
 from quire.server.apis.ollama import models as ollama_models
-from quire.server.apis.ollama import texts as ollama_texts
+from quire.server.apis.ollama import routes as ollama_texts
 from quire.server.apis.responses import compaction
 from quire.server.apis.responses import create as responses
 from quire.server.apis.text import routes as text
@@ -43,7 +43,7 @@ SWITCHES: dict[Switch, str] = {
 """Options that switch optional endpoints on."""
 
 _MODULES = (
-    completions, chat, audio, messages, responses, compaction, mistral, text, tokens, invocations,
+    completions, chat, audio, messages, responses, compaction, fim, text, tokens, invocations,
     embeddings, scores, cohere, tei, tgi, vertex, ollama_texts, ollama_models,
     llama_server, llama_embedding, service, adapters, page, kv_store, engine,
 )  # fmt: skip

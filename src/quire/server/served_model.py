@@ -183,9 +183,14 @@ class ServedModel:
         one found in the checkpoint (`parsers.detection`).
 
         The first call renders some conversations in the renderer's processes; later calls return
-        at once. Raises CapacityError while the chat templates are too busy, RequestError without a
+        at once, as all do for a model that gives vectors, because it writes no replies. Raises
+        CapacityError while the chat templates are too busy, RequestError without a
         tokenizer.
         """
+        if self.found_format is None and self.config.model.pooling is not None:
+            from quire.parsers.format import ReplyFormat
+
+            self.found_format = ReplyFormat()
         if self.found_format is None:
             if self.formats is None:
                 made = await asyncio.to_thread(self._finder)  # it imports every format

@@ -29,6 +29,7 @@ from quire.server.context import ServerContext
 from quire.server.fleet.live_models import LiveModels, Outcome, one_model
 from quire.server.http import listening
 from quire.server.http.api_keys import load_api_keys
+from quire.server.reply_plugins import reply_plugins
 from quire.server.served_model import check_formats
 from quire.system.at_exit import remove_all_scratch
 from quire.system.free_memory import bound_free_memory
@@ -99,13 +100,12 @@ def _models(
 
 
 def _load_plugins(engine_args: EngineArgs, args: ServerArgs) -> None:
-    if args.tool_parser_plugin or args.reasoning_parser_plugin:
+    if (plugins := reply_plugins(args)) is not None:
         from quire.parsers.detection.names import FormatChoice
-        from quire.server.plugins.formats import load_plugins
 
         name = engine_args.reasoning_parser
         name = name or (engine_args.structured_outputs_config or {}).get("reasoning_parser", "")
-        load_plugins(
+        plugins.load(
             args.tool_parser_plugin, args.reasoning_parser_plugin, args.tool_call_parser, name
         )
         FormatChoice.of(args.tool_call_parser, name)

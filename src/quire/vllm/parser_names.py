@@ -97,7 +97,7 @@ step3 step3 Step3ReasoningParser
 step3p5 step3p5_engine Step3p5ParserReasoningAdapter
 inkling inkling InklingParserReasoningAdapter
 """
-_HOME = "quire.server.plugins"
+_HOME = "quire.vllm.parsers"
 _RECORDS = (
     "DeltaFunctionCall DeltaMessage DeltaToolCall ExtractedToolCallInformation "
     "FunctionCall ToolCall"
@@ -119,7 +119,7 @@ PARSER_SURFACE: dict[str, dict[str, str]] = {
     **_modules(_REASONING, "reasoning", "reasoning_parser"),
     "vllm.entrypoints.generate.base.protocol": {
         f"{_HOME}.records": _RECORDS,
-        "quire.server.apis.chat.tools": "FunctionDefinition",
+        "quire.server.conversation.messages": "FunctionDefinition",
     },
     "vllm.reasoning": {f"{_HOME}.reasoning_parser": "ReasoningParser ReasoningParserManager"},
     "vllm.reasoning.abs_reasoning_parsers": {

@@ -38,14 +38,14 @@ SURFACE: dict[str, dict[str, str]] = {
     "vllm.config.structured_outputs": {"quire.structured.config": "StructuredOutputsConfig"},
     "vllm.beam_search": {"quire.beam_search": "BeamSearchOutput BeamSearchSequence"},
     "vllm.distributed": {
-        "quire.vllm.own.scripts.utils": "cleanup_dist_env_and_memory "
+        "quire.vllm.own.utils": "cleanup_dist_env_and_memory "
         "destroy_distributed_environment destroy_model_parallel"
     },
     "vllm.distributed.kv_events": {
         "quire.protocol.kv_events": "AllBlocksCleared BlockRemoved BlockStored KVEventBatch"
     },
     "vllm.distributed.parallel_state": {
-        "quire.vllm.own.scripts.utils": "cleanup_dist_env_and_memory "
+        "quire.vllm.own.utils": "cleanup_dist_env_and_memory "
         "destroy_distributed_environment destroy_model_parallel"
     },
     "vllm.engine.arg_utils": {"quire": "AsyncEngineArgs EngineArgs"},
@@ -66,14 +66,14 @@ SURFACE: dict[str, dict[str, str]] = {
     },
     "vllm.entrypoints.serve.utils.api_utils": {"quire.vllm.own.http_app": "with_cancellation"},
     "vllm.entrypoints.openai.chat_completion.protocol": {
-        "quire.server.plugins.requests": "BatchChatCompletionRequest ChatCompletionRequest",
-        "quire.server.apis.chat.tools": "ChatCompletionToolsParam=Tool FunctionDefinition",
+        "quire.vllm.parsers.requests": "BatchChatCompletionRequest ChatCompletionRequest",
+        "quire.server.conversation.messages": "ChatCompletionToolsParam=Tool FunctionDefinition",
     },
     "vllm.entrypoints.openai.completion.protocol": {
-        "quire.server.plugins.requests": "CompletionRequest"
+        "quire.vllm.parsers.requests": "CompletionRequest"
     },
     "vllm.entrypoints.openai.responses.protocol": {
-        "quire.server.plugins.requests": "ResponsesRequest"
+        "quire.vllm.parsers.requests": "ResponsesRequest"
     },
     "vllm.envs": {"quire.vllm.own.envs": "*"},
     "vllm.exceptions": {
@@ -118,13 +118,13 @@ SURFACE: dict[str, dict[str, str]] = {
     },
     "vllm.platforms": {"quire.vllm.own.records": "current_platform"},
     "vllm.entrypoints.chat_utils": {
-        "quire.server.plugins.records": "make_tool_call_id",
+        "quire.vllm.parsers.records": "make_tool_call_id",
         "quire.vllm.own.tokenizers": "ChatCompletionMessageParam load_chat_template "
         "resolve_hf_chat_template=resolve_chat_template",
     },
     "vllm.renderers.hf": {"quire.vllm.own.tokenizers": "resolve_chat_template"},
     "vllm.renderers.chat_utils": {
-        "quire.server.plugins.records": "make_tool_call_id",
+        "quire.vllm.parsers.records": "make_tool_call_id",
         "quire.vllm.own.tokenizers": "load_chat_template",
     },
     "vllm.sampling_params": {
@@ -145,22 +145,19 @@ SURFACE: dict[str, dict[str, str]] = {
     },
     "vllm.usage.usage_lib": {"quire.vllm.own.records": "UsageContext"},
     "vllm.utils": {
-        "quire.vllm.own.scripts.argparse_utils": "FlexibleArgumentParser",
-        "quire.vllm.own.scripts.utils": "merge_async_iterators random_uuid",
+        "quire.vllm.own.argparse_utils": "FlexibleArgumentParser",
+        "quire.vllm.own.utils": "merge_async_iterators random_uuid",
         "quire.units": "cdiv=ceil_div",
-        "quire.vllm.own.scripts.network": "get_distributed_init_method=get_tcp_uri get_ip "
-        "get_open_port",
+        "quire.vllm.own.network": "get_distributed_init_method=get_tcp_uri get_ip get_open_port",
     },
-    "vllm.utils.argparse_utils": {
-        "quire.vllm.own.scripts.argparse_utils": "FlexibleArgumentParser"
-    },
-    "vllm.utils.async_utils": {"quire.vllm.own.scripts.utils": "merge_async_iterators"},
-    "vllm.utils.counter": {"quire.vllm.own.scripts.utils": "Counter"},
+    "vllm.utils.argparse_utils": {"quire.vllm.own.argparse_utils": "FlexibleArgumentParser"},
+    "vllm.utils.async_utils": {"quire.vllm.own.utils": "merge_async_iterators"},
+    "vllm.utils.counter": {"quire.vllm.own.utils": "Counter"},
     "vllm.utils.math_utils": {"quire.units": "cdiv=ceil_div round_up"},
     "vllm.utils.mem_constants": {"quire.units": "GiB_bytes=GiB KiB_bytes=KiB MiB_bytes=MiB"},
     "vllm.utils.mistral": {"quire.vllm.own.tokenizers": "is_mistral_tokenizer"},
     "vllm.utils.network_utils": {
-        "quire.vllm.own.scripts.network": "get_distributed_init_method=get_tcp_uri "
+        "quire.vllm.own.network": "get_distributed_init_method=get_tcp_uri "
         "get_file_store_init_method get_ip get_loopback_ip get_open_port get_open_ports_list "
         "get_open_zmq_inproc_path get_open_zmq_ipc_path get_tcp_uri is_valid_ipv6_address "
         "join_host_port make_zmq_path split_host_port split_zmq_path"
@@ -170,8 +167,8 @@ SURFACE: dict[str, dict[str, str]] = {
         "quire.vllm.own.vectors": "EMBED_DTYPES ENDIANNESS EmbedDType=EmbedDtype "
         "Endianness binary2tensor tensor2base64"
     },
-    "vllm.utils.system_utils": {"quire.vllm.own.scripts.utils": "set_ulimit"},
-    "vllm.utils.torch_utils": {"quire.vllm.own.scripts.utils": "async_tensor_h2d"},
+    "vllm.utils.system_utils": {"quire.vllm.own.utils": "set_ulimit"},
+    "vllm.utils.torch_utils": {"quire.vllm.own.utils": "async_tensor_h2d"},
     "vllm.v1.core.kv_cache_utils": {"quire.protocol.kv_events": "ExternalBlockHash=BlockHash"},
     "vllm.v1.engine.async_llm": {"quire": "AsyncEngineArgs AsyncLLM=AsyncLLMEngine"},
     "vllm.v1.engine.exceptions": {"quire.errors": "EngineDeadError EngineGenerateError"},

@@ -44,7 +44,7 @@ def check_harmless(body: Any) -> None:
 
 MALICE = {
     "stars": "*" * 20_000, "brackets": "[" * 20_000, "ticks": "`" * 19_999,
-    "words": "*a " * 6_000, "mixed": "a*b_c" * 4_000, "quotes": "> " * 5_000,
+    "words": "**a " * 100_000, "mixed": "a*b_c" * 4_000, "quotes": "> " * 5_000,
     "lists": "- " * 5_000, "table": "|" * 9_000 + "\n" + "|-" * 4_000, "escapes": "\\" * 20_000,
     "formulas": "\\(" * 10_000, "dollars": "$a" * 10_000, "pairs": "$$" * 10_000,
     "blocks": "\\[\n" * 5_000,

@@ -92,7 +92,7 @@ def test_renders_as_transformers(
             roles=ROLES,
             tools=tools,
             add_generation_prompt=prompted,
-            chat_template_kwargs={"enable_thinking": False},
+            variables={"enable_thinking": False},
         )
 
     try:
@@ -374,7 +374,7 @@ def test_conflicting_and_reserved_arguments_are_refused() -> None:
         rendered_here(QWEN3_STYLE, add_generation_prompt=True, continue_final_message=True)
     for name in ("messages", "tokenize", "self"):
         with pytest.raises(RequestError, match=f"must not hold '{name}'"):
-            rendered_here(QWEN3_STYLE, chat_template_kwargs={name: True})
+            rendered_here(QWEN3_STYLE, variables={name: True})
 
 
 def test_without_a_template_the_error_says_what_to_do() -> None:
@@ -437,9 +437,9 @@ def test_templates_of_another_shape_are_refused(tmp_path: Path, value: Any, mess
 
 def test_variables_reach_the_template() -> None:
     templates = ChatTemplates({"default": "{{ bos_token }}{{ x }}{{ documents[0].title }}"}, ROLES)
-    options: dict[str, Any] = {"documents": [{"title": "T"}], "chat_template_kwargs": {"x": [1]}}
+    options: dict[str, Any] = {"documents": [{"title": "T"}], "variables": {"x": [1]}}
     assert rendered_here(templates, **options) == "<|begin|>[1]T"
-    own = {"documents": [{}], "chat_template_kwargs": {"bos_token": "B"}}
+    own = {"documents": [{}], "variables": {"bos_token": "B"}}
     assert rendered_here(templates, **own) == "B"
 
 

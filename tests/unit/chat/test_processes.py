@@ -227,8 +227,8 @@ def test_no_process_can_be_started(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         ({"messages": [{"role": "user", "content": "\ud800"}]}, "not valid Unicode"),
         ({"messages": [{"role": "user", "content": "x" * (1 << 26)}]}, "at most 64.0 MiB"),
-        ({"chat_template_kwargs": {"a": float("nan")}}, "chat_template_kwargs holds nan"),
-        ({"chat_template_kwargs": {"a": object()}}, "which is not a JSON value"),
+        ({"variables": {"a": float("nan")}}, "chat_template_kwargs holds nan"),
+        ({"variables": {"a": object()}}, "which is not a JSON value"),
         ({"template": "{{ '\ud800' }}"}, "not valid Unicode"),
         ({"template": "{{ '\\ud800' }}"}, "not valid Unicode"),
     ],
@@ -238,7 +238,7 @@ def test_what_cannot_cross_is_refused(options: dict[str, Any], message: str) -> 
     chat = ChatInput(
         options.get("messages", HELLO),
         chat_template=options.get("template"),
-        chat_template_kwargs=options.get("chat_template_kwargs"),
+        variables=options.get("variables"),
     )
     with pytest.raises(RequestError, match=message):
         renderer.render(chat)
@@ -252,9 +252,9 @@ def test_values_cross_unchanged() -> None:
         "g": 1e300, "h": {"ü": "😀"},
     }  # fmt: skip
     renderer = ChatRenderer(TEMPLATES)
-    chat = ChatInput(HELLO, chat_template="{{ v|tojson }}", chat_template_kwargs={"v": values})
+    chat = ChatInput(HELLO, chat_template="{{ v|tojson }}", variables={"v": values})
     assert json.loads(renderer.render(chat)) == values
-    own = ChatInput(HELLO, chat_template="{{ v }}", chat_template_kwargs={"v": values})
+    own = ChatInput(HELLO, chat_template="{{ v }}", variables={"v": values})
     assert renderer.render(own) == str(values)
     renderer.close()
 

@@ -182,6 +182,17 @@ def test_facts_of_the_bundled_model(capsys: pytest.CaptureFixture) -> None:
     assert "4.0M" in text
 
 
+def test_a_fact_of_a_file_is_on_its_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fields = {"architectures": ["A\nlicense  free"]}
+    (tmp_path / "config.json").write_text(json.dumps(fields))
+    assert main(["show", str(tmp_path)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert not [line for line in lines if line.startswith("license")]
+    assert [line for line in lines if line.endswith(r"A\nlicense  free")]
+
+
 def test_progress_of_several_threads_is_one_object_a_line(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

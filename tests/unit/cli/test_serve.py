@@ -77,7 +77,7 @@ def test_contradictions_are_refused(served: list[Any], capsys: pytest.CaptureFix
 
 
 def test_every_option_of_vllms_server_is_known() -> None:
-    arguments = Path(__file__).parents[1] / "config" / "vllm_arguments.json"
+    arguments = Path(__file__).parents[3] / "tools" / "from_vllm" / "vllm_arguments.json"
     parser = Parser("quire serve")
     serve.configure(parser)
     known = json.loads(arguments.read_text())

@@ -115,3 +115,23 @@ def test_the_parser_gives_no_warnings() -> None:
         warnings.simplefilter("error")
         assert Expressions("file").match("[[a]", "[")
         assert Expressions("file").match("[a||b&&c]", "a")
+
+
+def test_many_expressions_take_limited_time() -> None:
+    """Each of them is quick, and none is counted much; all of them for all names are."""
+    expressions = Expressions("file")
+    many = [f"[Z{chr(0x4E00 + number)}]{'.?' * 25}" for number in range(1000)]
+    with pytest.raises(CheckpointError, match="takes too long to match"):
+        any(expressions.match(one, f"model.{name}") for name in range(200) for one in many)
+    few = Expressions("file")  # what published files have, for the names of a large model
+    for name in range(3000):
+        assert not few.match(PUBLISHED[5], f"model.layers.1.mlp.experts.{name}")
+        assert not any(few.match(rf"model\.layers\.7{one}\..*", NAME) for one in range(10))
+
+
+def test_the_characters_of_all_expressions_are_bounded() -> None:
+    """Each class of characters takes time before anything is matched."""
+    expressions = Expressions("file")
+    classes = (f"[!-{chr(0x4E00 + number)}]" * 800 for number in range(100))
+    with pytest.raises(CheckpointError, match="together must have at most 65536 characters"):
+        any(expressions.match(one, "") for one in classes)

@@ -76,10 +76,6 @@ def test_without_chunked_prefill_the_budget_holds_the_longest_prompt() -> None:
         ({"max_num_batched_tokens": 4, "max_num_seqs": 8}, r"max_num_batched_tokens \(4\)"),
         ({"max_num_seqs": 0}, "max_num_seqs must be a positive whole number"),
         ({"max_num_batched_tokens": "many"}, "positive whole number, got 'many'"),
-        ({"long_prefill_token_threshold": -1}, "at least 0"),
-        ({"scheduling_policy": "lifo"}, "fcfs or priority"),
-        ({"max_num_queued_reqs": 0}, "max_num_queued_reqs"),
-        ({"stream_interval": 0}, "stream_interval"),
         ({"max_decode_slowdown": 0.5}, "max_decode_slowdown must be larger than 1"),
         ({"max_decode_slowdown": math.nan}, "max_decode_slowdown must be larger than 1"),
         (
@@ -89,8 +85,38 @@ def test_without_chunked_prefill_the_budget_holds_the_longest_prompt() -> None:
     ],
 )
 def test_impossible_step_bounds(given: dict[str, Any], message: str) -> None:
+    args = EngineArgs(**given)
     with pytest.raises(ConfigError, match=message):
-        resolve.resolve_scheduler(EngineArgs(**given), "llm", 1024)
+        resolve.resolve_scheduler(args, "llm", 1024)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "stream_interval", "max_num_queued_reqs", "max_num_queued_tokens", "kv_cache_memory_bytes",
+        "num_gpu_blocks_override", "nnodes", "tensor_parallel_size", "pipeline_parallel_size",
+        "data_parallel_size",
+    ],
+)  # fmt: skip
+def test_a_declared_check_names_the_argument(name: str) -> None:
+    check_fields(EngineArgs(**{name: 1}))
+    for value in (0, -1):
+        message = f"^{name} must be a positive whole number, got {value}; try "
+        with pytest.raises(ConfigError, match=message):
+            check_fields(EngineArgs(**{name: value}))
+    with pytest.raises(ConfigError, match="scheduling_policy='lifo' is not known; use one of fcfs"):
+        check_fields(EngineArgs(scheduling_policy="lifo"))  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match=r"^long_prefill_token_threshold must be"):
+        check_fields(EngineArgs(long_prefill_token_threshold=-1))
+
+
+def test_a_record_takes_arguments_of_the_same_names() -> None:
+    args = EngineArgs(stream_interval=7, long_prefill_token_threshold=9, master_port=1234)
+    found = resolve.resolve_scheduler(args, "llm", 1024)
+    assert (found.stream_interval, found.long_prefill_token_threshold) == (7, 9)
+    whole = resolve.resolve_scheduler(args, "llm", 1024, needs_whole=True)
+    assert (whole.stream_interval, whole.long_prefill_token_threshold) == (7, 0)
+    assert resolve.resolve_parallel(args, "llm").master_port == 1234
 
 
 @pytest.mark.parametrize("share", [0, -1, 1.5, math.nan, "half"])

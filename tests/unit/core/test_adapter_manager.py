@@ -38,7 +38,7 @@ def load(manager: AdapterManager, path: str, ticket: str) -> None:
 
 def manager_of(worker: Worker, num_adapters: int, **options: Any) -> AdapterManager:
     kind = AdapterKind(
-        LoRARequest, lambda one: one.lora_request, worker.load, worker.loaded.discard,
+        LoRARequest, lambda one: one.lora, worker.load, worker.loaded.discard,
         lambda one, found: msgspec.structs.replace(one, adapter=found["digest"]),
     )  # fmt: skip
     return AdapterManager(kind, AdapterLimits(num_adapters, 1), **options)
@@ -47,7 +47,7 @@ def manager_of(worker: Worker, num_adapters: int, **options: Any) -> AdapterMana
 def request_of(name: str, adapter: LoRARequest) -> EngineCoreRequest:
     return EngineCoreRequest(
         request_id=name, prompt_token_ids=[1], sampling_params=SamplingParams(), arrival_time=0.0,
-        lora_request=adapter,
+        lora=adapter,
     )  # fmt: skip
 
 

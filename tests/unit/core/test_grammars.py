@@ -14,7 +14,7 @@ from quire.config.records import EngineConfig
 from quire.core.engine_core import EngineCore
 from quire.executor import Executor
 from quire.params import SamplingParams
-from quire.protocol import EngineCoreOutput, EngineCoreRequest, SchedulePlan, StepResult
+from quire.protocol import CacheScope, EngineCoreOutput, EngineCoreRequest, SchedulePlan, StepResult
 from quire.structured import compile as module
 from quire.structured.follower import Follower
 from quire.structured.params import StructuredOutputsParams
@@ -235,7 +235,7 @@ def test_tenants_share_no_grammars(core: EngineCore, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(module, "grammar_of", counted)
     for name, salt in (("a", "one/x"), ("b", "one/y"), ("c", "two"), ("d", None), ("e", "two/")):
         asked = request(name, StructuredOutputsParams(choice=["yes"]))
-        asked.cache_salt = salt
+        asked.scope = CacheScope(salt)
         core.add_request(asked)
     run(core)
     assert len(compiled) == 3

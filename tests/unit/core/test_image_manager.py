@@ -12,9 +12,7 @@ from quire.errors import BackendError
 from quire.images.cache import PictureCache
 from quire.images.rules import Layout
 from quire.params import SamplingParams
-from quire.protocol import EngineCoreRequest
-from quire.protocol.images import ImageInput
-from quire.protocol.input_rows import InputRows
+from quire.protocol import CacheScope, EngineCoreRequest, ImageInput, InputRows
 
 _WIDTH = 3
 """Numbers of a row."""
@@ -65,7 +63,7 @@ def _request(name: str, *images: tuple[int, int], salt: str | None = None) -> En
             given.append(InputRows(first, 2, bytes([number, tile])))
     return EngineCoreRequest(
         request_id=name, prompt_token_ids=[0] * 100, sampling_params=SamplingParams(),
-        arrival_time=0.0, input_rows=given, images=made, cache_salt=salt,
+        arrival_time=0.0, input_rows=given, images=made, scope=CacheScope(salt),
     )  # fmt: skip
 
 

@@ -16,8 +16,7 @@ from quire.frontend.output_processor import OutputProcessor
 from quire.frontend.request_record import RequestRecord
 from quire.images.rules import Layout
 from quire.params import RequestOutputKind, SamplingParams
-from quire.protocol import EngineCoreOutput, EngineCoreOutputs, EngineCoreRequest
-from quire.protocol.images import ImageInput
+from quire.protocol import EngineCoreOutput, EngineCoreOutputs, EngineCoreRequest, ImageInput
 
 
 class Door:

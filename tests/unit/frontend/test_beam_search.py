@@ -12,6 +12,7 @@ import pytest
 from quire.beam_search import BeamSearchParams
 from quire.config.records import EngineConfig
 from quire.errors import EngineGenerateError, RequestError
+from quire.frontend.arguments import RequestOptions
 from quire.frontend.beams.begin import begin_search, request_output_of, sequences_of
 from quire.frontend.beams.search import BeamSearch
 from quire.frontend.inputs.input_processor import EngineInput, InputProcessor
@@ -128,7 +129,8 @@ def test_every_end_of_sequence_token_ends_a_sequence(
 
 
 def test_a_priority_for_each_prompt(processor: InputProcessor) -> None:
-    search = begin_search(processor, "r", PROMPT, BeamSearchParams(2, 3), priority=-4)
+    options = RequestOptions(priority=-4)
+    search = begin_search(processor, "r", PROMPT, BeamSearchParams(2, 3), options=options)
     assert search.base.core_requests[0].priority == -4
 
 
@@ -207,7 +209,7 @@ def test_what_the_engine_chooses_means_nothing(processor: InputProcessor) -> Non
 def test_requests_of_one_token_with_ids_of_their_own(processor: InputProcessor) -> None:
     table, params = Table(0, 0.0), BeamSearchParams(3, 4, ignore_eos=True)
     prompt = TokensPrompt(prompt_token_ids=PROMPT, cache_salt="mine")
-    search = begin_search(processor, "r", prompt, params, priority=5)
+    search = begin_search(processor, "r", prompt, params, options=RequestOptions(priority=5))
     ids, counts = [], []
     while not search.is_done:
         inputs = search.inputs()
@@ -215,7 +217,7 @@ def test_requests_of_one_token_with_ids_of_their_own(processor: InputProcessor) 
         for request in inputs:
             [core] = request.core_requests
             ids.append(core.request_id)
-            assert (request.request_id, core.cache_salt, core.priority) == ("r", "mine", 5)
+            assert (request.request_id, core.scope.salt, core.priority) == ("r", "mine", 5)
             assert core.prompt_token_ids == request.prompt_token_ids
             assert (core.sampling_params.max_tokens, core.sampling_params.logprobs) == (1, 6)
         search.advance([table.output(request) for request in inputs])

@@ -10,6 +10,7 @@ import pytest
 
 from quire.config.records import EngineConfig
 from quire.errors import RequestError
+from quire.frontend.arguments import RequestOptions
 from quire.frontend.inputs.input_processor import InputProcessor
 from quire.params import SamplingParams
 from quire.tokenizer import Tokenizer
@@ -141,10 +142,11 @@ def test_bad_words_become_tokens_for_every_output(
 
 
 def test_a_priority_goes_to_the_core_whatever_its_policy(processor: InputProcessor) -> None:
-    request = processor.process("r", [1], SamplingParams(), priority=3)
+    request = processor.process("r", [1], SamplingParams(), RequestOptions(priority=3))
     assert request.core_requests[0].priority == 3
+    wrong = RequestOptions(priority=1.5)  # type: ignore[arg-type]
     with pytest.raises(RequestError, match="priority must be an integer"):
-        processor.process("r", [1], SamplingParams(), priority=1.5)  # type: ignore[arg-type]
+        processor.process("r", [1], SamplingParams(), wrong)
 
 
 def test_every_form_of_prompt(processor: InputProcessor) -> None:
@@ -158,7 +160,7 @@ def test_every_form_of_prompt(processor: InputProcessor) -> None:
         assert processor.process("r", form, SamplingParams()).prompt_token_ids == ids
     assert processor.process("r", forms[-1], SamplingParams()).prompt == "shown"
     salted = processor.process("r", {"prompt": "abc", "cache_salt": "s"}, SamplingParams())
-    assert salted.core_requests[0].cache_salt == "s"
+    assert salted.core_requests[0].scope.salt == "s"
 
 
 def test_end_tokens_are_resolved(make_config: MakeConfig, tokenizer: Tokenizer) -> None:

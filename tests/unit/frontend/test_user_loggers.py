@@ -10,6 +10,7 @@ import pytest
 
 from quire.config.records import EngineConfig
 from quire.errors import ConfigError
+from quire.frontend.arguments import RequestOptions
 from quire.frontend.inputs.input_processor import InputProcessor
 from quire.frontend.observers import user_loggers
 from quire.frontend.observers.user_loggers import UserLoggers
@@ -90,7 +91,7 @@ def test_they_are_told_of_steps_and_ends(
     outputs = OutputProcessor(None, observers=[loggers])
     inputs = InputProcessor(make_config(vocab_size=288), None)
     params = SamplingParams(max_tokens=5, n=2)
-    request = inputs.process("mine", [1] * 20, params, arrival_time=100.0)
+    request = inputs.process("mine", [1] * 20, params, RequestOptions(arrival_time=100.0))
     outputs.add_request(request)
     first, second = (core.request_id for core in request.core_requests)
 

@@ -10,6 +10,7 @@ from kv_layouts import layout_of
 
 from quire.config.records import CacheConfig
 from quire.kvcache import BlockEvents, KVCacheManager
+from quire.protocol import CacheScope
 from quire.protocol.kv_events import KVEvent, KVEventBatch
 
 SIZE = 4
@@ -65,7 +66,7 @@ def flush(kv: KVCacheManager) -> None:
 def test_the_fields_of_stored_blocks() -> None:
     follower = Follower()
     kv = manager(follower)
-    blocks, tokens = kv.open("salt"), list(range(11))
+    blocks, tokens = kv.open(CacheScope("salt")), list(range(11))
     assert kv.allocate_slots(blocks, tokens, 0, 5)
     assert kv.allocate_slots(blocks, tokens, 5, 11)
     flush(kv)

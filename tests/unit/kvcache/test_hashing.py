@@ -8,8 +8,8 @@ import subprocess
 import sys
 
 from quire.kvcache import hash_block, model_root, request_root
-from quire.kvcache.hashing import extra_of
-from quire.protocol import InputRows
+from quire.kvcache.hashing import extra_of, request_roots
+from quire.protocol import CacheScope, InputRows
 
 ROOT = model_root("model", 16, "bfloat16")
 
@@ -22,11 +22,11 @@ def test_a_key_is_the_documented_digest() -> None:
 def test_another_process_gets_the_same_key() -> None:
     code = (
         "from quire.kvcache import hash_block, model_root, request_root;"
-        "root = request_root(model_root('model', 16, 'bfloat16'), cache_salt='s');"
+        "root = request_root(model_root('model', 16, 'bfloat16'), salt='s');"
         "print(hash_block(root, [1, 2, 3]).hex())"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == hash_block(request_root(ROOT, cache_salt="s"), [1, 2, 3]).hex()
+    assert done.stdout.strip() == hash_block(request_root(ROOT, salt="s"), [1, 2, 3]).hex()
 
 
 def test_whatever_shapes_the_cache_changes_the_key() -> None:
@@ -36,13 +36,24 @@ def test_whatever_shapes_the_cache_changes_the_key() -> None:
         model_root("model", 32, "bfloat16"),
         model_root("model", 16, "int8"),
         model_root("model1", 6, "bfloat16"),
-        request_root(ROOT, cache_salt=""),
-        request_root(ROOT, cache_salt="a"),
+        request_root(ROOT, salt=""),
+        request_root(ROOT, salt="a"),
         request_root(ROOT, adapter_digest=b"a"),
-        request_root(ROOT, adapter_digest=b"a", cache_salt="a"),
+        request_root(ROOT, adapter_digest=b"a", salt="a"),
     }
     assert len(roots) == 9
     assert request_root(ROOT) == ROOT
+
+
+def test_the_part_of_a_salt_before_a_slash_is_the_tenant() -> None:
+    of_tenant = request_root(ROOT, salt="a")
+    assert request_roots(ROOT, CacheScope()) == (ROOT, ROOT)
+    assert request_roots(ROOT, CacheScope("a")) == (of_tenant, of_tenant)
+    for salt, within in (("a/", ""), ("a/b", "b"), ("a/b/c", "b/c")):
+        scope = CacheScope(salt)
+        assert (scope.tenant, scope.within_tenant) == ("a", within)
+        assert request_roots(ROOT, scope) == (of_tenant, request_root(of_tenant, salt=within))
+    assert request_roots(ROOT, CacheScope(""))[1] != ROOT  # an empty salt is one
 
 
 def test_a_key_depends_on_parent_tokens_and_extras() -> None:
@@ -52,7 +63,7 @@ def test_a_key_depends_on_parent_tokens_and_extras() -> None:
         hash_block(ROOT, [2, 1]),
         hash_block(ROOT, [1, 2], b"image"),
         hash_block(first, [1, 2]),
-        hash_block(request_root(ROOT, cache_salt="a"), [1, 2]),
+        hash_block(request_root(ROOT, salt="a"), [1, 2]),
     }
     assert len(keys) == 5
 

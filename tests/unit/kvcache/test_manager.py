@@ -11,6 +11,7 @@ from quire.config.records import CacheConfig
 from quire.errors import IntegrityError
 from quire.kvcache import CachedPrefix, KVCacheManager
 from quire.kvcache.block_map import block_map
+from quire.protocol import CacheScope
 
 
 def manager(
@@ -33,7 +34,7 @@ def fill(kv: KVCacheManager, tokens: list[int]) -> None:
 
 def hits(kv: KVCacheManager, tokens: list[int], salt: str | None = None) -> list[int]:
     """What the only group finds."""
-    [table] = kv.get_computed_blocks(kv.open(salt), tokens).tables
+    [table] = kv.get_computed_blocks(kv.open(CacheScope(salt)), tokens).tables
     return table
 
 

@@ -7,6 +7,7 @@ from kv_layouts import layout_of
 
 from quire.config.records import CacheConfig
 from quire.kvcache import CachedPrefix, KVCacheManager, SequenceBlocks, hash_block
+from quire.protocol import CacheScope
 
 SIZE = 4
 
@@ -102,7 +103,7 @@ def test_other_tokens_and_other_tenants_have_other_tails() -> None:
         assert find(kv, kv.open(), other).num_tail_tokens == 2
     for other in ([*tokens[:5], 9, 6], tokens[:6], [*tokens, 7], [1, *tokens[1:]]):
         assert find(kv, kv.open(), other).num_tail_tokens == 0
-    assert find(kv, kv.open("salt"), tokens).num_tokens(SIZE) == 0
+    assert find(kv, kv.open(CacheScope("salt")), tokens).num_tokens(SIZE) == 0
 
 
 def test_a_tail_is_reused_as_other_blocks_are() -> None:

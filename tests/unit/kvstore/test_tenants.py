@@ -16,6 +16,7 @@ from quire.kvstore.store import KVStore
 from quire.kvstore.tiers.base import Tier
 from quire.kvstore.tiers.disk import DiskTier
 from quire.kvstore.tiers.memory import MemoryTier
+from quire.protocol import CacheScope
 from quire.scheduler.stored_kv.commands import StoreCommands
 
 SHAPE = ChunkShape(2, 500)
@@ -32,7 +33,7 @@ def kv() -> KVCacheManager:
 
 
 def chunks_of(kv: KVCacheManager, salt: str | None, count: int) -> list[StoredChunk]:
-    blocks = kv.open(salt)
+    blocks = kv.open(CacheScope(salt))
     keys = kv.keys_of(blocks, list(range(8 * count)), 2 * count)
     return [StoredChunk(ChunkKey(blocks.namespace, key, 0), 2) for key in keys[1::2]]
 

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from quire.errors import RequestError
-from quire.frontend.offline.llm_arguments import as_conversations, as_prompts
+from quire.frontend.offline.calls import as_prompts
+from quire.frontend.offline.chats import as_conversations
 
 TEXTS = ["one", "two"]
 TALKS = [[{"role": "user", "content": text}] for text in TEXTS]

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import shutil
+import signal
 import threading
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -318,7 +320,7 @@ def test_callers_go_on_after_a_pause_that_failed(
 ) -> None:
     """They had seen the pause, and wait for its end."""
     with tiny() as llm:
-        engine, loop = llm.llm_engine, llm._loop
+        engine, loop = llm.llm_engine, llm._calls.loop
         steps, pauses, fails = threading.Event(), threading.Event(), threading.Event()
         found: list[Any] = []
 
@@ -352,3 +354,81 @@ def test_callers_go_on_after_a_pause_that_failed(
         sleeping.join(10)
         waiting.join(10)
         assert [one.outputs[0].finish_reason for one in found] == ["length"]
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("moment", ["between steps", "while it waits"])
+def test_a_call_is_refused_that_a_signal_handler_of_its_thread_lets_sleep(
+    tiny: Callable[..., LLM], monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    """Its thread alone would wake the engine up."""
+    monkeypatch.setattr("quire.frontend.offline.shared_loop._CHECK_S", 0.02)
+    with tiny() as llm:
+        [wanted] = llm.generate("a", PARAMS, use_tqdm=False)
+        is_done, has_begun = threading.Event(), threading.Event()
+        advance = llm.llm_engine.advance
+
+        def step() -> list[Any]:
+            signal.raise_signal(signal.SIGUSR1)
+            return advance()
+
+        def other() -> None:
+            llm.sleep(level=0)
+            has_begun.set()
+            while not any(one.is_waiting for one in llm._loop._callers):
+                is_done.wait(0.001)
+            os.kill(os.getpid(), signal.SIGUSR1)
+            is_done.wait(20)
+
+        thread = threading.Thread(target=other)
+        before = signal.signal(signal.SIGUSR1, lambda *_: llm.sleep(level=1, mode="keep"))
+        try:
+            if moment == "while it waits":
+                thread.start()
+                assert has_begun.wait(10)
+            else:
+                monkeypatch.setattr(llm.llm_engine, "advance", step)
+            with pytest.raises(ConfigError, match=r"the engine is asleep.*call wake_up\(\)"):
+                llm.generate("a", PARAMS, use_tqdm=False)
+        finally:
+            signal.signal(signal.SIGUSR1, before)
+            is_done.set()
+        monkeypatch.undo()
+        llm.wake_up()
+        assert not llm.llm_engine.has_unfinished_requests()
+        [found] = llm.generate("a", PARAMS, use_tqdm=False)
+        assert found.outputs[0].token_ids == wanted.outputs[0].token_ids
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("mode", ["keep", "wait"])
+def test_requests_of_a_sleeping_engine_are_counted_as_waiting(tmp_path: Path, mode: Any) -> None:
+    directory = write_tiny_checkpoint(tmp_path / "tiny")
+    args = AsyncEngineArgs(model=str(directory), backend="reference", max_model_len=128)
+    engine = AsyncLLM.from_engine_args(args, engine_mode="thread")
+
+    async def one(number: int) -> Any:
+        stream: AsyncIterator[Any] = engine.generate("a", PARAMS, str(number))
+        return [output async for output in stream][-1]
+
+    async def counted(num_waiting: int) -> None:
+        while (engine.metrics.latest.num_running, engine.metrics.latest.num_waiting) != (
+            0,
+            num_waiting,
+        ):
+            await asyncio.sleep(0.005)
+
+    async def scenario() -> None:
+        await engine.sleep(level=1, mode=mode)
+        tasks = [asyncio.create_task(one(number)) for number in range(3)]
+        await asyncio.wait_for(counted(3), 10)
+        tasks[0].cancel()
+        await asyncio.wait_for(counted(2), 10)
+        await engine.wake_up()
+        assert [(await task).outputs[0].finish_reason for task in tasks[1:]] == ["length"] * 2
+        await asyncio.wait_for(counted(0), 10)
+
+    try:
+        asyncio.run(scenario())
+    finally:
+        engine.shutdown()

@@ -11,6 +11,7 @@ import pytest
 from quire.placement import Placement
 from quire.placement.policy import EngineLimits
 from quire.placement.prefix_index import BlockKeys, PrefixIndex
+from quire.protocol import CacheScope
 
 LIMITS = EngineLimits(block_size=16, num_blocks=200, max_num_seqs=4, max_num_batched_tokens=256)
 SHARED = list(range(160))
@@ -67,17 +68,17 @@ def test_the_next_turn_of_a_conversation_finds_the_reply() -> None:
     placed.advance("a", reply[:1])
     placed.advance("a", reply[1:])
     placed.end("a")
-    keys = BlockKeys(16, None)
+    keys = BlockKeys(16)
     assert placed._engines[home].index.num_found(keys.extend([*prompt, *reply, 1, 2])) == 5
 
 
 def test_a_salt_separates_prefixes() -> None:
     placed = placement()
-    home = placed.place("a", [*SHARED, 1], "tenant")
+    home = placed.place("a", [*SHARED, 1], CacheScope("tenant"))
     finish(placed, "a")
-    assert placed.place("b", [*SHARED, 2], "other") == 1 - home
+    assert placed.place("b", [*SHARED, 2], CacheScope("other")) == 1 - home
     finish(placed, "b")
-    assert placed.place("c", [*SHARED, 3], "tenant") == home
+    assert placed.place("c", [*SHARED, 3], CacheScope("tenant")) == home
 
 
 def test_an_aborted_request_leaves_nothing() -> None:
@@ -92,7 +93,7 @@ def test_an_aborted_request_leaves_nothing() -> None:
 
 def test_an_index_forgets_what_was_not_used_for_longest() -> None:
     index = PrefixIndex(4)
-    old, new = BlockKeys(2, None).extend(range(6)), BlockKeys(2, None).extend(range(10, 14))
+    old, new = BlockKeys(2).extend(range(6)), BlockKeys(2).extend(range(10, 14))
     index.add(old)
     index.add(new)
     assert (index.num_found(old), index.num_found(new), len(index)) == (2, 2, 4)
@@ -110,7 +111,7 @@ class Fleet:
 
     def compute(self, engine: int, prompt: list[int], now: float) -> float:
         """Returns when the prompt is done; 1,000 tokens take a second."""
-        keys = BlockKeys(16, None).extend(prompt)
+        keys = BlockKeys(16).extend(prompt)
         found = 16 * self.caches[engine].num_found(keys)
         self.caches[engine].add(keys)
         self.num_found, self.num_asked = self.num_found + found, self.num_asked + len(prompt)

@@ -9,6 +9,7 @@ import pytest
 
 from quire.params import RequestOutputKind, SamplingParams
 from quire.protocol import (
+    CacheScope,
     EngineCoreOutput,
     EngineCoreOutputs,
     EngineCoreRequest,
@@ -27,7 +28,7 @@ LOGPROBS = [TokenLogprobs([1, 2], [-0.5, -1.5], [1, 2])]
 MESSAGES = [
     EngineCoreRequest(
         request_id="a", prompt_token_ids=[1, 2], sampling_params=PARAMS, arrival_time=1.5,
-        stop_token_ids=[7], eos_token_ids=[7], cache_salt="s", priority=-3,
+        stop_token_ids=[7], eos_token_ids=[7], scope=CacheScope("s"), priority=-3,
     ),
     SchedulePlan(
         request_ids=["a", "b"],

@@ -19,7 +19,6 @@ from quire.adapters import (
     AdapterModule,
     AnyAdapterRequest,
     LoRARequest,
-    as_arguments,
     parse_modules,
     parse_prompt_adapters,
 )
@@ -52,7 +51,8 @@ def engine_of(base: Path) -> AsyncLLM:
 
 async def text_of(engine: AsyncLLM, adapter: AnyAdapterRequest | None, name: str) -> list[int]:
     last: list[int] = []
-    async for output in engine.generate(dict(PROMPT), GREEDY, name, **as_arguments(adapter)):
+    kind = "lora_request" if isinstance(adapter, LoRARequest) else "prompt_adapter_request"
+    async for output in engine.generate(dict(PROMPT), GREEDY, name, **{kind: adapter}):  # type: ignore[arg-type]
         last = output.outputs[0].token_ids
     return last
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from quire.outputs import CompletionOutput, FlatLogprobs, RequestOutput
-from quire.server.apis.completions.routes import best_of
+from quire.server.apis.completions.writing import best_of
 
 from .conftest import Harness, MakeHarness
 

@@ -107,9 +107,9 @@ def test_too_much_is_refused_by_name_before_anything_runs(
 LARGE: list[tuple[str, dict[str, Any], set[str]]] = [
     ("/tokenize", {"prompt": WORDS * 3000}, {"_decode_large", "encode", "_tokenized"}),
     ("/tokenize", {"prompt": WORDS * 3000, "return_token_strs": True}, {"encode", "_tokenized"}),
-    ("/v1/completions", {"prompt": [WORDS * 16] * 60, "max_tokens": 1}, {"_completion_prompts"}),
+    ("/v1/completions", {"prompt": [WORDS * 16] * 60, "max_tokens": 1}, {"_prompts"}),
     ("/v1/completions", {"prompt": [[7] * 500] * 60, "max_tokens": 1},
-     {"_decode_large", "_completion_prompts", "inputs"}),
+     {"_decode_large", "_prompts", "inputs"}),
     ("/v1/completions/render", {"prompt": [WORDS * 16] * 60}, {"_rendered_list"}),
     ("/v1/chat/completions", {"messages": [{"role": "u", "content": WORDS}] * 400},
      {"_check_template_fields", "prompt_ids"}),

@@ -8,10 +8,9 @@ from typing import Any
 import pytest
 
 from quire.errors import RequestError
-from quire.server.apis.llama_server.conversion import (
-    LlamaCompletionRequest,
-    completion_request,
-)
+from quire.server.apis.llama_server.reading import read_llama
+from quire.server.apis.llama_server.schema import LlamaCompletionRequest
+from quire.server.generation.texts import TextPrompts
 
 from .conftest import Harness
 
@@ -53,18 +52,20 @@ def test_a_stop_word_is_named(harness: Harness) -> None:
 )
 def test_what_is_not_here_is_refused_by_name(fields: dict[str, Any], message: str) -> None:
     with pytest.raises(RequestError, match=message):
-        completion_request(LlamaCompletionRequest(prompt="x", **fields), "x")
+        read_llama(LlamaCompletionRequest(prompt="x", **fields), TextPrompts("x"))
 
 
-def test_fields_become_those_of_a_completion() -> None:
+def test_fields_are_read_into_options() -> None:
     asked = LlamaCompletionRequest(
         prompt=[1, 2], n_predict=-1, seed=-1, top_k=0, repeat_penalty=1.2,
         logit_bias=[(5, -1.5)], json_schema={"type": "object"}, stop=["x"],
     )  # fmt: skip
-    made = completion_request(asked, [1, 2])
-    assert (made.max_tokens, made.seed, made.top_k, made.prompt) == (None, None, -1, [1, 2])
-    assert (made.repetition_penalty, made.logit_bias) == (1.2, {"5": -1.5})
-    assert (made.structured_outputs, made.stop) == ({"json": {"type": "object"}}, ["x"])
+    made = read_llama(asked, TextPrompts([1, 2]))
+    assert made.sampling == {
+        "top_k": -1, "repetition_penalty": 1.2, "logit_bias": {"5": -1.5}, "stop": ["x"],
+        "ignore_eos": False,
+    }  # fmt: skip
+    assert (made.max_tokens, made.constraint) == (None, {"json": {"type": "object"}})
 
 
 def test_without_n_predict_the_context_ends_a_completion(harness: Harness) -> None:

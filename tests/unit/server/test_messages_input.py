@@ -8,7 +8,7 @@ import random
 import pytest
 from replies import divisions
 
-from quire.server.apis.chat.argument_text import InputText, object_of
+from quire.server.conversation.argument_text import InputText, object_of
 
 
 def passed_on(*pieces: str, is_complete: bool = True) -> str:

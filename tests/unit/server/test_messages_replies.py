@@ -14,7 +14,7 @@ from starlette.types import Message
 
 from quire.errors import CapacityError
 from quire.protocol import EngineCoreOutputs
-from quire.server.apis.messages.writer import MESSAGES_FORM
+from quire.server.apis.messages.writing import MESSAGES_FORM
 from quire.server.http.event_stream import EventStream
 
 from .conftest import MakeHarness, MakeScripted

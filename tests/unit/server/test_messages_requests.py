@@ -1,4 +1,4 @@
-"""Requests of `/v1/messages` as chat requests: the same prompt, the same fields."""
+"""What is read of requests of `/v1/messages`: the conversation, the options, and the refusals."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import msgspec
 import pytest
 
 from quire.errors import RequestError
-from quire.server.apis.chat.schema import ChatRequest
-from quire.server.apis.chat.tools import tool_use
-from quire.server.apis.messages.chat_request import chat_prompt_fields, chat_request
-from quire.server.apis.messages.schema import MessagesRequest, held_as_asked
+from quire.server.apis.messages.reading import read_message, read_prompt
+from quire.server.apis.messages.schema import MessagesRequest
+from quire.server.conversation.conversation import Conversation
+from quire.server.generation.request import TextRequest
 
 from .conftest import MakeScripted
 from .messages_client import BODY, COUNT, PATH, TOOLS
@@ -24,9 +24,13 @@ def text(words: str) -> dict[str, Any]:
     return {"type": "text", "text": words}
 
 
-def converted(*, merges_system: bool = False, **fields: Any) -> ChatRequest:
+def read(*, merges_system: bool = False, **fields: Any) -> TextRequest[Conversation]:
     asked = msgspec.convert({**BODY, **fields}, MessagesRequest)
-    return chat_request(asked, 100_000, merges_system=merges_system, holds_budget=True)
+    return read_message(asked, 100_000, merges_system=merges_system, holds_budget=True)
+
+
+def converted(**fields: Any) -> Conversation:
+    return read(**fields).prompt
 
 
 def messages(*turns: Any, **fields: Any) -> list[Any]:
@@ -223,7 +227,7 @@ def test_tools() -> None:
     )  # fmt: skip
     assert (g.name, g.description, g.parameters) == ("g", "d", {"type": "object"})
     assert g.strict is None
-    use = held_as_asked(tool_use(converted(tools=tools)))
+    use = converted(tools=tools).tool_use
     assert [tool.strict for tool in use.rules.tools] == [True, False]
     assert converted(tools=[]).tools is None
 
@@ -259,18 +263,30 @@ def test_tools_that_only_the_vendors_models_know_are_left_out() -> None:
 
 
 @pytest.mark.parametrize(
-    ("choice", "expected", "is_parallel"),
+    ("choice", "mode", "is_parallel"),
     [
-        (None, None, True),
+        (None, "auto", True),
         ({"type": "auto"}, "auto", True),
         ({"type": "any", "disable_parallel_tool_use": True}, "required", False),
         ({"type": "none"}, "none", True),
-        ({"type": "tool", "name": "f"}, {"type": "function", "function": {"name": "f"}}, True),
+        ({"type": "tool", "name": TOOLS[0]["name"]}, "required", False),
     ],
 )
-def test_choices_of_tools(choice: Any, expected: Any, is_parallel: bool) -> None:
-    request = converted(tools=TOOLS, tool_choice=choice)
-    assert (request.tool_choice, request.parallel_tool_calls) == (expected, is_parallel)
+def test_choices_of_tools(choice: Any, mode: str, is_parallel: bool) -> None:
+    chat = converted(tools=TOOLS, tool_choice=choice)
+    rules = chat.tool_use.rules
+    assert (rules.choice, rules.is_parallel) == (mode, is_parallel)
+    assert chat.forbids_calls is (mode == "none")
+    assert chat.tool_use.is_named is ("name" in (choice or {}))
+
+
+def test_an_error_names_a_tool_where_the_body_has_it() -> None:
+    """Tools that are left out are not counted in the conversation, but they are in the body."""
+    twice = [{"type": "web_search_20250305", "name": "web_search"}, TOOLS[0], TOOLS[0]]
+    with pytest.raises(RequestError) as caught:
+        read(tools=twice)
+    assert caught.value.parameter == "tools[2].name"
+    assert str(caught.value).startswith("tools[2].name ")
 
 
 def test_a_choice_of_no_tool_is_refused() -> None:
@@ -282,10 +298,13 @@ def test_fields_of_sampling_and_of_vllm() -> None:
         "temperature": 0.5, "top_p": 0.9, "top_k": 3, "stream": True, "metadata": {"user_id": "x"},
         "cache_salt": "s", "vllm_xargs": {"a": 1}, "chat_template_kwargs": {"x": 1},
     }  # fmt: skip
-    request = converted(**given, stop_sequences=["a"], service_tier="auto")
-    assert {name: getattr(request, name) for name in given} == given
-    assert (request.stop, request.max_tokens, request.n) == (["a"], 400, 1)
-    assert converted(max_tokens=2**40).max_tokens == 100_000
+    asked = read(**given, stop_sequences=["a"], service_tier="auto")
+    assert asked.sampling == {
+        "temperature": 0.5, "top_p": 0.9, "top_k": 3, "stop": ["a"], "extra_args": {"a": 1},
+    }  # fmt: skip
+    assert (asked.reply.stream, asked.salt, asked.max_tokens) == (True, "s", 400)
+    assert asked.prompt.variables == {"x": 1}
+    assert read(max_tokens=2**40).max_tokens == 100_000
 
 
 @pytest.mark.parametrize(
@@ -303,11 +322,11 @@ def test_fields_of_sampling_and_of_vllm() -> None:
     ],
 )  # fmt: skip
 def test_thinking(fields: Any, effort: Any, variables: Any) -> None:
-    request = converted(**fields)
-    assert request.reasoning_effort == effort
-    assert request.chat_template_kwargs == variables
+    asked = read(**fields)
+    assert asked.prompt.effort == effort
+    assert asked.prompt.variables == variables
     thinking = fields.get("thinking", {})
-    assert request.thinking_token_budget == thinking.get("budget_tokens")
+    assert asked.sampling.get("thinking_token_budget") == thinking.get("budget_tokens")
 
 
 @pytest.mark.parametrize("budget", [None, -1, 0, 1023, 1500, 2**62])
@@ -319,10 +338,8 @@ def test_a_thinking_budget_that_cannot_be_is_refused(budget: Any) -> None:
 @pytest.mark.parametrize("place", ["output_config", "output_format"])
 def test_a_format_of_the_answer(place: str) -> None:
     wanted: Any = {"type": "json_schema", "schema": {"type": "object"}}
-    request = converted(**{place: wanted if place == "output_format" else {"format": wanted}})
-    assert request.response_format is not None
-    assert request.response_format.json_schema is not None
-    assert request.response_format.json_schema.schema == {"type": "object"}
+    asked = read(**{place: wanted if place == "output_format" else {"format": wanted}})
+    assert asked.constraint == {"json": {"type": "object"}}
     assert "schema" in refusal(output_format={"type": "json_schema"})
 
 
@@ -356,7 +373,7 @@ def test_the_prompt_is_that_of_the_same_chat(make_scripted: MakeScripted) -> Non
     body = {"model": "tiny", "messages": turns, "system": "s", "tools": TOOLS}
     counted = harness.post(COUNT, body).json()
     asked = msgspec.convert({**body, "max_tokens": 1}, MessagesRequest)
-    chat = ChatRequest(**chat_prompt_fields(asked, merges_system=False))
+    chat = read_prompt(asked, merges_system=False).prompt
     plain = {name: msgspec.to_builtins(getattr(chat, name)) for name in ("messages", "tools")}
     tokenized = harness.post("/tokenize", plain).json()
     assert counted["input_tokens"] == tokenized["count"]

@@ -10,11 +10,7 @@ import httpx
 import pytest
 
 from quire.errors import RequestError
-from quire.server.apis.ollama.conversion import (
-    chat_request,
-    fields_without_effect,
-    generate_request,
-)
+from quire.server.apis.ollama.reading import read_chat, read_generate
 from quire.server.apis.ollama.schema import (
     CalledFunction,
     CalledTool,
@@ -22,11 +18,18 @@ from quire.server.apis.ollama.schema import (
     OllamaChatRequest,
     OllamaMessage,
 )
+from quire.server.conversation.conversation import Conversation
+from quire.server.generation.request import TextRequest
 
 from .conftest import Harness
 
 USER = {"role": "user", "content": "hi"}
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}}
+
+
+def conversation(asked: TextRequest[Any]) -> Conversation:
+    assert isinstance(asked.prompt, Conversation)
+    return asked.prompt
 
 
 def lines_of(reply: httpx.Response) -> list[dict[str, Any]]:
@@ -89,41 +92,39 @@ def test_models_are_listed_and_shown(harness: Harness) -> None:
     assert isinstance(missing.json()["error"], str)
 
 
-def test_options_and_fields_become_those_of_a_chat() -> None:
+def test_options_and_fields_are_read() -> None:
     asked = OllamaChatRequest(
         messages=[OllamaMessage(role="user", content="a")], format=SCHEMA, think=False,
         options={"num_predict": -1, "stop": ["x"], "repeat_penalty": 1.1, "mirostat": 0},
     )  # fmt: skip
-    made = chat_request(asked)
-    assert (made.max_tokens, made.stop, made.repetition_penalty) == (None, ["x"], 1.1)
-    assert made.reasoning_effort == "none"
-    assert made.stream is True
-    assert made.response_format is not None
-    assert made.response_format.type == "json_schema"
-    made = generate_request(GenerateRequest(prompt="p", system="s", format="json", think="low"))
-    assert [one.role for one in made.messages] == ["system", "user"]
-    assert made.reasoning_effort == "low"
-    assert made.response_format is not None
-    assert made.response_format.type == "json_object"
-    assert fields_without_effect(GenerateRequest(options={"num_gpu": 1, "seed": 2})) == [
-        "options.num_gpu"
-    ]
+    made = read_chat(asked)
+    assert made.sampling == {"stop": ["x"], "repetition_penalty": 1.1}
+    assert (made.max_tokens, made.reply.stream, made.ignored) == (None, True, [])
+    assert conversation(made).effort == "none"
+    assert made.constraint == {"json": SCHEMA}
+    made = read_generate(GenerateRequest(prompt="p", system="s", format="json", think="low"))
+    assert [one.role for one in conversation(made).messages] == ["system", "user"]
+    assert conversation(made).effort == "low"
+    assert made.constraint == {"json_object": True}
+    made = read_generate(GenerateRequest(options={"num_gpu": 1, "seed": 2}))
+    assert made.ignored == ["options.num_gpu"]
 
 
 def test_results_of_tools_find_their_calls() -> None:
     calls = [
         CalledTool(function=CalledFunction(name=name, arguments={"a": 1})) for name in ("f", "g")
     ]
-    made = chat_request(OllamaChatRequest(messages=[
+    asked = read_chat(OllamaChatRequest(messages=[
         OllamaMessage(role="user", content="a"),
         OllamaMessage(role="assistant", thinking="hm", tool_calls=calls),
         OllamaMessage(role="tool", content="2", tool_name="g"),
         OllamaMessage(role="tool", content="1"),
     ]))  # fmt: skip
-    ids = [call["id"] for call in made.messages[1].tool_calls or []]
-    assert [one.tool_call_id for one in made.messages[2:]] == ids[::-1]
-    assert made.messages[1].reasoning == "hm"
-    assert (made.messages[1].tool_calls or [])[0]["function"]["arguments"] == '{"a": 1}'
+    messages = conversation(asked).messages
+    ids = [call["id"] for call in messages[1].tool_calls or []]
+    assert [one.tool_call_id for one in messages[2:]] == ids[::-1]
+    assert messages[1].reasoning == "hm"
+    assert (messages[1].tool_calls or [])[0]["function"]["arguments"] == '{"a": 1}'
 
 
 @pytest.mark.parametrize(
@@ -152,10 +153,10 @@ def test_mistakes_are_named(harness: Harness, fields: dict[str, Any], text: str)
 def test_what_a_prompt_cannot_have() -> None:
     for name, value in {"template": "x", "context": [1]}.items():
         with pytest.raises(RequestError, match=f"{name} is not supported"):
-            generate_request(GenerateRequest(prompt="a", **{name: value}))
+            read_generate(GenerateRequest(prompt="a", **{name: value}))
     for name, value in {"system": "x", "images": ["x"]}.items():
         with pytest.raises(RequestError, match=f"{name} is not supported with suffix"):
-            generate_request(GenerateRequest(prompt="a", suffix="b", **{name: value}))
+            read_generate(GenerateRequest(prompt="a", suffix="b", **{name: value}))
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from quire.server.apis.embeddings import EmbeddingRequest
-from quire.server.apis.ollama.texts import OllamaEmbedRequest
+from quire.server.apis.ollama.routes import OllamaEmbedRequest
 from quire.server.bodies.json_http import body_decoder
 
 from .conftest import Harness, MakeScripted

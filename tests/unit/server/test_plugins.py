@@ -13,10 +13,10 @@ from quire.errors import ConfigError
 from quire.parsers.events import CallEnds
 from quire.parsers.format import ReplyFormat
 from quire.parsers.registry import REASONING_FORMATS, TOOL_FORMATS
-from quire.server.plugins.formats import load_plugins
-from quire.server.plugins.reasoning_parser import ReasoningParserManager
-from quire.server.plugins.records import CallEvents, DeltaFunctionCall, DeltaMessage, DeltaToolCall
-from quire.server.plugins.tool_parser import ToolParserManager
+from quire.vllm.parsers.of_server import load as load_plugins
+from quire.vllm.parsers.reasoning_parser import ReasoningParserManager
+from quire.vllm.parsers.records import CallEvents, DeltaFunctionCall, DeltaMessage, DeltaToolCall
+from quire.vllm.parsers.tool_parser import ToolParserManager
 
 from .conftest import Harness
 from .test_completions import events_of

@@ -26,6 +26,7 @@ from quire.models.pooling.head import PoolingHead, marked
 from quire.server.args import ServerArgs
 from quire.server.fleet.live_models import _OneModel
 from quire.server.generation.pooling import numbers
+from quire.server.served_model import ServedModel
 
 torch = pytest.importorskip("torch")
 
@@ -616,3 +617,12 @@ def test_no_format_of_replies_is_sought_for_a_pooling_model() -> None:
         _OneModel(context, served, config, [], cast(Any, None)).after_start()
         assert len(kept) == (pooling is None)
     kept[0].close()
+
+
+def test_a_pooling_model_has_no_format_of_replies() -> None:
+    """`/v1/messages` asks for it before the request is refused; the search takes a second."""
+    config: Any = SimpleNamespace(model=SimpleNamespace(pooling=object()))
+    unused: Any = None
+    model = ServedModel(("m",), unused, unused, planned=config)
+    found = asyncio.run(model.reply_format())
+    assert (found.reasoning, found.tools, model.formats) == (None, None, None)

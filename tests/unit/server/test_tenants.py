@@ -36,7 +36,7 @@ class NotingCore(FakeCore):
         NotingCore.salts = []
 
     def add_request(self, request: EngineCoreRequest) -> None:
-        NotingCore.salts.append(request.cache_salt)
+        NotingCore.salts.append(request.scope.salt)
         super().add_request(request)
 
 

@@ -137,39 +137,36 @@ def test_paths_that_are_not_logged(
 
 
 def test_variables_of_the_chat_template(make_harness: MakeHarness) -> None:
-    from quire.server.apis.chat.prompts import _chat_input
-    from quire.server.apis.chat.schema import ChatRequest
+    from quire.server.conversation.conversation import Conversation
+    from quire.server.conversation.prompts import chat_input
 
     harness = make_harness(
         default_chat_template_kwargs={"enable_thinking": False, "a": 1},
         chat_template_content_format="openai",
         exclude_tools_when_tool_choice_none=True,
     )
-    request = ChatRequest(
-        messages=[], tools=[{"type": "function"}], tool_choice="none",
-        chat_template_kwargs={"a": 2},
-    )  # fmt: skip
-    made = _chat_input(harness.context, request, [])
-    assert made.chat_template_kwargs == {"enable_thinking": False, "a": 2}
+    tools: Any = [{"type": "function"}]
+    chat = Conversation(messages=[], tools=tools, forbids_calls=True, variables={"a": 2})
+    made = chat_input(harness.model, chat)
+    assert made.variables == {"enable_thinking": False, "a": 2}
     assert (made.content_format, made.tools) == ("openai", None)
-    request = ChatRequest(messages=[], reasoning_effort="high")
-    made = _chat_input(harness.context, request, [])
-    assert made.chat_template_kwargs is not None
-    assert made.chat_template_kwargs["enable_thinking"] is True
+    made = chat_input(harness.model, Conversation(messages=[], effort="high"))
+    assert made.variables is not None
+    assert made.variables["enable_thinking"] is True
 
 
 def test_the_efforts_that_the_chat_template_knows(make_harness: MakeHarness) -> None:
-    from quire.server.apis.chat.prompts import _chat_input
-    from quire.server.apis.chat.schema import ChatRequest
+    from quire.server.conversation.conversation import Conversation
+    from quire.server.conversation.prompts import chat_input
 
     harness = make_harness(reasoning_effort_map={"xhigh": "high", "low": "none"})
     for asked, given in (("xhigh", "high"), ("low", "none"), ("medium", "medium")):
-        request = ChatRequest(messages=[], reasoning_effort=asked)  # type: ignore[arg-type]
-        made = _chat_input(harness.context, request, []).chat_template_kwargs
+        chat = Conversation(messages=[], effort=asked)
+        made = chat_input(harness.model, chat).variables
         assert made == {"enable_thinking": given != "none", "reasoning_effort": given}
     own = {"reasoning_effort": "xhigh"}  # a variable of the template is not an effort asked for
-    made = _chat_input(harness.context, ChatRequest(messages=[], chat_template_kwargs=own), [])
-    assert made.chat_template_kwargs == own
+    made = chat_input(harness.model, Conversation(messages=[], variables=own))
+    assert made.variables == own
     for wrong in ({"highest": "high"}, {"high": 3}, {"high": None}):
         with pytest.raises(ConfigError, match="reasoning_effort_map must give a text"):
             ServerArgs(reasoning_effort_map=wrong)  # type: ignore[arg-type]

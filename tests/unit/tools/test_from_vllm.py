@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 import fnmatch
-import json
 from pathlib import Path
 
-from tools.from_vllm import arguments, interface, metrics
+from tools.from_vllm import interface, metrics
 from tools.from_vllm.page import PAGE, TABLES, updated
-
-from quire.config.engine_args import AsyncEngineArgs
 
 UNIT = Path(__file__).parents[1]
 
@@ -45,9 +41,3 @@ def test_no_command_is_called_absent_that_exists() -> None:
     assert "`quire serve`" in shown
     for name in interface.ABSENT_COMMANDS:
         assert f"`quire {name}`" not in shown
-
-
-def test_quires_own_arguments_are_those_that_vllm_does_not_have() -> None:
-    fields = {field.name for field in dataclasses.fields(AsyncEngineArgs)}
-    theirs = json.loads((UNIT / "config" / "vllm_arguments.json").read_text())["arguments"]
-    assert fields - set(theirs) == arguments.OURS

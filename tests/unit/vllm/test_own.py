@@ -41,7 +41,7 @@ from vllm.utils.network_utils import (
 )
 from vllm.utils.system_utils import set_ulimit
 
-from quire.env.vllm import VARIABLES
+from quire.config.vllm_variables import variables
 from quire.errors import ConfigError
 from quire.frontend.inputs.tensors import tensor_of
 from quire.server.generation.pooling import numbers
@@ -186,7 +186,7 @@ def test_environment_variables(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_every_variable_that_works_can_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, variable in VARIABLES.items():
+    for name, variable in variables().items():
         monkeypatch.delenv(name, raising=False)
         if variable.effect == "works":
             getattr(envs, name)

@@ -14,8 +14,6 @@ from quire.backends.cpu.lowering import StoredWeight
 from quire.errors import BackendError
 from quire.weights.adapters import AdapterPart, AdapterWeights
 
-_DTYPES = {"float32": "QUIRE_F32", "bfloat16": "QUIRE_BF16"}
-
 
 class CpuAdapter(LoadedAdapter):
     """An adapter that native code owns."""
@@ -46,9 +44,7 @@ class AdapterLoader:
         records = ffi.new("quire_adapter_part[]", len(weights.parts))
         for record, part in zip(records, weights.parts, strict=True):
             self._fill(record, part, alive)
-        handle = lib.quire_adapter_create(
-            model, records, len(records), self._library.code(_DTYPES[dtype])
-        )
+        handle = lib.quire_adapter_create(model, records, len(records), self._library.dtype(dtype))
         if handle == ffi.NULL:
             raise self._library.error("the adapter cannot be loaded")
         return CpuAdapter(self._library, handle)

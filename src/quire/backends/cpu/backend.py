@@ -20,7 +20,7 @@ from quire.backends.base import (
 )
 from quire.backends.cpu.adapters import AdapterLoader
 from quire.backends.cpu.encode import encode
-from quire.backends.cpu.library import Library, build, load
+from quire.backends.cpu.library import DTYPES, Library, build, load
 from quire.backends.cpu.lowering import (
     Home,
     NativeOp,
@@ -42,18 +42,17 @@ from quire.backends.cpu.steps.pieces import PieceOps
 from quire.backends.cpu.steps.rank_callback import RankCallback
 from quire.backends.cpu.steps.step_kv import has_step_kv, step_kv
 from quire.backends.cpu.steps.unpooled import UnpooledOps
-from quire.backends.cpu.stored_weights import WEIGHT_FORMATS, num_bytes, stored_weights
+from quire.backends.cpu.stored_weights import num_bytes, stored_weights
 from quire.backends.cpu.weights import WeightLoader, unread_places
 from quire.config.kv_groups import StateGroup
 from quire.errors import BackendError
 from quire.log import get_logger, phase
 from quire.program import GroupedFormat, Program, Value, Vectors, check_layout
+from quire.program.values import WEIGHT_FORMATS
 from quire.ranks import RankGroup
 from quire.weights import PackedFile, PackedWriter, WeightStore, warn_not_finite
 
 logger = get_logger(__name__)
-
-_KV_DTYPES = {"float32": "QUIRE_F32", "bfloat16": "QUIRE_BF16", "int8": "QUIRE_INT8"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +96,7 @@ class CpuBackend(Backend):
             ),
             build=build(self._library.isa),
             dtypes=("float32", "bfloat16"),
-            kv_cache_dtypes=tuple(_KV_DTYPES),
+            kv_cache_dtypes=tuple(DTYPES),
             weight_formats=WEIGHT_FORMATS,
             block_size_multiple=self._library.code("QUIRE_KV_GROUP"),
             reads_packed_weights=True,
@@ -286,10 +285,8 @@ def _check_limits(program: Program, kv: KVCacheSpec, options: CompileOptions) ->
 
 def _kv_spec(library: Library, program: Program, kv: KVCacheSpec) -> Any:
     """Return a quire_kv_spec. Raises BackendError for a KV cache that is not supported."""
-    if kv.dtype not in _KV_DTYPES:
-        raise BackendError(
-            f"KV cache dtype must be one of {', '.join(_KV_DTYPES)}, not {kv.dtype!r}"
-        )
+    if kv.dtype not in DTYPES:
+        raise BackendError(f"KV cache dtype must be one of {', '.join(DTYPES)}, not {kv.dtype!r}")
     group_tokens = library.code("QUIRE_KV_GROUP")
     if kv.block_size < group_tokens or kv.block_size % group_tokens:
         raise BackendError(
@@ -320,6 +317,6 @@ def _kv_spec(library: Library, program: Program, kv: KVCacheSpec) -> Any:
             [group.shape.value_dim for group in groups],
             [group.num_blocks if isinstance(group, StateGroup) else 0 for group in groups],
             0,
-            library.code(_KV_DTYPES[kv.dtype]),
+            library.dtype(kv.dtype),
         ),
     )

@@ -33,6 +33,9 @@ TIERS = (
 """The names of `quire_tier` in quire.h. Those of one kind of processor are mostly in order of
 speed; `best_tier` has the exception."""
 
+DTYPES = {"float32": "F32", "bfloat16": "BF16", "int8": "INT8"}
+"""The names of dtypes in quire.h."""
+
 REINSTALL = "pip install --force-reinstall --no-cache-dir quire"
 """Compiles again: without `--no-cache-dir`, pip may take a wheel that it built elsewhere."""
 
@@ -57,6 +60,10 @@ class Library:
         """Return the value of a constant of quire.h."""
         value: int = getattr(self.lib, name)
         return value
+
+    def dtype(self, name: str) -> int:
+        """Return a quire_dtype."""
+        return self.code(f"QUIRE_{DTYPES[name]}")
 
     def error(self, what: str) -> BackendError:
         """Return an error with the message of the last failed call."""

@@ -29,12 +29,6 @@ from quire.weights.quantised.groups import Groups
 
 Bytes = NDArray[np.uint8]
 
-_SOURCE_DTYPES = {
-    "F32": "QUIRE_F32",
-    "BF16": "QUIRE_BF16",
-    "F16": "QUIRE_F16",
-    "GROUPED": "QUIRE_GROUPED",
-}
 _HUGE_PAGE = 2 * MiB
 _ALIGNMENT = 64
 _MAX_COPIED_BYTES = 256 * MiB
@@ -201,7 +195,7 @@ def _source_dtype(library: Library, tensor: HostTensor) -> int:
     """Return the quire_dtype of a part."""
     if tensor.block_type is not None:
         return library.code("QUIRE_GGUF") + tensor.block_type.code
-    return library.code(_SOURCE_DTYPES[tensor.dtype])
+    return library.code(f"QUIRE_{tensor.dtype}")
 
 
 class _Piece(NamedTuple):

@@ -10,21 +10,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from quire.backends.base import Dtype
-from quire.backends.cpu.library import Library
+from quire.backends.cpu.library import DTYPES, Library
 from quire.backends.cpu.lowering.native_op import NativeOp, StoredWeight
+from quire.config.quantization import BITS
 from quire.errors import BackendError
 from quire.program import Program
 from quire.program.values import GroupedFormat, Param, WeightFormat
-
-_DENSE: dict[Dtype, str] = {"float32": "QUIRE_FORMAT_F32", "bfloat16": "QUIRE_FORMAT_BF16"}
-_INTEGERS: dict[WeightFormat, str] = {
-    "int8": "QUIRE_FORMAT_INT8_A16",
-    "int8_w8a8": "QUIRE_FORMAT_INT8_A8",
-    "int4": "QUIRE_FORMAT_INT4_A16",
-    "int4_w4a8": "QUIRE_FORMAT_INT4_A8",
-}
-
-WEIGHT_FORMATS: tuple[WeightFormat, ...] = ("dense", *_INTEGERS)
 
 
 def stored_weights(ops: Sequence[NativeOp], program: Program) -> tuple[StoredWeight, ...]:
@@ -66,7 +57,7 @@ def layout(library: Library, weight: StoredWeight, dtype: Dtype, size: int) -> s
 
 def has_scales(param: Param) -> bool:
     """Whether a scale and an offset of each column follow the strips of a matrix."""
-    return param.format in _INTEGERS
+    return param.format in BITS
 
 
 def matrix_spec(library: Library, weight: StoredWeight, dtype: Dtype) -> Any:
@@ -79,7 +70,7 @@ def matrix_spec(library: Library, weight: StoredWeight, dtype: Dtype) -> Any:
 def table_spec(library: Library, weight: StoredWeight, size: int) -> Any:
     """Return the quire_table_spec of a table that has `size` bytes."""
     is_wide = size == 4 * weight.param.num_elements
-    dtype = library.code("QUIRE_F32" if is_wide else "QUIRE_BF16")
+    dtype = library.dtype("float32" if is_wide else "bfloat16")
     return library.ffi.new("quire_table_spec *", (*weight.param.shape, dtype))
 
 
@@ -88,8 +79,10 @@ def _format(library: Library, weight_format: WeightFormat | GroupedFormat, dtype
     a grouped format."""
     if isinstance(weight_format, GroupedFormat):
         return _grouped(library, weight_format, dtype)
-    dense = weight_format == "dense"
-    return library.code(_DENSE[dtype] if dense else _INTEGERS[weight_format])
+    if weight_format == "dense":
+        return library.code(f"QUIRE_FORMAT_{DTYPES[dtype]}")
+    weight_bits, activation_bits = BITS[weight_format]
+    return library.code(f"QUIRE_FORMAT_INT{weight_bits}_A{activation_bits}")
 
 
 def _grouped(library: Library, grouped: GroupedFormat, dtype: Dtype) -> int:

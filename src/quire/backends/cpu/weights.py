@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 
 from quire.backends.base import Dtype
 from quire.backends.cpu.library import Library
-from quire.backends.cpu.lowering.native_op import Rotation, StoredWeight
+from quire.backends.cpu.lowering.native_op import StoredWeight
 from quire.backends.cpu.stored_weights import matrix_spec, num_bytes, table_spec
-from quire.program import Param
+from quire.program import Param, Rotary
 
 _ALIGNMENT = 64
 
@@ -54,7 +54,7 @@ class WeightLoader:
         self._dtype = dtype
         self._ids: dict[StoredWeight, int] = {}
         self._vectors: dict[tuple[StoredWeight, float], int] = {}
-        self._ropes: dict[Rotation, int] = {}
+        self._ropes: dict[Rotary, int] = {}
 
     @property
     def ids(self) -> Mapping[StoredWeight, int]:
@@ -91,7 +91,7 @@ class WeightLoader:
             raise self._library.error("a vector cannot be loaded")
         return added
 
-    def rope(self, rotation: Rotation | None) -> int:
+    def rope(self, rotation: Rotary | None) -> int:
         """Return the id of a rotary table; -1 for None."""
         if rotation is None:
             return -1
@@ -109,7 +109,7 @@ class WeightLoader:
             self._ropes[rotation] = added
         return self._ropes[rotation]
 
-    def _set_axes(self, rope: int, rotation: Rotation) -> None:
+    def _set_axes(self, rope: int, rotation: Rotary) -> None:
         if not rotation.axes:
             return
         axes = self._library.ffi.new("int32_t[]", list(rotation.axes))

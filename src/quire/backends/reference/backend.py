@@ -34,7 +34,7 @@ from quire.backends.paged.model import PagedModel
 from quire.backends.reference.adapters import ReferenceAdapter, StepAdapters
 from quire.backends.reference.linear import RowIndependentMatrix
 from quire.backends.reference.ops import Frame, Weights, run
-from quire.backends.reference.quantised import WEIGHT_FORMATS, check_format
+from quire.backends.reference.quantised import check_format
 from quire.backends.reference.weights import load_param
 from quire.backends.reference.workspace import workspace_bytes
 from quire.errors import BackendError
@@ -52,6 +52,7 @@ from quire.program import (
     last_reads,
     place_of,
 )
+from quire.program.values import WEIGHT_FORMATS
 from quire.ranks import RankGroup
 from quire.system.libc import libc_version
 from quire.weights import PackedFile, WeightStore, warn_not_finite

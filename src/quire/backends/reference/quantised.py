@@ -15,12 +15,17 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from quire.config.quantization import BITS
 from quire.errors import BackendError
-from quire.program.values import ACTIVATION_BLOCK, GroupedFormat, WeightFormat
+from quire.program.values import (
+    ACTIVATION_BLOCK,
+    WEIGHT_FORMATS,
+    GroupedFormat,
+    WeightFormat,
+    activation_bits,
+)
 
 Floats = NDArray[np.float32]
-
-WEIGHT_FORMATS: tuple[WeightFormat, ...] = ("dense", "int8", "int8_w8a8", "int4", "int4_w4a8")
 
 _WEIGHT_LIMIT = 127
 _GROUP = 32
@@ -28,13 +33,7 @@ _GROUP_LIMIT = 119  # and at most half a step of 16 away from it: 127
 _TOP = 15
 _STEPS_TRIED = 3
 _FINE = 8  # errors are counted in eighths of an integer, so that all of them are whole
-_ACTIVATION_LIMITS: dict[WeightFormat, int | None] = {
-    "dense": None,
-    "int8": 127 * 256,  # two planes of 8 bits
-    "int8_w8a8": 127,
-    "int4": 127 * 256,
-    "int4_w4a8": 127,
-}
+_ACTIVATION_LIMITS = {8: 127, 16: 127 * 256}  # by bits; 16: two planes of 8 bits
 
 
 def check_format(weight_format: WeightFormat | GroupedFormat) -> None:
@@ -50,7 +49,7 @@ def round_weights(weight: Floats, weight_format: WeightFormat | GroupedFormat) -
     """
     if weight_format == "dense" or isinstance(weight_format, GroupedFormat):
         return weight
-    if weight_format in ("int4", "int4_w4a8"):
+    if BITS[weight_format][0] == 4:
         return _round_to_4_bits(weight)
     scales = _largest(weight) / np.float32(_WEIGHT_LIMIT)
     inverse = _inverse(np.float32(1), scales)
@@ -99,12 +98,9 @@ def round_activations(x: Floats, weight_format: WeightFormat | GroupedFormat) ->
         return x
     if isinstance(weight_format, GroupedFormat) and weight_format.activation_blocks:
         return _rounded_blocks(x)
-    if isinstance(weight_format, GroupedFormat):
-        limit: int | None = 127 if weight_format.activation_bits == 8 else 127 * 256
-    else:
-        limit = _ACTIVATION_LIMITS[weight_format]
-    if limit is None:
+    if weight_format == "dense":
         return x
+    limit = _ACTIVATION_LIMITS[activation_bits(weight_format)]
     largest = _largest(x)
     inverse = _inverse(np.float32(limit), largest)
     rounded: Floats = np.rint(x * inverse) * (largest / np.float32(limit))

@@ -14,6 +14,7 @@ from quire.config.kv_groups import STATE_CHUNK
 from quire.program import (
     Act,
     Activation,
+    Add,
     Attention,
     Between,
     CausalConv,
@@ -44,17 +45,20 @@ from quire.program import (
     RmsNorm,
     Rope,
     Route,
+    RowScale,
     RowsIn,
     RowsOut,
+    Scale,
     Send,
     SigmoidGate,
     SoftCap,
     Ssd,
     TokenTypes,
     Value,
-    Xielu,
+    Weigh,
     last_reads,
 )
+from quire.program.pointwise_ops import PointwiseOp
 
 _ITEM = 4
 """Values are float32."""
@@ -151,14 +155,16 @@ class _Bounds:
                 return 32 * rows * op.x.dim
             case Outliers() | MatchRms():
                 return 40 * rows * op.x.dim  # float64
-            case Xielu():
-                return 80 * rows * op.x.dim
             case Gather():
                 return 2 * self.values(op.out.dim)
             case Receive() | Send() | RowsIn() | RowsOut():
                 return self.values(sum(value.dim for value in (*op.inputs(), *op.outputs())))
             case PositionScale() | Between() | Clamp() | MeanRows():
                 return 2 * self.values(op.x.dim)
+            case Add() | Scale() | Weigh() | RowScale():
+                return 0
+            case PointwiseOp():
+                return 80 * rows * op.outputs()[0].dim  # some arrays of float64
             case _:
                 return 0
 

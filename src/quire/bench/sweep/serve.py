@@ -30,6 +30,7 @@ from quire.bench.sweep.settings import (
     run_command,
     table_of,
 )
+from quire.config.declaration import argument
 from quire.errors import ConfigError, QuireError
 from quire.files import write_text
 from quire.log.printing import say
@@ -57,9 +58,9 @@ class SweepServeArgs:
     """JSON file with settings of the benchmark; each is combined with each server setting."""
     link_vars: str = ""
     """Options of server and benchmark that must be equal: max_num_seqs=max_concurrency,..."""
-    output_dir: str = "results"
+    output_dir: str = argument("results", None, "-o")
     """Directory of all experiments."""
-    experiment_name: str | None = None
+    experiment_name: str | None = argument(None, None, "-e")
     """Subdirectory of this experiment; by default the current time."""
     num_runs: int = 3
     """Runs of each combination."""

@@ -14,6 +14,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from quire.config.declaration import argument
 from quire.errors import BackendError, ConfigError
 from quire.files import write_text
 from quire.log.printing import say
@@ -206,9 +207,9 @@ class SweepStartupArgs:
     """JSON file with settings of the engine: a list of objects, or an object of objects."""
     startup_params: str | None = None
     """JSON file with settings of the measurement; each is combined with each engine setting."""
-    output_dir: str = "results"
+    output_dir: str = argument("results", None, "-o")
     """Directory of all experiments."""
-    experiment_name: str | None = None
+    experiment_name: str | None = argument(None, None, "-e")
     """Subdirectory of this experiment; by default the current time."""
     num_runs: int = 1
     """Runs of each combination."""

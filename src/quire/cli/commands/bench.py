@@ -20,9 +20,9 @@ from quire.bench.sweep.serve import SweepServeArgs, SweepWorkloadArgs, run_sweep
 from quire.bench.sweep.settings import SweepStartupArgs, run_startup_sweep
 from quire.cli.command import Command, Group
 from quire.config.command_line.engine_options import add_engine_options, engine_args
-from quire.config.command_line.groups import DATASET_OPTIONS
 from quire.config.command_line.options import add_options, read
 from quire.config.command_line.parser import Parser
+from quire.config.declaration import common_options
 from quire.env import turn_off_kv_store
 from quire.errors import ConfigError
 
@@ -73,7 +73,7 @@ def throughput_options(parser: Parser) -> None:
     add_options(parser, ThroughputArgs, title="measurement")
     add_options(parser, DatasetArgs, title="requests")
     add_engine_options(parser, skip={"seed"})
-    parser.shorten({"requests"}, DATASET_OPTIONS)
+    parser.shorten({"requests"}, common_options(DatasetArgs))
 
 
 def throughput(args: argparse.Namespace) -> int:
@@ -83,18 +83,13 @@ def throughput(args: argparse.Namespace) -> int:
     return 0
 
 
-_COMMON = DATASET_OPTIONS | {
-    "backend", "base_url", "model", "request_rate", "max_concurrency", "save_result",
-}  # fmt: skip
-"""Options shown in the short help."""
-
-
 def serve_options(parser: Parser) -> None:
     parser.add_config_option()
     add_options(parser, ServeBenchArgs, title="server and results")
     add_options(parser, DatasetArgs, title="requests")
     add_options(parser, TrafficArgs, title="traffic")
-    parser.shorten({"server and results", "requests", "traffic"}, _COMMON)
+    common = map(common_options, (ServeBenchArgs, DatasetArgs, TrafficArgs))
+    parser.shorten({"server and results", "requests", "traffic"}, frozenset().union(*common))
 
 
 def serve(args: argparse.Namespace) -> int:

@@ -23,7 +23,7 @@ from quire.config.kv_cache import KV_MEANINGS
 from quire.config.memory import max_concurrency, tokens_held
 from quire.config.quantization import MEANINGS
 from quire.config.resolve import FLOAT16_NOTE, spelled_dtype
-from quire.log.printing import say
+from quire.log.printing import one_line, say
 from quire.redaction import redacted
 from quire.units import format_bytes
 
@@ -74,7 +74,7 @@ def execute(args: argparse.Namespace) -> int:
     for title, rows in _sections(plan, given.dtype):
         say(f"\n{title}")
         for name, value in rows:
-            say(f"  {name:<26} {value}")
+            say(f"  {name:<26} {one_line(str(value))}")
     for line in speed_lines(speeds):
         say(line)
     served = plan if args.usage == "server" else settle(given, "server", plan.facts)

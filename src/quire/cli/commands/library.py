@@ -114,7 +114,7 @@ def local(args: argparse.Namespace) -> int:
     listed = {DEMO_MODEL, *(one.name for one in found)}
     others = {model: aliases for model, aliases in names.items() if model not in listed}
     for model, aliases in others.items():
-        say(f"{', '.join(aliases)} -> {model}")
+        say(one_line(f"{', '.join(aliases)} -> {model}"))
     return 0
 
 
@@ -143,7 +143,7 @@ def show(args: argparse.Namespace) -> int:
     width = max(map(len, facts))
     for name, value in facts.items():
         text = ", ".join(map(str, value)) if isinstance(value, list) else str(value)
-        say(f"{name:<{width}}  {text}")
+        say(f"{name:<{width}}  {one_line(text)}")
     return 0
 
 
@@ -223,7 +223,7 @@ def rm(args: argparse.Namespace) -> int:
     models = [cached_model(name) for name in named(args.models)]  # all exist, or none is deleted
     for model in models:
         freed = remove_model(model, env.hub_cache_dir())
-        say(f"{model.name}: deleted, {format_bytes(freed)} are free")
+        say(f"{one_line(model.name)}: deleted, {format_bytes(freed)} are free")
     return 0
 
 
@@ -246,7 +246,7 @@ def alias(args: argparse.Namespace) -> int:
         raise ConfigError(f"{args.name!r} needs a model: quire alias {args.name} MODEL")
     else:
         for name, model in sorted(read_aliases().items()):
-            say(f"{name} -> {model}")
+            say(one_line(f"{name} -> {model}"))
     return 0
 
 

@@ -23,7 +23,7 @@ from quire.config.command_line.engine_options import (
 from quire.config.command_line.parser import Parser
 from quire.config.command_line.values import parse_count, parse_json
 from quire.config.engine_args import AsyncEngineArgs
-from quire.env.vllm import server_defaults
+from quire.config.vllm_variables import server_defaults
 from quire.errors import ConfigError, EngineDeadError, QuireError, quoted
 
 if TYPE_CHECKING:

@@ -30,17 +30,17 @@ from quire.config.command_line.engine_options import (
     add_unsupported,
     engine_args,
 )
-from quire.config.command_line.groups import COMMON
 from quire.config.command_line.options import add_options, read
 from quire.config.command_line.parser import Parser
+from quire.config.declaration import common_options
 from quire.config.engine_args import AsyncEngineArgs
-from quire.env.vllm import server_defaults
+from quire.config.vllm_names import check_server_options, unsupported
+from quire.config.vllm_variables import server_defaults
 from quire.errors import ConfigError, quoted
 from quire.files import replacing
 from quire.log import get_logger
 from quire.log.printing import say
 from quire.server.args import ServerArgs
-from quire.server.unsupported_flags import UNSUPPORTED_FLAGS, check_flags
 from quire.units import MiB
 
 if TYPE_CHECKING:
@@ -190,8 +190,8 @@ def configure(parser: Parser) -> None:
     fields = {field.name for field in dataclasses.fields(ServerArgs)}
     add_options(parser, ServerArgs, title="Frontend", skip=fields - set(_OF_THE_SERVER))
     add_engine_options(parser, record=AsyncEngineArgs, defaults=_DEFAULTS)
-    add_unsupported(parser, UNSUPPORTED_FLAGS)
-    parser.shorten({"Frontend"}, COMMON)
+    add_unsupported(parser, unsupported("server_options"))
+    parser.shorten({"Frontend"}, common_options(AsyncEngineArgs))
 
 
 def execute(args: argparse.Namespace) -> int:
@@ -200,7 +200,7 @@ def execute(args: argparse.Namespace) -> int:
 
     if not args.input_file or not args.output_file:
         raise ConfigError("give both files: quire run-batch -i IN.jsonl -o OUT.jsonl")
-    check_flags(vars(args))
+    check_server_options(vars(args))
     server_args = read(ServerArgs, args, defaults={**_QUIET, **server_defaults()})
     wanted = engine_args(args, record=AsyncEngineArgs, defaults=_DEFAULTS)
     target = local_output(args.output_file, args.output_tmp_dir)

@@ -10,49 +10,34 @@ from quire.config.command_line.engine_options import (
     add_unsupported,
     engine_args,
 )
-from quire.config.command_line.groups import COMMON
 from quire.config.command_line.options import add_options, read
 from quire.config.command_line.parser import Parser
+from quire.config.declaration import common_options
 from quire.config.engine_args import AsyncEngineArgs
-from quire.env.vllm import server_defaults
+from quire.config.vllm_names import check_server_options, unsupported
+from quire.config.vllm_variables import server_defaults
 from quire.errors import ConfigError
 from quire.log import unblock_stderr
 from quire.server.args import ServerArgs
-from quire.server.unsupported_flags import UNSUPPORTED_FLAGS, check_flags
 
-_COMMON = {"served_model_name", "host", "port", "api_key", "tool_call_parser", "models"}
-"""Server options shown in the short help."""
 _SHARED = frozenset(field.name for field in dataclasses.fields(ServerArgs))
 """Server options; if the engine has an option of the same name, the server's applies."""
 
 
 def configure(parser: Parser) -> None:
     """Declare the options: the server's, the engine's, and vLLM's options without effect."""
-    skip = {"middleware", "lora_modules", "prompt_adapters"}
-    add_options(parser, ServerArgs, title="Frontend", skip=skip)
-    parser.add_argument(
-        "--prompt-adapters", nargs="+", action="extend", default=argparse.SUPPRESS,
-        metavar="ADAPTER",
-        help="Prompt adapters that callers can name as a model: NAME=FOLDER.",
-    )  # fmt: skip
-    parser.add_argument(
-        "--lora-modules", nargs="+", action="extend", default=argparse.SUPPRESS, metavar="ADAPTER",
-        help="Adapters that callers can name as a model: NAME=FOLDER, or JSON with name and path.",
-    )  # fmt: skip
-    parser.add_argument(
-        "--middleware", nargs="+", action="extend", default=argparse.SUPPRESS, metavar="PATH",
-        help="Import path of your own ASGI middleware; may be given several times.",
-    )  # fmt: skip
+    add_options(parser, ServerArgs, title="Frontend")
     parser.add_argument("model_tags", nargs="*", metavar="MODEL", help=_MODELS_HELP)
     add_engine_options(parser, record=AsyncEngineArgs, has_positional=False, skip=_SHARED)
-    add_unsupported(parser, UNSUPPORTED_FLAGS)
-    parser.shorten({"Frontend", "ModelConfig"}, COMMON | _COMMON)
+    add_unsupported(parser, unsupported("server_options"))
+    common = common_options(AsyncEngineArgs) | common_options(ServerArgs)
+    parser.shorten({"Frontend", "ModelConfig"}, {*common, "served_model_name"})
 
 
 def execute(args: argparse.Namespace) -> int:
     """Serve until a signal arrives; returns the server's exit code."""
     unblock_stderr()
-    check_flags(vars(args))
+    check_server_options(vars(args))
     server_args = read(ServerArgs, args, defaults=server_defaults())
     several = args.model_tags if len(args.model_tags) > 1 else []
     args.model_tag = args.model_tags[0] if len(args.model_tags) == 1 else None

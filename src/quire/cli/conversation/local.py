@@ -80,7 +80,7 @@ class LocalConversation(Conversation):
     def _rendered(
         self, messages: list[dict[str, Any]], tokenizer: Tokenizer
     ) -> tuple[str, dict[str, Any]]:
-        chat = ChatInput(messages, chat_template_kwargs=self.template_variables())
+        chat = ChatInput(messages, variables=self.template_variables())
 
         def encode(text: str) -> list[int]:
             return tokenizer.encode(text, add_special_tokens=False)

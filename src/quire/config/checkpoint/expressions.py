@@ -21,10 +21,12 @@ from quire.errors import CheckpointError, quoted
 
 _MAX_EXPRESSIONS = 4096
 _MAX_CHARS = 4096
+_MAX_CHARS_OF_ALL = 65_536
+"""Each takes memory and some time before anything is matched."""
 _MAX_NAME = 1000
 """Characters of a name; the longest that are published have about 100."""
-_FREE_STEPS = 100
-"""Steps of each match that are not counted."""
+_FREE_STEPS = 300
+"""Steps of all matches of a name that are not counted."""
 _MAX_STEPS = 200_000
 """Further steps of all matches together, a microsecond or a few each."""
 
@@ -41,6 +43,7 @@ class Expressions:
         self._known: dict[str, _Step] = {}
         self._name = _Name("")
         self._steps_left = _MAX_STEPS
+        self._chars_left = _MAX_CHARS_OF_ALL
 
     def match(self, expression: str, name: str) -> bool:
         """Whether the beginning of a name matches, as in `re.match`."""
@@ -61,12 +64,13 @@ class Expressions:
     def _starts(self, expression: str, name: _Name, ends: int) -> int:
         """The positions at which matches begin that end at `ends`."""
         self.check(expression)
-        name.steps_left = allowed = self._steps_left + _FREE_STEPS
+        name.steps_left = self._steps_left + name.free_steps
         try:
             starts = self._known[expression](name, ends)
         except (_TooLongError, RecursionError):
             raise self._error(expression, f"takes too long to match {quoted(name.text)}") from None
-        self._steps_left -= max(0, allowed - name.steps_left - _FREE_STEPS)
+        name.free_steps = max(0, name.steps_left - self._steps_left)
+        self._steps_left = min(self._steps_left, name.steps_left)
         return starts
 
     def _named(self, name: str) -> _Name:
@@ -88,6 +92,12 @@ class Expressions:
         if len(self._known) >= _MAX_EXPRESSIONS:
             raise CheckpointError(
                 f"{self._where} must have at most {_MAX_EXPRESSIONS} regular expressions"
+            )
+        self._chars_left -= len(expression)
+        if self._chars_left < 0:
+            raise CheckpointError(
+                f"{self._where}: all regular expressions together must have at most "
+                f"{_MAX_CHARS_OF_ALL} characters"
             )
         try:
             with warnings.catch_warnings():
@@ -126,6 +136,7 @@ class _Name:
         self.text = text
         self.everywhere = (2 << len(text)) - 1
         self.steps_left = 0
+        self.free_steps = _FREE_STEPS
         self._places: dict[str, int] = {}
 
     def spend(self) -> None:
@@ -139,6 +150,7 @@ class _Name:
         found = self._places.get(pattern.pattern)
         if found is None:
             found, size = 0, len(self.text)
+            self.steps_left -= size // 50
             for match in pattern.finditer(self.text):
                 found |= 1 << size - match.start()
             self._places[pattern.pattern] = found
@@ -161,10 +173,10 @@ def _sequence(parsed: Any) -> _Step:
     steps.reverse()
 
     def step(name: _Name, ends: int) -> int:
-        name.spend()
         for text in texts:  # most names lack one
             if text not in name.text:
                 return 0
+        name.spend()
         for one in steps:
             name.spend()
             ends = one(name, ends)
@@ -237,6 +249,7 @@ def _branch(ways: list[_Step]) -> _Step:
     def step(name: _Name, ends: int) -> int:
         found = 0
         for way in ways:
+            name.spend()
             found |= way(name, ends)
         return found
 

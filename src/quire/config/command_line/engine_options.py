@@ -11,40 +11,20 @@ import dataclasses
 from collections.abc import Collection, Mapping
 from typing import Any, TypeVar
 
-from quire.config.command_line.groups import COMMON, OTHERS, OWN, TITLES
 from quire.config.command_line.options import add_options, flag, read
 from quire.config.command_line.parser import Parser
 from quire.config.command_line.values import parse_count, parse_loose
+from quire.config.declaration import common_options, declared
 from quire.config.engine_args import EngineArgs
-from quire.config.unsupported import UNSUPPORTED, Unsupported
+from quire.config.vllm_names import Unsupported, unsupported
 from quire.errors import ConfigError
 
 T = TypeVar("T", bound=EngineArgs)
 
-_SHORT_FLAGS = {
-    "decode_context_parallel_size": "-dcp", "prefill_context_parallel_size": "-pcp",
-    "data_parallel_rank": "-dpn", "data_parallel_start_rank": "-dpr",
-    "data_parallel_size_local": "-dpl", "data_parallel_address": "-dpa",
-    "data_parallel_rpc_port": "-dpp", "data_parallel_backend": "-dpb",
-    "data_parallel_hybrid_lb": "-dph", "data_parallel_external_lb": "-dpe",
-    "data_parallel_multi_port_external_lb": "-dpm", "enable_expert_parallel": "-ep",
-    "api_server_count": "-asc",
-    "compilation_config": "-cc", "attention_config": "-ac", "diffusion_config": "-dc",
-}  # fmt: skip
-"""vLLM's short forms of the arguments that do nothing here."""
-_SWITCHES = frozenset({"async_scheduling", "mm_device_do_normalize"})
-"""Switches whose default is neither on nor off, so that the values do not tell it."""
-_LISTS = frozenset({
-    "allowed_media_domains", "collect_detailed_traces", "cpu_offload_params",
-    "cudagraph_capture_sizes", "ignore_patterns", "kv_cache_dtype_skip_layers",
-    "lora_modules", "lora_target_modules", "numa_bind_cpus", "numa_bind_nodes", "offload_params",
-    "sleep_preserve_parameter_names",
-})  # fmt: skip
-"""Those that take several words."""
-_COUNTS = frozenset(
-    {"max_num_queued_tokens", "max_num_scheduled_tokens", "safetensors_prefetch_block_size"}
-)
-"""Those that take a number with a suffix."""
+OWN = "Quire"
+"""The group of arguments that declare none."""
+OTHERS = "vLLM options that do nothing here"
+"""The group of vLLM's arguments that are accepted at values without effect."""
 
 
 def add_engine_options(
@@ -59,9 +39,10 @@ def add_engine_options(
     if has_positional:
         parser.add_argument("model_tag", nargs="?", metavar="MODEL", help=_MODEL_HELP)
     parser.add_config_option()
-    add_options(parser, record, title=OWN, titles=TITLES, skip=skip, defaults=defaults)
-    add_unsupported(parser, UNSUPPORTED)
-    parser.shorten({OWN, OTHERS, *TITLES.values()}, COMMON)
+    add_options(parser, record, title=OWN, skip=skip, defaults=defaults)
+    add_unsupported(parser, unsupported())
+    groups = {declared(field).group or OWN for field in dataclasses.fields(record)}
+    parser.shorten({*groups, OTHERS}, common_options(record))
 
 
 def engine_args(
@@ -75,7 +56,7 @@ def engine_args(
 
     Raises ConfigError for contradictory options.
     """
-    names = [name for name in UNSUPPORTED if name not in skip]
+    names = [name for name in unsupported() if name not in skip]
     settings = {name: getattr(args, name) for name in names if hasattr(args, name)}
     positional = getattr(args, "model_tag", None)
     named = getattr(args, "model", None)
@@ -94,16 +75,16 @@ def add_cli_args(
     `only_own`: the fields that `record` has beyond `EngineArgs`.
     """
     inherited = {field.name for field in dataclasses.fields(EngineArgs)} if only_own else set()
-    add_options(parser, record, title=OWN, titles=TITLES, skip=inherited, shows_defaults=True)
+    add_options(parser, record, title=OWN, skip=inherited, shows_defaults=True)
     if not only_own:
-        add_unsupported(parser, UNSUPPORTED, shows_defaults=True)
+        add_unsupported(parser, unsupported(), shows_defaults=True)
 
 
 def from_cli_args(record: type[T], args: argparse.Namespace) -> T:
     """The record of the options that a namespace has. Raises ConfigError."""
     names = [field.name for field in dataclasses.fields(record)]
     return record(
-        **{name: getattr(args, name) for name in (*names, *UNSUPPORTED) if hasattr(args, name)}
+        **{name: getattr(args, name) for name in (*names, *unsupported()) if hasattr(args, name)}
     )
 
 
@@ -118,7 +99,7 @@ def add_unsupported(
     group = next(groups, None) or parser.add_argument_group(OTHERS)
     taken = parser._option_string_actions
     for name, entry in entries.items():
-        names = [word for word in (flag(name), _SHORT_FLAGS.get(name)) if word]
+        names = [word for word in (flag(name), entry.short_flag) if word]
         if names[0] in taken or name.startswith("_"):
             continue
         group.add_argument(
@@ -137,17 +118,11 @@ def _help(entry: Unsupported) -> str:
 
 
 def _shape(entry: Unsupported) -> dict[str, Any]:
-    """argparse's keyword arguments: as far as the type matters, it follows from the values."""
-    is_switch = (
-        entry.name in _SWITCHES
-        or entry.name.startswith(("enable_", "disable_"))
-        or any(isinstance(value, bool) for value in (entry.default, *entry.also))
-    )
-    if is_switch:
+    """argparse's keyword arguments."""
+    if entry.kind == "switch":
         return {"action": argparse.BooleanOptionalAction}
-    reader = parse_count if entry.name in _COUNTS else parse_loose
-    shape: dict[str, Any] = {"type": reader, "metavar": "VALUE"}
-    return {**shape, "nargs": "+"} if entry.name in _LISTS else shape
+    shape = {"type": parse_count if entry.kind == "count" else parse_loose, "metavar": "VALUE"}
+    return {**shape, "nargs": "+"} if entry.kind == "list" else shape
 
 
 _MODEL_HELP = "A model directory or a hub id; without one, the bundled demo model."

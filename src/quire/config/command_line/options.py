@@ -32,32 +32,11 @@ from quire.config.command_line.values import (
     parse_size,
     parse_truth,
 )
+from quire.config.declaration import declared
 from quire.errors import quoted
 
 T = TypeVar("T")
-
-SHORT_FLAGS = {
-    "quantization": ("-q",),
-    "speculative_config": ("-sc",),
-    "tensor_parallel_size": ("-tp",),
-    "pipeline_parallel_size": ("-pp",),
-    "data_parallel_size": ("-dp",),
-    "nnodes": ("-n",),
-    "node_rank": ("-r",),
-    "gpu_memory_utilization": ("--device-memory-utilization",),
-    "disable_access_log": ("--disable-uvicorn-access-log",),
-    "output_dir": ("-o",),
-    "experiment_name": ("-e",),
-    "max_header_bytes": ("--h11-max-incomplete-event-size",),
-    "spec_method": ("--spec-type",),
-    "spec_model": ("-md", "--model-draft"),
-    "spec_tokens": ("--draft-max", "--spec-draft-n-max"),
-}
-"""Other names of options that fields have: those of vLLM, and of llama.cpp for drafts."""
-_SIZES = frozenset({"kv_store_size", "kv_store_memory", "kv_store_tenant_size"})
-"""Fields in bytes whose names do not say so."""
-_REPEATABLE = frozenset({"api_key", "kv_store_url", "operator_api_key"})
-"""Lists of which each use of the option gives some."""
+Field = dataclasses.Field[Any]
 
 
 def flag(field_name: str) -> str:
@@ -70,17 +49,16 @@ def add_options(
     record: type,
     *,
     title: str,
-    titles: Mapping[str, str] | None = None,
     skip: Collection[str] = (),
     defaults: Mapping[str, Any] | None = None,
     shows_defaults: bool = False,
 ) -> None:
     """One option for every field of the dataclass `record` that is not in `skip`.
 
-    `titles`: fields that have another group in the help than `title`. `defaults` replaces single
-    fields' defaults, in the help and in `read`. An option that is not given is absent from the
-    namespace, or there with its default where `shows_defaults`. Raises TypeError for a field whose
-    type no option can hold.
+    `title`: the group in the help of fields that declare none. `defaults` replaces single fields'
+    defaults, in the help and in `read`. An option that is not given is absent from the namespace,
+    or there with its default where `shows_defaults`. Raises TypeError for a field whose type no
+    option can hold.
     """
     groups = _Groups(parser)
     documents = field_documents(record)
@@ -91,13 +69,13 @@ def add_options(
         default = _default(field)
         if defaults is not None and field.name in defaults:
             default = defaults[field.name]
-        groups.get((titles or {}).get(field.name, title)).add_argument(
+        groups.get(declared(field).group or title).add_argument(
             flag(field.name),
-            *SHORT_FLAGS.get(field.name, ()),
+            *declared(field).flags,
             dest=field.name,
             default=default if shows_defaults else argparse.SUPPRESS,
             help=_help(documents.get(field.name, ""), default),
-            **_shape(hints[field.name], field.name),
+            **_shape(hints[field.name], field),
         )
 
 
@@ -177,11 +155,11 @@ def _help(document: str, default: Any) -> str:
     return f"{text} (default: {shown})".strip().replace("%%", "%").replace("%", "%%")
 
 
-def _shape(hint: Any, name: str) -> dict[str, Any]:
+def _shape(hint: Any, field: Field) -> dict[str, Any]:
     """Keyword arguments of argparse for a field of this type. An optional field accepts `None`,
     unless it is a choice among words."""
     own = _without_none(hint)
-    shape = _shape_of(own, name)
+    shape = _shape_of(own, field)
     if {bool, str} <= set(get_args(own)):
         shape |= {"nargs": "?", "const": True}  # an option without a value is on, as in vLLM
     if own is not hint and shape.get("type") not in (None, parse_json):
@@ -193,7 +171,7 @@ def _or_none(reader: Callable[[str], Any]) -> Callable[[str], Any]:
     return lambda text: None if text == "None" else reader(text)
 
 
-def _shape_of(hint: Any, name: str) -> dict[str, Any]:
+def _shape_of(hint: Any, field: Field) -> dict[str, Any]:
     if hint is bool:
         return {"action": argparse.BooleanOptionalAction}
     origin, inner = get_origin(hint), get_args(hint)
@@ -202,13 +180,13 @@ def _shape_of(hint: Any, name: str) -> dict[str, Any]:
         return {"choices": values, "metavar": "{" + ",".join(values) + "}"}
     if origin in (list, tuple, Sequence, set, frozenset) or hint in (list, tuple):
         element = inner[0] if inner else str
-        shape = {"nargs": "+", "type": _reader(element, name), "metavar": _metavar(element)}
-        return {**shape, "action": "extend"} if name in _REPEATABLE else shape
+        shape = {"nargs": "+", "type": _reader(element, field), "metavar": _metavar(element)}
+        return {**shape, "action": "extend"} if declared(field).is_repeatable else shape
     if origin in (dict, Mapping) or hint is dict:
         return {"type": parse_json, "metavar": "JSON"}
     if origin in (Union, types.UnionType):
-        return _union_shape(inner, name)
-    return {"type": _reader(hint, name), "metavar": _metavar(hint)}
+        return _union_shape(inner, field)
+    return {"type": _reader(hint, field), "metavar": _metavar(hint)}
 
 
 def _without_none(hint: Any) -> Any:
@@ -218,14 +196,14 @@ def _without_none(hint: Any) -> Any:
     return inner[0] if len(inner) == 1 else Union[inner]  # noqa: UP007
 
 
-def _union_shape(inner: tuple[Any, ...], name: str) -> dict[str, Any]:
+def _union_shape(inner: tuple[Any, ...], field: Field) -> dict[str, Any]:
     """`str | list[str]` takes one or more words; `int | str` the first reader that fits."""
     lists = [arg for arg in inner if get_origin(arg) in (list, tuple, Sequence)]
     if lists:
-        return _shape_of(lists[0], name)
+        return _shape_of(lists[0], field)
     if any(get_origin(arg) in (dict, Mapping) for arg in inner):
         return {"type": parse_json, "metavar": "JSON"}
-    readers = [_reader(arg, name) for arg in inner if arg is not str and arg is not bool]
+    readers = [_reader(arg, field) for arg in inner if arg is not str and arg is not bool]
     if bool in inner:
         readers.insert(0, parse_truth)
 
@@ -242,11 +220,12 @@ def _union_shape(inner: tuple[Any, ...], name: str) -> dict[str, Any]:
     return {"type": first_that_fits, "metavar": "VALUE"}
 
 
-def _reader(hint: Any, name: str) -> Callable[[str], Any]:
-    if name == "max_model_len":
+def _reader(hint: Any, field: Field) -> Callable[[str], Any]:
+    name, form = field.name, declared(field).form
+    if form == "length":
         return parse_length
     if hint is int:
-        return parse_size if name.endswith("_bytes") or name in _SIZES else parse_count
+        return parse_size if name.endswith("_bytes") or form == "size" else parse_count
     if hint is float:
         return parse_duration if name.endswith("_ttl") else float
     if hint is Path:

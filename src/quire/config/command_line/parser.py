@@ -18,6 +18,7 @@ from quire.config.command_line.help import ALL, help_for, short_help, whole_help
 from quire.config.command_line.values import parse_json, parse_loose
 from quire.errors import ConfigError, UnknownArgumentError
 from quire.log import get_logger
+from quire.log.printing import printable
 from quire.redaction import redact
 from quire.suggest import did_you_mean
 
@@ -59,7 +60,8 @@ class Parser(argparse.ArgumentParser):
         """Exits with code 2, as shells expect of a usage error."""
         if len(message) > _MAX_MESSAGE_CHARS:
             message = f"{message[:_MAX_MESSAGE_CHARS]} ..."
-        self.exit(2, f"{self.prog}: error: {redact(message)}\nSee `{self.prog} --help`.\n")
+        text = printable(redact(message))  # names of files are words of a command
+        self.exit(2, f"{self.prog}: error: {text}\nSee `{self.prog} --help`.\n")
 
     def add_config_option(self) -> None:
         """Declares `--config`, for `parse` to expand."""

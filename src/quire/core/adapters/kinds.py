@@ -34,7 +34,7 @@ def lora_kind(executor: Executor) -> AdapterKind:
     """LoRA adapters."""
     return AdapterKind(
         LoRARequest,
-        lambda request: request.lora_request,
+        lambda request: request.lora,
         executor.load_adapter,
         executor.drop_adapter,
         lambda request, found: msgspec.structs.replace(request, adapter=found["digest"]),
@@ -45,7 +45,7 @@ def prompt_kind(executor: Executor) -> AdapterKind:
     """Prompt adapters."""
     return AdapterKind(
         PromptAdapterRequest,
-        lambda request: request.prompt_adapter_request,
+        lambda request: request.prompt_adapter,
         executor.load_prompt_adapter,
         executor.drop_prompt_adapter,
         _with_virtual_tokens,
@@ -57,7 +57,7 @@ def _with_virtual_tokens(request: EngineCoreRequest, found: Mapping[str, Any]) -
     adapter."""
     first, *rest = request.input_rows
     if first.count != found["num_tokens"]:
-        adapter = request.prompt_adapter_request
+        adapter = request.prompt_adapter
         name = "" if adapter is None else adapter.name
         raise RequestError(
             f"prompt_adapter_num_virtual_tokens must be {found['num_tokens']} for the adapter "

@@ -17,11 +17,14 @@ import numpy as np
 from quire.core.admission import Passed, Stage
 from quire.errors import BackendError
 from quire.images.cache import PictureCache
-from quire.kvcache.hashing import tenant_of
 from quire.log import get_logger
-from quire.protocol import EngineCoreOutput, EngineCoreRequest, SchedulerStats
-from quire.protocol.images import ImageInput
-from quire.protocol.input_rows import InputRows
+from quire.protocol import (
+    EngineCoreOutput,
+    EngineCoreRequest,
+    ImageInput,
+    InputRows,
+    SchedulerStats,
+)
 
 logger = get_logger(__name__)
 
@@ -126,7 +129,7 @@ class ImageManager(Stage):
                 continue
             if self._current is not None and self._current.image.digest == image.digest:
                 return image
-            rows = self.cache.get(tenant_of(request.cache_salt), image.digest)
+            rows = self.cache.get(request.scope.tenant, image.digest)
             if rows is None:
                 return image
             found[image.digest] = rows
@@ -155,7 +158,7 @@ class ImageManager(Stage):
         current.has_begun = False
         if len(current.rows) == len(image.layout.sizes):
             rows = _ordered(b"".join(current.rows), image)
-            self.cache.put(tenant_of(request.cache_salt), image.digest, rows, len(rows))
+            self.cache.put(request.scope.tenant, image.digest, rows, len(rows))
             self._rows[request.request_id][image.digest] = rows
             self._current = None
 

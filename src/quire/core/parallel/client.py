@@ -21,9 +21,8 @@ from typing import Any
 from quire.config import EngineConfig
 from quire.core.client import EngineCoreClient, EngineHealth, EngineListener
 from quire.core.commands import AbortRequests, AddRequest, Call, Command
-from quire.core.parallel.carried import CarriedState, replaces_weights
 from quire.core.parallel.joining import join_answers, join_stats, join_stores
-from quire.core.parallel.restarts import Restarts
+from quire.core.parallel.restarts import CarriedState, Restarts, replaces_weights
 from quire.core.process.host import ProcessHost
 from quire.errors import EngineDeadError
 from quire.log import get_logger
@@ -149,7 +148,7 @@ class ParallelClient(EngineCoreClient):
             number = self._placement.place(
                 request.request_id,
                 request.prompt_token_ids,
-                request.cache_salt,
+                request.scope,
                 request.data_parallel_rank,
                 request.input_rows,
             )

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from quire.adapters import LoRARequest, PromptAdapterRequest
 from quire.beam_search import BeamSearchOutput, BeamSearchParams, BeamSearchSequence
 from quire.config.records import ModelConfig
 from quire.errors import RequestError
 from quire.forbidden_tokens import ForbiddenTokens
+from quire.frontend.arguments import PLAIN, RequestOptions
 from quire.frontend.beams.search import Beam, BeamSearch, StopStrings
+from quire.frontend.inputs.prompt_parser import tokens_prompt
+from quire.frontend.request_record import output_of
 from quire.inputs import PromptType
 from quire.outputs import CompletionOutput, FlatLogprobs, Logprob, RequestOutput
 from quire.params import RequestOutputKind, SamplingParams
@@ -30,10 +31,7 @@ def begin_search(
     num_logprobs: int | None = None,
     reasoning: ReasoningMarks | None = None,
     width_name: str = "beam_width",
-    priority: int = 0,
-    trace_headers: Mapping[str, str] | None = None,
-    lora_request: LoRARequest | None = None,
-    prompt_adapter_request: PromptAdapterRequest | None = None,
+    options: RequestOptions = PLAIN,
 ) -> BeamSearch:
     """Create the search of a prompt, before its first step. Raises RequestError, and TypeError for
     parameters of another type.
@@ -67,15 +65,7 @@ def begin_search(
     )
     if reasoning is not None:
         one_token.mark_reasoning(reasoning)
-    base = processor.process(
-        request_id,
-        prompt,
-        one_token,
-        priority=priority,
-        trace_headers=trace_headers,
-        lora_request=lora_request,
-        prompt_adapter_request=prompt_adapter_request,
-    )
+    base = processor.process(request_id, prompt, one_token, options)
     if most_forbidden and num_asked not in (None, -1):
         # The best tokens may all be forbidden ones; users' requests have the limit max_logprobs.
         for one in (base.params, *(core.sampling_params for core in base.core_requests)):
@@ -142,10 +132,10 @@ def sequences_of(search: BeamSearch, tokenizer: Tokenizer | None) -> BeamSearchO
         ]
         sequences.append(
             BeamSearchSequence(
-                orig_prompt=prompt,
-                tokens=ids,
-                logprobs=logprobs,
-                lora_request=search.base.lora_request,
+                prompt,
+                ids,
+                logprobs,
+                search.base.options.lora,
                 cum_logprob=beam.cum_logprob,
                 text=text,
                 finish_reason=beam.finish_reason,
@@ -157,18 +147,11 @@ def sequences_of(search: BeamSearch, tokenizer: Tokenizer | None) -> BeamSearchO
 
 def request_output_of(search: BeamSearch, tokenizer: Tokenizer | None) -> RequestOutput:
     """The final output of a request, with one completion for each sequence."""
-    base = search.base
-    return RequestOutput(
-        request_id=base.request_id,
-        prompt=base.prompt,
-        prompt_token_ids=base.prompt_token_ids,
-        prompt_logprobs=None,
-        outputs=[
-            _completion(search, index, beam, tokenizer) for index, beam in enumerate(search.best())
-        ],
-        finished=True,
-        lora_request=base.lora_request,
-        num_cached_tokens=search.num_cached_tokens,
+    completions = [
+        _completion(search, index, beam, tokenizer) for index, beam in enumerate(search.best())
+    ]
+    return output_of(
+        search.base, completions, finished=True, num_cached_tokens=search.num_cached_tokens
     )
 
 
@@ -211,9 +194,5 @@ def _flat(beam: Beam, token_ids: list[int]) -> FlatLogprobs | None:
 
 def _prompt(search: BeamSearch) -> dict[str, Any]:
     base = search.base
-    prompt: dict[str, Any] = {"type": "token", "prompt_token_ids": base.prompt_token_ids}
-    if base.prompt is not None:
-        prompt["prompt"] = base.prompt
-    if (salt := base.core_requests[0].cache_salt) is not None:
-        prompt["cache_salt"] = salt
-    return prompt
+    scope = base.core_requests[0].scope
+    return {"type": "token", **tokens_prompt(base.prompt, base.prompt_token_ids, scope)}

@@ -288,7 +288,7 @@ class HFTokenizer(SpecialRoles):
                     add_generation_prompt=add_generation_prompt,
                     continue_final_message=continue_final_message,
                     chat_template=chat_template,
-                    chat_template_kwargs=template_kwargs,
+                    variables=template_kwargs,
                 )
             )
             for one in (conversation if is_batch else [conversation])

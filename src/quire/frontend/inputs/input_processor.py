@@ -17,11 +17,10 @@ from typing import Any
 
 import msgspec
 
-from quire.adapters.prompt_request import PromptAdapterRequest, checked_prompt_adapter
-from quire.adapters.request import LoRARequest, checked_request
+from quire.adapters.request import PromptAdapterRequest
 from quire.config.records import EngineConfig
-from quire.errors import RequestError, quoted
-from quire.frontend.inputs.late_chunks import late_chunks
+from quire.errors import RequestError
+from quire.frontend.arguments import PLAIN, RequestOptions, check_request_id
 from quire.frontend.inputs.model_checks import (
     cannot_generate,
     cannot_pool,
@@ -32,7 +31,7 @@ from quire.frontend.inputs.model_checks import (
     check_reasoning,
     check_text,
 )
-from quire.frontend.inputs.pieces import VirtualTokens, pieces
+from quire.frontend.inputs.pieces import late_chunks, pieces, with_virtual_tokens
 from quire.frontend.inputs.prompt_parser import ParsedPrompt, PromptParser
 from quire.frontend.inputs.tokenization import Tokenization
 from quire.frontend.kv_hand_off import hand_off
@@ -48,9 +47,6 @@ from quire.structured.trials.trial import GrammarTrial
 from quire.system import clock
 from quire.tokenizer import Tokenizer
 
-_MAX_TIME_S = 1e11
-"""Upper limit of timestamps, a few thousand years after the epoch."""
-_AS_IT_IS = Tokenization()
 _NEUTRAL = SamplingParams(
     max_tokens=1, seed=0, detokenize=False, output_kind=RequestOutputKind.FINAL_ONLY
 )
@@ -72,14 +68,11 @@ class EngineInput:
     """One for each of the `n` outputs, in order; or one for each piece of a long text that pools.
     Their ids are unique in this process."""
     arrival_time: float
-    trace_headers: Mapping[str, str] | None = None
-    """Headers of the caller's trace."""
+    options: RequestOptions = PLAIN
     pooling_params: PoolingParams | None = None
     """None: the request generates."""
     late_chunks: LateChunkingMetadata | None = None
     """The pieces of the text that have vectors, if it is asked for them."""
-    lora_request: LoRARequest | None = None
-    """None: the base model alone."""
     num_virtual_tokens: int = 0
     """Tokens of a prompt adapter, which are before those of the prompt in `core_requests`."""
 
@@ -87,22 +80,6 @@ class EngineInput:
     def num_image_bytes(self) -> int:
         """Bytes of decoded images and sounds of each core request."""
         return sum(len(image.pixels) for image in self.core_requests[0].images)
-
-
-@dataclass(frozen=True, slots=True)
-class _Given:
-    """The inputs and parameters that a caller gave for a request; the first checks are done."""
-
-    request_id: str
-    prompt: PromptType
-    prompt_text: str | None
-    tokenization: Tokenization
-    arrival_time: float
-    priority: int
-    trace_headers: Mapping[str, str] | None
-    adapter: LoRARequest | None
-    prompt_adapter: PromptAdapterRequest | None
-    data_parallel_rank: int | None
 
 
 class InputProcessor:
@@ -119,8 +96,7 @@ class InputProcessor:
         self._reasoning = config.reasoning
         self._holds_in_reasoning = config.structured_outputs.enable_in_reasoning
         self.tokenizer = tokenizer
-        self._has_adapters = config.lora is not None
-        self._has_prompt_adapters = config.prompt_adapters is not None
+        self._config = config
         self._prompts = PromptParser(config.model, tokenizer, config.cache.block_size)
         self._grammars = GrammarTrial(
             config.structured_outputs,
@@ -138,99 +114,92 @@ class InputProcessor:
     def process(
         self,
         request_id: str,
-        prompt: PromptType,
+        prompt: PromptType | ParsedPrompt,
         params: SamplingParams | PoolingParams,
-        *,
-        arrival_time: float | None = None,
-        priority: int = 0,
-        tokenization: Tokenization = _AS_IT_IS,
-        trace_headers: Mapping[str, str] | None = None,
-        prompt_text: str | None = None,
-        lora_request: LoRARequest | None = None,
-        prompt_adapter_request: PromptAdapterRequest | None = None,
-        data_parallel_rank: int | None = None,
+        options: RequestOptions = PLAIN,
     ) -> EngineInput:
         """Validate one request. Raises RequestError, and TypeError for objects of a wrong type.
-        `prompt_text`: the text of a prompt of token ids, for outputs.
 
         A request that passes can be served: no later step fails because of the caller's input.
         """
         check_request_id(request_id)
-        _check_time(arrival_time)
-        _check_headers(trace_headers)
-        given = _Given(
-            request_id,
-            prompt,
-            prompt_text,
-            tokenization,
-            clock.now() if arrival_time is None else arrival_time,
-            priority,
-            trace_headers,
-            checked_request(lora_request, is_enabled=self._has_adapters),
-            checked_prompt_adapter(prompt_adapter_request, is_enabled=self._has_prompt_adapters),
-            data_parallel_rank,
-        )
+        options.check(self._config)
+        arrival_time = clock.now() if options.arrival_time is None else options.arrival_time
         if isinstance(params, PoolingParams):
-            return self._pooling(given, params)
+            return self._pooling(request_id, prompt, params, options, arrival_time)
         if isinstance(params, SamplingParams):
-            return self._generating(given, params)
+            return self._generating(request_id, prompt, params, options, arrival_time)
         raise TypeError(
             f"params must be SamplingParams or PoolingParams, but got {type(params).__name__}"
         )
 
-    def _generating(self, given: _Given, params: SamplingParams) -> EngineInput:
+    def _generating(
+        self,
+        request_id: str,
+        prompt: Any,
+        params: SamplingParams,
+        options: RequestOptions,
+        arrival_time: float,
+    ) -> EngineInput:
         if self.model_config.pooling is not None:
             raise RequestError(cannot_generate(self.model_config))
         params.verify()
         check_params(params, self.model_config, has_tokenizer=self.tokenizer is not None)
-        _check_priority(given.priority)
-        parsed = self._prompts.parse(given.prompt, given.tokenization)
-        _check_rows(parsed, params, given.prompt_adapter)
-        virtual = VirtualTokens.of(given.prompt_adapter, parsed, params, self.model_config)
-        resolved = self._resolve(params, len(virtual.token_ids))
+        options.check_priority()
+        parsed = whole = self._prompts.parse(prompt, options.tokenization)
+        adapter = options.prompt_adapter
+        _check_rows(parsed, params, adapter)
+        if adapter is not None:
+            whole = with_virtual_tokens(adapter, parsed, params, self.model_config)
+        resolved = self._resolve(params, len(whole.token_ids))
         for processor in self._logits_processors:
             check_processor(processor, resolved)
-        handed = hand_off(resolved)
+        handed = hand_off(resolved) if resolved.extra_args else {}
         base = EngineCoreRequest(
-            request_id=self._unique(given.request_id),
-            prompt_token_ids=virtual.token_ids,
+            request_id=self._unique(request_id),
+            prompt_token_ids=whole.token_ids,
             sampling_params=resolved,
-            arrival_time=given.arrival_time,
+            arrival_time=arrival_time,
             stop_token_ids=self._stop_token_ids(resolved),
             banned_token_ids=self._banned_token_ids(resolved),
             eos_token_ids=[] if self.eos_token_id is None else [self.eos_token_id],
             reasoning=self._reasoning_tokens(resolved, parsed.token_ids),
-            cache_salt=parsed.cache_salt,
+            scope=parsed.scope,
             predicted_token_ids=parsed.predicted_token_ids,
-            priority=given.priority,
-            data_parallel_rank=given.data_parallel_rank,
-            hands_off=handed.hands_off,
-            awaited_kv=handed.awaited_kv,
-            lora_request=given.adapter,
-            prompt_adapter_request=given.prompt_adapter,
-            input_rows=virtual.input_rows,
+            priority=options.priority,
+            data_parallel_rank=options.data_parallel_rank,
+            lora=options.lora,
+            prompt_adapter=adapter,
+            input_rows=whole.input_rows,
             images=parsed.images,
+            **handed,
         )
         return EngineInput(
-            request_id=given.request_id,
-            prompt=given.prompt_text if parsed.text is None else parsed.text,
+            request_id=request_id,
+            prompt=options.prompt_text if parsed.text is None else parsed.text,
             prompt_token_ids=parsed.token_ids,
             params=resolved,
             core_requests=self._children(base),
-            arrival_time=given.arrival_time,
-            trace_headers=given.trace_headers,
-            lora_request=given.adapter,
-            num_virtual_tokens=virtual.count,
+            arrival_time=arrival_time,
+            options=options,
+            num_virtual_tokens=len(whole.token_ids) - len(parsed.token_ids),
         )
 
-    def _pooling(self, given: _Given, params: PoolingParams) -> EngineInput:
+    def _pooling(
+        self,
+        request_id: str,
+        prompt: Any,
+        params: PoolingParams,
+        options: RequestOptions,
+        arrival_time: float,
+    ) -> EngineInput:
         model = self.model_config
         if model.pooling is None:
             raise RequestError(cannot_pool(model))
-        _check_priority(given.priority)
+        options.check_priority()
         params.verify(model.pooling, model.served_model_name[0], self._num_token_types)
-        prompt = _with_prompt(given.prompt, prompt_of(params, model.pooling))
-        parsed = self._prompts.parse(prompt, given.tokenization)
+        prompt = _with_prompt(prompt, prompt_of(params, model.pooling))
+        parsed = self._prompts.parse(prompt, options.tokenization)
         resolved = params.clone()
         resolved.token_type_ids = params.token_type_ids or parsed.token_type_ids
         resolved.verify(model.pooling, model.served_model_name[0], self._num_token_types)
@@ -251,33 +220,33 @@ class InputProcessor:
                 parsed.text,
                 parsed.token_ids,
                 resolved.late_chunking_params.chunk_size,
-                add_special_tokens=given.tokenization.add_special_tokens,
+                add_special_tokens=options.tokenization.add_special_tokens,
             )
-        if given.prompt_adapter is not None:
+        if options.prompt_adapter is not None:
             raise RequestError(
                 "a pooling request must have no prompt adapter",
                 parameter="prompt_adapter_request",
             )
         core_request = EngineCoreRequest(
-            request_id=self._unique(given.request_id),
+            request_id=self._unique(request_id),
             prompt_token_ids=parsed.token_ids,
             sampling_params=_NEUTRAL,
             pooling_params=resolved,
-            arrival_time=given.arrival_time,
-            cache_salt=parsed.cache_salt,
-            priority=given.priority,
-            lora_request=given.adapter,
+            arrival_time=arrival_time,
+            scope=parsed.scope,
+            priority=options.priority,
+            lora=options.lora,
         )
         core_requests = pieces(core_request, model.max_model_len)
-        core_requests[0].data_parallel_rank = given.data_parallel_rank
+        core_requests[0].data_parallel_rank = options.data_parallel_rank
         return EngineInput(
-            request_id=given.request_id,
+            request_id=request_id,
             prompt=parsed.text,
             prompt_token_ids=parsed.token_ids,
             params=_NEUTRAL,
             core_requests=core_requests,
-            arrival_time=given.arrival_time,
-            trace_headers=given.trace_headers,
+            arrival_time=arrival_time,
+            options=options,
             pooling_params=resolved,
             late_chunks=chunks,
         )
@@ -296,7 +265,9 @@ class InputProcessor:
         """The grammar with the engine's settings. Raises GrammarError if it cannot be compiled."""
         return self._grammars.checked(spec)
 
-    def parse(self, prompt: PromptType, tokenization: Tokenization = _AS_IT_IS) -> ParsedPrompt:
+    def parse(
+        self, prompt: PromptType, tokenization: Tokenization = PLAIN.tokenization
+    ) -> ParsedPrompt:
         """Validate a prompt and return its token ids. Raises RequestError."""
         return self._prompts.parse(prompt, tokenization)
 
@@ -391,40 +362,6 @@ class InputProcessor:
         return int.from_bytes(hashlib.sha256(state).digest()[:8], "little")
 
 
-def check_request_id(request_id: object) -> None:
-    """Raises TypeError unless it is a string, and RequestError unless it is valid Unicode."""
-    if not isinstance(request_id, str):
-        raise TypeError(f"request_id must be a string, got {type(request_id)}")
-    try:
-        request_id.encode("utf-8")
-    except UnicodeEncodeError:
-        message = f"request_id must be valid Unicode, got {quoted(request_id)}"
-        raise RequestError(message, parameter="request_id", value=request_id) from None
-
-
-def _check_time(arrival_time: object) -> None:
-    if arrival_time is None:
-        return
-    is_number = isinstance(arrival_time, (int, float)) and not isinstance(arrival_time, bool)
-    if not is_number or not 0 <= arrival_time < _MAX_TIME_S:  # type: ignore[operator]
-        raise RequestError(
-            f"arrival_time must be seconds since the epoch, got {quoted(arrival_time)}; leave it "
-            "out to use the current time",
-            parameter="arrival_time",
-            value=arrival_time,
-        )
-
-
-def _check_priority(priority: int) -> None:
-    is_int = isinstance(priority, int) and not isinstance(priority, bool)
-    if not is_int or not -(2**63) <= priority < 2**63:
-        raise RequestError(
-            f"priority must be an integer that fits in 64 bits, got {quoted(priority)}.",
-            parameter="priority",
-            value=priority,
-        )
-
-
 def _with_prompt(given: Any, beginning: str) -> Any:
     """The input with this text in front; token ids stay as they are."""
     if isinstance(given, str):
@@ -449,16 +386,4 @@ def _check_rows(
         raise RequestError(
             "a request with images must have no prompt adapter",
             parameter="prompt_adapter_request",
-        )
-
-
-def _check_headers(trace_headers: object) -> None:
-    if trace_headers is None:
-        return
-    if not isinstance(trace_headers, Mapping) or not all(
-        isinstance(text, str) for pair in trace_headers.items() for text in pair
-    ):
-        raise RequestError(
-            f"trace_headers must be a mapping of strings, got {quoted(trace_headers)}",
-            parameter="trace_headers",
         )

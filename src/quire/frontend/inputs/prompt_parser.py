@@ -27,14 +27,15 @@ from quire.frontend.inputs.prompt_embeds import (
     rows_at,
 )
 from quire.frontend.inputs.tokenization import Tokenization
-from quire.protocol.images import ImageInput
-from quire.protocol.input_rows import InputRows
+from quire.images.config import PROCESSOR_KWARGS
+from quire.protocol import ImageInput, InputRows
+from quire.protocol.cache_scope import EVERYONE, CacheScope
 from quire.tokenizer import Tokenizer
 
 _PROMPT_KEYS = frozenset({
     "prompt", "prompt_token_ids", "cache_salt", "prediction", "token_type_ids",
     "prompt_embeds", "prompt_is_token_ids", "multi_modal_data", "multi_modal_uuids",
-    "mm_processor_kwargs",
+    PROCESSOR_KWARGS,
 })  # fmt: skip
 _NEUTRAL_KEYS = frozenset({"media_io_kwargs"})
 """Further keys of vLLM's prompts, accepted only with an empty value."""
@@ -46,7 +47,7 @@ class ParsedPrompt:
 
     text: str | None
     token_ids: list[int]
-    cache_salt: str | None
+    scope: CacheScope = EVERYONE
     token_type_ids: list[int] = field(default_factory=list)
     """One per token of a prompt of token ids, for models that have token types."""
     predicted_token_ids: list[int] = field(default_factory=list)
@@ -55,6 +56,23 @@ class ParsedPrompt:
     """Rows that take the place of the embeddings of some of the tokens."""
     images: list[ImageInput] = field(default_factory=list)
     """Pictures whose rows are computed before the request starts."""
+
+    def followed_by(self, answer: Sequence[int], piece: ParsedPrompt) -> ParsedPrompt:
+        """This prompt, the tokens of an answer to it, and the next piece of a prompt."""
+        has_text = self.text is not None and piece.text is not None
+        return ParsedPrompt(
+            f"{self.text}{piece.text}" if has_text else None,
+            [*self.token_ids, *answer, *piece.token_ids],
+            self.scope if piece.scope is EVERYONE else piece.scope,
+        )
+
+
+def tokens_prompt(text: str | None, token_ids: list[int], scope: CacheScope) -> dict[str, Any]:
+    """A prompt of token ids, as a caller would write it."""
+    salt = {} if scope.salt is None else {"cache_salt": scope.salt}
+    return {
+        "prompt_token_ids": token_ids, **({} if text is None else {"prompt": text}), **salt,
+    }  # fmt: skip
 
 
 class PromptParser:
@@ -70,8 +88,10 @@ class PromptParser:
         self.images = ImagePrompts(model_config)
 
     def parse(self, prompt: Any, tokenization: Tokenization) -> ParsedPrompt:
-        """Parse a prompt and validate its token ids. Raises PromptError."""
-        parsed = self._parse(prompt, tokenization)
+        """Parse a prompt, unless it is parsed already, and validate its token ids. Raises
+        PromptError."""
+        is_parsed = isinstance(prompt, ParsedPrompt)
+        parsed = prompt if is_parsed else self._parse(prompt, tokenization)
         self._check_tokens(parsed.token_ids)
         if isinstance(prompt, Mapping) and (prediction := prompt.get("prediction")) is not None:
             predicted = self._predicted(prediction, self._model_config.max_model_len)
@@ -94,10 +114,10 @@ class PromptParser:
 
     def _parse(self, prompt: Any, tokenization: Tokenization) -> ParsedPrompt:
         if isinstance(prompt, str):
-            return ParsedPrompt(prompt, self._encode(prompt, tokenization), None)
+            return ParsedPrompt(prompt, self._encode(prompt, tokenization))
         if isinstance(prompt, Mapping):
             return self._parse_dict(prompt, tokenization)
-        return ParsedPrompt(None, _cut(_as_token_ids(prompt), tokenization), None)
+        return ParsedPrompt(None, _cut(_as_token_ids(prompt), tokenization))
 
     def _parse_dict(self, prompt: Mapping[str, Any], tokenization: Tokenization) -> ParsedPrompt:
         unknown = sorted(
@@ -119,6 +139,7 @@ class PromptParser:
                 parameter="cache_salt",
                 value=salt,
             )
+        scope = EVERYONE if salt is None else CacheScope(salt)
         text = prompt.get("prompt")
         if text is not None and not isinstance(text, str):
             raise PromptError(
@@ -126,31 +147,34 @@ class PromptParser:
                 parameter="prompt",
             )
         ids = prompt.get("prompt_token_ids")
-        self.images.changed(prompt.get("mm_processor_kwargs"))
+        images = self.images
+        if settings := prompt.get(PROCESSOR_KWARGS):
+            images = images.changed(settings)
         if prompt.get("prompt_embeds") is not None:
-            return self._embeds(prompt, text, ids, salt, tokenization)
+            return self._embeds(prompt, text, ids, scope, tokenization)
         if prompt.get("prompt_is_token_ids") is not None:
             raise PromptError(
                 "prompt_is_token_ids must come with prompt_embeds", parameter="prompt_is_token_ids"
             )
         if prompt.get("multi_modal_data"):
-            return self._with_images(prompt, text, ids, salt, tokenization)
+            return self._with_images(images, prompt, text, ids, scope, tokenization)
         if ids is not None:
             cut = _cut(_as_token_ids(ids), tokenization)
             types = _as_token_ids(prompt.get("token_type_ids") or [])
-            return ParsedPrompt(text, cut, salt, types)
+            return ParsedPrompt(text, cut, scope, types)
         if text is None:
             raise PromptError(
                 "a prompt must contain prompt or prompt_token_ids", parameter="prompt"
             )
-        return ParsedPrompt(text, self._encode(text, tokenization), salt)
+        return ParsedPrompt(text, self._encode(text, tokenization), scope)
 
     def _with_images(
         self,
+        images: ImagePrompts,
         prompt: Mapping[str, Any],
         text: str | None,
         ids: Any,
-        salt: str | None,
+        scope: CacheScope,
         tokenization: Tokenization,
     ) -> ParsedPrompt:
         data = prompt["multi_modal_data"]
@@ -163,7 +187,6 @@ class PromptParser:
         placed = data.get("image") if isinstance(data, Mapping) else None
         if not isinstance(placed, PlacedImages):
             plain = Tokenization(add_special_tokens=False)
-            images = self.images.changed(prompt.get("mm_processor_kwargs"))
             placed = images.in_prompt(
                 text,
                 None if ids is None else _as_token_ids(ids),
@@ -171,10 +194,10 @@ class PromptParser:
                 prompt.get("multi_modal_uuids"),
                 lambda given: self._encode(given, tokenization),
                 lambda given: self._encode(given, plain),
-                salt,
+                scope.salt or "",
             )
         return ParsedPrompt(
-            text, placed.token_ids, salt, input_rows=placed.input_rows, images=placed.images
+            text, placed.token_ids, scope, input_rows=placed.input_rows, images=placed.images
         )
 
     def _embeds(
@@ -182,13 +205,13 @@ class PromptParser:
         prompt: Mapping[str, Any],
         text: str | None,
         ids: Any,
-        salt: str | None,
+        scope: CacheScope,
         tokenization: Tokenization,
     ) -> ParsedPrompt:
         model = self._model_config
         given = prompt["prompt_embeds"]
         if isinstance(given, PlacedRows):
-            return ParsedPrompt(text, given.token_ids, salt, input_rows=given.input_rows)
+            return ParsedPrompt(text, given.token_ids, scope, input_rows=given.input_rows)
         rows = read_embeds(given, model.prompt_embeds_width, model.max_model_len)
         if tokenization.truncation is not None:
             raise embeds_error("truncate_prompt_tokens is not supported with prompt_embeds")
@@ -207,7 +230,7 @@ class PromptParser:
         for span in where:
             token_ids[span.start : span.stop] = [PLACEHOLDER] * len(span)
         found = rows_at(rows, where, self._block_size)
-        return ParsedPrompt(text, token_ids, salt, input_rows=found)
+        return ParsedPrompt(text, token_ids, scope, input_rows=found)
 
     def _encode(self, text: str, tokenization: Tokenization) -> list[int]:
         if self._tokenizer is None:

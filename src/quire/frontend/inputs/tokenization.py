@@ -95,7 +95,7 @@ class Tokenization:
         """Parse `tokenization_kwargs`. Raises ConfigError for unknown or invalid options, and
         RequestError for an impossible length."""
         if given is None:
-            return _DEFAULT
+            return AS_IT_IS
         if not isinstance(given, Mapping):
             raise ConfigError(f"tokenization_kwargs must be a dict, got {quoted(given)}")
         for name in given:
@@ -113,7 +113,7 @@ class Tokenization:
         return cls(special, Truncation.of(_num_kept(given), side, max_model_len, pools=pools))
 
 
-_DEFAULT = Tokenization()
+AS_IT_IS = Tokenization()
 
 
 def _num_kept(given: Mapping[str, Any]) -> int | None:

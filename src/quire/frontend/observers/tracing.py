@@ -84,7 +84,7 @@ class RequestTracer(RequestObserver):
         from opentelemetry.trace import SpanKind, Status, StatusCode
         from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-        stats, headers = record.stats(), record.input.trace_headers
+        stats, headers = record.stats(), record.input.options.trace_headers
         parent = TraceContextTextMapPropagator().extract(headers) if headers else None
         span = self._tracer.start_span(
             "llm_request",

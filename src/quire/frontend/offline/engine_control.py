@@ -101,12 +101,15 @@ class EngineControl(BlockingControl):
             if not self.is_paused:
                 self._pausers.clear()
 
-    def refuse_to_wait(self) -> None:
+    def refuse_to_wait(self, *, is_begun: bool = False) -> None:
         """Raises ConfigError if requests wait for `wake_up` and only this thread could call it: it
-        paused the engine itself, or the threads that did have ended."""
+        paused the engine itself, or the threads that did have ended. `is_begun`: this thread waits
+        already, so that others which want to wake the engine up may count on it; threads that have
+        ended do not matter then."""
         with self.turn():
             mine = threading.current_thread() in self._pausers
-            if self.is_paused and (mine or not any(one.is_alive() for one in self._pausers)):
+            has_others = is_begun or any(one.is_alive() for one in self._pausers)
+            if self.is_paused and (mine or not has_others):
                 raise ConfigError(
                     "the engine is asleep, so this call would wait for ever: call wake_up() "
                     "without tags first; requests that are queued go on then"

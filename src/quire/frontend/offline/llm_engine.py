@@ -17,10 +17,9 @@ from quire.config.records import EngineConfig
 from quire.core.engine_core import EngineCore
 from quire.errors import ConfigError, EngineDeadError, QuireError
 from quire.executor import Executor
-from quire.frontend.arguments import UnsupportedEngineMethods, refuse_arguments, request_id_list
+from quire.frontend.arguments import RequestOptions, refuse_arguments, request_id_list
 from quire.frontend.engine_base import EngineBase
 from quire.frontend.inputs.input_processor import EngineInput, InputProcessor
-from quire.frontend.inputs.tokenization import Tokenization
 from quire.frontend.observers.engine_metrics import EngineMetrics
 from quire.frontend.observers.observer import RequestObserver
 from quire.frontend.observers.stat_logger import statistics_observers
@@ -28,6 +27,7 @@ from quire.frontend.offline.engine_control import EngineControl
 from quire.frontend.offline.turn_lock import IdleTime, TurnLock
 from quire.frontend.output_processor import OutputProcessor
 from quire.frontend.request_record import AnyOutput, Sink
+from quire.frontend.unsupported import UnsupportedEngineMethods
 from quire.inputs import PromptType
 from quire.params import SamplingParams
 from quire.planning.plan import build_engine_config
@@ -162,26 +162,31 @@ class LLMEngine(EngineControl, EngineBase, UnsupportedEngineMethods):
         """
         del session_id
         refuse_arguments(kv_hints=kv_hints)
+        options = RequestOptions(
+            arrival_time=arrival_time,
+            priority=priority,
+            tokenization=self.tokenization(tokenization_kwargs),
+            trace_headers=trace_headers,
+            prompt_text=prompt_text,
+            lora=lora_request,
+            prompt_adapter=prompt_adapter_request,
+        )
+        self.submit(request_id, prompt, params, options, sink)
+        return request_id
+
+    def submit(
+        self,
+        request_id: str,
+        prompt: PromptType,
+        params: SamplingParams | PoolingParams,
+        options: RequestOptions,
+        sink: Sink | None = None,
+    ) -> None:
+        """Validate and queue a request. Raises RequestError."""
         request: EngineInput | None = None
         with deferred_signals(undo=lambda: self._withdraw(request)):
-            request = self.input_processor.process(
-                request_id,
-                prompt,
-                params,
-                arrival_time=arrival_time,
-                priority=priority,
-                tokenization=Tokenization.of(
-                    tokenization_kwargs,
-                    self.config.model.max_model_len,
-                    pools=self.config.model.pooling is not None,
-                ),
-                trace_headers=trace_headers,
-                prompt_text=prompt_text,
-                lora_request=lora_request,
-                prompt_adapter_request=prompt_adapter_request,
-            )
+            request = self.input_processor.process(request_id, prompt, params, options)
             self.add_input(request, sink)
-        return request_id
 
     def add_input(self, request: EngineInput, sink: Sink | None = None) -> None:
         """Queues a request that the input processor has validated. Raises RequestError."""

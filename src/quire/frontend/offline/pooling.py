@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from quire.adapters import LoRARequest
 from quire.config.pooling import PoolingTask
-from quire.config.records import ModelConfig
 from quire.errors import EngineGenerateError, RequestError, quoted
-from quire.frontend.arguments import located
 from quire.frontend.inputs.model_checks import cannot_pool, wrong_task
 from quire.frontend.inputs.tokenization import Tokenization
-from quire.frontend.offline.llm_arguments import (
-    GivenAdapters,
+from quire.frontend.offline.calls import (
+    CallOptions,
+    Calls,
     Loras,
     as_prompts,
     from_column,
     one_each,
 )
-from quire.frontend.offline.progress_bar import Progress, ProgressBar
-from quire.frontend.offline.shared_loop import SharedLoop, Ticket
+from quire.frontend.offline.llm_control import LLMControl
+from quire.frontend.offline.progress_bar import Progress
 from quire.frontend.scoring import PairForm, ScoreLimits, Scoring, pair_chat
 from quire.inputs import PromptType
 from quire.outputs import (
@@ -32,27 +30,20 @@ from quire.outputs import (
     ScoringRequestOutput,
 )
 from quire.protocol.pooling_params import PoolingParams
-from quire.system.deferred_signals import deliver_signals, with_signals_deferred
+from quire.system.deferred_signals import with_signals_deferred
 
 if TYPE_CHECKING:
-    from quire.frontend.offline.llm_engine import LLMEngine
+    pass
 
 Params = PoolingParams | Sequence[PoolingParams] | None
 Pooled = PoolingRequestOutput[PoolingOutput]
 
 
-class PoolingMethods:
+class PoolingMethods(LLMControl):
     """Base class of `LLM`. All methods keep the prompts' order, and run none if one is invalid.
     `lora_request`: the adapter of all prompts, or one for each; None: the model itself."""
 
-    llm_engine: LLMEngine
-    request_counter: itertools.count[int]
-    _loop: SharedLoop
-
-    @property
-    def model_config(self) -> ModelConfig:
-        """The configuration of the model."""
-        return self.llm_engine.model_config
+    _calls: Calls
 
     @with_signals_deferred
     def encode(
@@ -74,9 +65,8 @@ class PoolingMethods:
                 "LLM.classify or LLM.score",
                 parameter="pooling_task",
             )
-        return self._pool(
-            prompts, pooling_params, pooling_task, use_tqdm, tokenization_kwargs, lora_request
-        )
+        options = CallOptions(tokenization=tokenization_kwargs, lora=lora_request)
+        return self._pool(prompts, pooling_params, pooling_task, use_tqdm, options)
 
     @with_signals_deferred
     def embed(
@@ -89,9 +79,8 @@ class PoolingMethods:
         tokenization_kwargs: Mapping[str, Any] | None = None,
     ) -> list[EmbeddingRequestOutput]:
         """A vector for each prompt."""
-        found = self._pool(
-            prompts, pooling_params, "embed", use_tqdm, tokenization_kwargs, lora_request
-        )
+        options = CallOptions(tokenization=tokenization_kwargs, lora=lora_request)
+        found = self._pool(prompts, pooling_params, "embed", use_tqdm, options)
         return [EmbeddingRequestOutput.from_base(one) for one in found]
 
     @with_signals_deferred
@@ -105,9 +94,8 @@ class PoolingMethods:
         tokenization_kwargs: Mapping[str, Any] | None = None,
     ) -> list[ClassificationRequestOutput]:
         """The probability of each class for each prompt."""
-        found = self._pool(
-            prompts, pooling_params, "classify", use_tqdm, tokenization_kwargs, lora_request
-        )
+        options = CallOptions(tokenization=tokenization_kwargs, lora=lora_request)
+        found = self._pool(prompts, pooling_params, "classify", use_tqdm, options)
         return [ClassificationRequestOutput.from_base(one) for one in found]
 
     @with_signals_deferred
@@ -142,10 +130,8 @@ class PoolingMethods:
         )
         if lora_request is not None and not isinstance(lora_request, LoRARequest):
             raise TypeError("lora_request of LLM.score must be a LoRARequest for all texts")
-        found = self._pool(
-            scoring.prompts, pooling_params, None, use_tqdm, tokenization_kwargs, lora_request
-        )
-        return scoring.scores(found)
+        options = CallOptions(tokenization=tokenization_kwargs, lora=lora_request)
+        return scoring.scores(self._pool(scoring.prompts, pooling_params, None, use_tqdm, options))
 
     def _form(self, chat_template: str | None, prompt_name: str | None) -> PairForm | None:
         """The form in which a cross-encoder reads pairs. Raises RequestError."""
@@ -170,8 +156,7 @@ class PoolingMethods:
         params: Params,
         task: PoolingTask | None,
         use_tqdm: Progress,
-        tokenization_kwargs: Mapping[str, Any] | None,
-        lora_request: Loras,
+        options: CallOptions,
     ) -> list[Pooled]:
         pooling = self.model_config.pooling
         if pooling is None:
@@ -184,32 +169,11 @@ class PoolingMethods:
         params_of = [
             _for_task(one, task) for one in one_each("params", given, PoolingParams, len(every))
         ]
-        adapters = GivenAdapters(lora_request).each(len(every))
-        name = None if isinstance(given, PoolingParams) else "pooling_params"
-        tickets: list[Ticket] = []
         if every:
             self.llm_engine.refuse_to_wait()
-        try:
-            each = zip(every, params_of, adapters, strict=True)
-            for index, (prompt, its_params, adapter) in enumerate(each):
-                ticket = Ticket(str(next(self.request_counter)), 1)
-                with located("prompts", index, len(every), params=name):
-                    self.llm_engine.add_request(
-                        ticket.request_id,
-                        prompt,
-                        its_params,
-                        tokenization_kwargs=tokenization_kwargs,
-                        sink=ticket,
-                        **adapter,
-                    )
-                tickets.append(ticket)
-                deliver_signals()
-            with ProgressBar(use_tqdm, len(tickets)) as bar:
-                found = self._loop.collect(tickets, bar.add)
-        except BaseException:
-            self.llm_engine.abort_request([ticket.request_id for ticket in tickets])
-            raise
-        return [_checked(one) for one in found]
+        name = None if isinstance(given, PoolingParams) else "pooling_params"
+        tickets = self._calls.submit(every, params_of, options, params_name=name)
+        return [_checked(one) for one in self._calls.collect(tickets, use_tqdm)]
 
 
 def _for_task(params: PoolingParams, task: PoolingTask) -> PoolingParams:

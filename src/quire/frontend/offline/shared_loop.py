@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from quire.frontend.offline.llm_engine import LLMEngine
 
 OnOutput = Callable[[AnyOutput], None]
+_CHECK_S = 1.0
+"""Seconds between two looks at whether a waiting thread paused the engine itself."""
 
 
 class Ticket:
@@ -76,9 +78,9 @@ class _Caller:
         can raise."""
         self._is_asleep.acquire()
 
-    def wait(self) -> None:
-        """Wait until `wake_up` was called since the last wait."""
-        self._is_asleep.acquire()
+    def wait(self, timeout_s: float) -> bool:
+        """Wait until `wake_up` was called since the last wait. Returns whether it was."""
+        return self._is_asleep.acquire(timeout=timeout_s)
 
     def wake_up(self) -> None:
         """Wake the thread up. Thread-safe."""
@@ -168,8 +170,12 @@ class SharedLoop:
             finally:
                 self._stop_driving(caller)
         else:
-            with delivered_signals():
-                caller.wait()
+            is_woken = False
+            while not is_woken:
+                if self._engine.is_paused:  # by a signal handler of this thread?
+                    self._engine.refuse_to_wait(is_begun=True)
+                with delivered_signals():
+                    is_woken = caller.wait(_CHECK_S)
         if caller.error is not None:
             raise caller.error
 

@@ -9,8 +9,9 @@ from __future__ import annotations
 import asyncio
 import copy
 import weakref
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
@@ -22,14 +23,15 @@ from quire.core.client import EngineCoreClient, EngineHealth, EngineListener
 from quire.core.hosts import DEFAULT_STEP_TIMEOUT_S, EngineMode, make_client
 from quire.errors import ConfigError, EngineDeadError, QuireError, RequestError, quoted
 from quire.frontend.arguments import (
-    UnsupportedAsyncMethods,
+    RequestOptions,
     check_data_parallel_rank,
+    check_request_id,
     refuse_arguments,
     request_id_list,
 )
 from quire.frontend.engine_base import EngineBase
-from quire.frontend.inputs.input_processor import EngineInput, InputProcessor, check_request_id
-from quire.frontend.inputs.tokenization import Tokenization
+from quire.frontend.inputs.input_processor import EngineInput, InputProcessor
+from quire.frontend.inputs.prompt_parser import ParsedPrompt
 from quire.frontend.observers.engine_metrics import EngineMetrics
 from quire.frontend.observers.observer import RequestLog, RequestLogChoice, RequestObserver
 from quire.frontend.observers.stat_logger import statistics_observers
@@ -39,6 +41,7 @@ from quire.frontend.online.input_session import InputSession
 from quire.frontend.online.online_requests import OnlineRequests
 from quire.frontend.online.request_stream import RequestStream
 from quire.frontend.output_processor import OutputProcessor
+from quire.frontend.unsupported import UnsupportedAsyncMethods
 from quire.inputs import PromptType, StreamingInput
 from quire.outputs import PoolingOutput, PoolingRequestOutput, RequestOutput
 from quire.param_checks import checked_json
@@ -164,22 +167,22 @@ class AsyncLLM(EngineControl, EngineBase, UnsupportedAsyncMethods):
         """Yields outputs according to `sampling_params.output_kind`. Arguments and errors are those
         of `add_request`; also raises EngineGenerateError if this request failed, and RequestError
         if its constraints left no token to choose in the middle of the text."""
-        stream = await self.add_request(
-            request_id,
-            prompt,
-            sampling_params,
-            prompt_text=prompt_text,
-            lora_request=lora_request,
-            tokenization_kwargs=tokenization_kwargs,
-            trace_headers=trace_headers,
-            priority=priority,
-            data_parallel_rank=data_parallel_rank,
-            session_id=session_id,
+        del session_id
+        refuse_arguments(
             kv_hints=kv_hints,
             reasoning_ended=reasoning_ended,
             reasoning_parser_kwargs=reasoning_parser_kwargs,
-            prompt_adapter_request=prompt_adapter_request,
         )
+        options = RequestOptions(
+            priority=priority,
+            tokenization=self.tokenization(tokenization_kwargs),
+            trace_headers=trace_headers,
+            prompt_text=prompt_text,
+            lora=lora_request,
+            prompt_adapter=prompt_adapter_request,
+            data_parallel_rank=data_parallel_rank,
+        )
+        stream = await self.submit(request_id, prompt, sampling_params, options)
         try:
             async for output in stream:
                 yield output
@@ -198,15 +201,13 @@ class AsyncLLM(EngineControl, EngineBase, UnsupportedAsyncMethods):
     ) -> AsyncGenerator[PoolingRequestOutput[PoolingOutput], None]:
         """Yields one output: the vector, classes or vectors of the prompt. Arguments and errors are
         those of `add_request`; also raises EngineGenerateError if this request failed."""
-        stream = await self.add_request(
-            request_id,
-            prompt,
-            pooling_params,
-            lora_request=lora_request,
-            tokenization_kwargs=tokenization_kwargs,
-            trace_headers=trace_headers,
+        options = RequestOptions(
             priority=priority,
+            tokenization=self.tokenization(tokenization_kwargs),
+            trace_headers=trace_headers,
+            lora=lora_request,
         )
+        stream = await self.submit(request_id, prompt, pooling_params, options)
         try:
             yield await cast(RequestStream, stream).pooled()
         finally:
@@ -244,39 +245,45 @@ class AsyncLLM(EngineControl, EngineBase, UnsupportedAsyncMethods):
             reasoning_ended=reasoning_ended,
             reasoning_parser_kwargs=reasoning_parser_kwargs,
         )
-        check_data_parallel_rank(data_parallel_rank, self.config.parallel.data_parallel_size)
-        tokenization = Tokenization.of(
-            tokenization_kwargs,
-            self.config.model.max_model_len,
-            pools=self.config.model.pooling is not None,
-        )
-        process = partial(
-            self._process,
-            request_id,
+        options = RequestOptions(
             arrival_time=arrival_time,
             priority=priority,
+            tokenization=self.tokenization(tokenization_kwargs),
             trace_headers=trace_headers,
-            lora_request=lora_request,
-            prompt_adapter_request=prompt_adapter_request,
+            prompt_text=prompt_text,
+            lora=lora_request,
+            prompt_adapter=prompt_adapter_request,
             data_parallel_rank=data_parallel_rank,
+        )
+        return await self.submit(request_id, prompt, params, options)
+
+    async def submit(
+        self,
+        request_id: str,
+        prompt: PromptType | AsyncGenerator[StreamingInput, None],
+        params: SamplingParams | PoolingParams,
+        options: RequestOptions,
+    ) -> RequestStream | InputSession:
+        """Start a request; returns the stream of its outputs. Raises as `add_request`."""
+        check_data_parallel_rank(
+            options.data_parallel_rank, self.config.parallel.data_parallel_size
         )
         if isinstance(prompt, AsyncGenerator):
             if isinstance(params, PoolingParams):
                 raise RequestError("a pooling request needs its whole prompt", parameter="prompt")
-            return self._begin_session(request_id, prompt, params, tokenization, process)
-        request = await process(prompt, params, tokenization=tokenization, prompt_text=prompt_text)
-        return self.requests.start(request)
+            return self._begin_session(request_id, prompt, params, options)
+        return self.requests.start(await self._process(request_id, prompt, params, options))
 
     async def _process(
         self,
         request_id: str,
-        prompt: PromptType,
+        prompt: PromptType | ParsedPrompt,
         params: SamplingParams | PoolingParams,
-        **options: Any,
+        options: RequestOptions,
     ) -> EngineInput:
         if self._client.is_other_process and isinstance(params, SamplingParams):
             checked_json(params.extra_args, "extra_args", _IN_A_PROCESS)
-        process = partial(self.input_processor.process, request_id, prompt, params, **options)
+        process = partial(self.input_processor.process, request_id, prompt, params, options)
         # Compiling a grammar may take long, and so may a tokenizer of unknown patterns.
         has_grammar = getattr(params, "structured_outputs", None) is not None
         is_quick = self.tokenizer is None or self.tokenizer.is_quick
@@ -287,14 +294,18 @@ class AsyncLLM(EngineControl, EngineBase, UnsupportedAsyncMethods):
         request_id: str,
         pieces: AsyncGenerator[StreamingInput, None],
         params: SamplingParams,
-        tokenization: Tokenization,
-        process: Callable[[PromptType, SamplingParams], Awaitable[EngineInput]],
+        options: RequestOptions,
     ) -> InputSession:
-        async def begin(prompt: PromptType, params: SamplingParams, follows: bool) -> RequestStream:
-            return self.requests.start(await process(prompt, params), follows=follows)
+        own = replace(options, prompt_text=None)  # the pieces have their own texts
+
+        async def begin(
+            prompt: ParsedPrompt, params: SamplingParams, follows: bool
+        ) -> RequestStream:
+            request = await self._process(request_id, prompt, params, own)
+            return self.requests.start(request, follows=follows)
 
         check_request_id(request_id)
-        parse = partial(self.input_processor.parse, tokenization=tokenization)
+        parse = partial(self.input_processor.parse, tokenization=options.tokenization)
         session = InputSession(request_id, pieces, params, parse, begin)
         self._sessions.add(session)
         return session

@@ -15,11 +15,11 @@ from dataclasses import replace
 from quire.errors import QuireError, RequestError, quoted
 from quire.frontend.inputs.prompt_parser import ParsedPrompt
 from quire.frontend.online.request_stream import RequestStream
-from quire.inputs import PromptType, StreamingInput, TokensPrompt
+from quire.inputs import PromptType, StreamingInput
 from quire.outputs import CompletionOutput, FlatLogprobs, RequestOutput, SampleLogprobs
 from quire.params import RequestOutputKind, SamplingParams
 
-Begin = Callable[[TokensPrompt, SamplingParams, bool], Awaitable[RequestStream]]
+Begin = Callable[[ParsedPrompt, SamplingParams, bool], Awaitable[RequestStream]]
 
 
 class InputSession:
@@ -44,7 +44,7 @@ class InputSession:
         _check(params)
         self.request_id = request_id
         self._pieces, self._params, self._parse, self._begin = pieces, params, parse, begin
-        self._prompt = ParsedPrompt("", [], None)
+        self._prompt = ParsedPrompt("", [])
         """The prompt of the current request."""
         self._answer: list[int] = []
         """The tokens of the answer to the current piece."""
@@ -115,22 +115,11 @@ class InputSession:
         if parsed.input_rows:
             raise RequestError("prompt_embeds not supported for streaming inputs")
         self._continue_with(parsed)
-        prompt = TokensPrompt(prompt_token_ids=self._prompt.token_ids)
-        if self._prompt.text is not None:
-            prompt["prompt"] = self._prompt.text
-        if self._prompt.cache_salt is not None:
-            prompt["cache_salt"] = self._prompt.cache_salt
-        self._stream = await self._begin(prompt, params, not is_first)
+        self._stream = await self._begin(self._prompt, params, not is_first)
 
     def _continue_with(self, piece: ParsedPrompt) -> None:
         """Extend the prompt by the last answer and `piece` for the next request."""
-        before = self._prompt
-        texts = (before.text, piece.text)
-        self._prompt = ParsedPrompt(
-            None if None in texts else "".join(text or "" for text in texts),
-            [*before.token_ids, *self._answer[:-1], *piece.token_ids],
-            piece.cache_salt or before.cache_salt,
-        )
+        self._prompt = self._prompt.followed_by(self._answer[:-1], piece)
         self._answer = []
         self._before = None if self._last is None else self._last.outputs[0]
 

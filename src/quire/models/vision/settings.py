@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from quire.errors import CheckpointError, ConfigError
+from quire.images.config import PROCESSOR_KWARGS
 from quire.models.base import HfConfig
 from quire.models.config_reader import ConfigReader
 
@@ -79,11 +80,11 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def with_processor_kwargs(hf_config: HfConfig, kwargs: Any) -> dict[str, Any]:
-    """config.json with the settings that `mm_processor_kwargs` changes. Raises ConfigError."""
+    """config.json with the settings that a caller changes. Raises ConfigError."""
     if kwargs is None:
         return dict(hf_config)
     if not isinstance(kwargs, Mapping):
-        raise ConfigError("mm_processor_kwargs must be a dict of settings of the image processor")
+        raise ConfigError(f"{PROCESSOR_KWARGS} must be a dict of settings of the image processor")
     found = hf_config.get(MARK) or {}
     changed = _changed(found, kwargs)
     if isinstance(video := found.get(_VIDEO), dict):

@@ -25,7 +25,7 @@ from quire.parsers.detection.reasoning import (
 )
 from quire.parsers.detection.rendering import Frame, Probing, frame
 from quire.parsers.detection.response_template import check_declared, read_response_template
-from quire.parsers.detection.table import REASONING_BY_TYPE, TOOLS_BY_TYPE, names_of
+from quire.parsers.detection.table import likely_formats
 from quire.parsers.format import ToolFormat
 from quire.parsers.reasoning.tags import ReasoningTags
 from quire.parsers.registry import REASONING_FORMATS, TOOL_FORMATS, reply_format
@@ -102,7 +102,7 @@ def _reasoning(
         written = [*(frame.prompt for frame in frames), *facts.templates.values()]
         tags = REASONING_FORMATS[choice.reasoning].spelled_in("\n".join(written))
         return FoundReasoning(tags, Origin(choice.reasoning, _ASKED))
-    likely = names_of(REASONING_BY_TYPE, facts.hf_config, REASONING_FORMATS)
+    likely = likely_formats(facts.hf_config).reasoning
     if declared is not None:
         return named_by_marks(declared, likely, _DECLARED)
     found = yield from find_reasoning(frames, facts.templates.values(), likely)
@@ -126,7 +126,7 @@ def _calls(
         return FoundCalls(declared, Origin(str(declared), _DECLARED)) if declared else None
     if choice.tools is not None:
         return FoundCalls(TOOL_FORMATS[choice.tools](), Origin(choice.tools, _ASKED))
-    likely = names_of(TOOLS_BY_TYPE, facts.hf_config, TOOL_FORMATS)
+    likely = likely_formats(facts.hf_config).tools
     samples = (yield from render_samples(frames[0], reasoning)) if frames else None
     if declared is not None and (samples is None or is_clean(samples, declared)):
         return FoundCalls(declared, Origin(str(declared), _DECLARED))

@@ -34,7 +34,7 @@ def rendered(
             [dict(message) for message in messages],
             tools=TOOLS if has_tools else None,
             add_generation_prompt=is_prompt,
-            chat_template_kwargs=variables,
+            variables=variables,
         )
     )
 

@@ -1,78 +1,65 @@
-"""Formats by model type, for chat templates that do not show how calls are written."""
+"""Formats by model type, for chat templates that do not show how replies are written."""
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
-TOOLS_BY_TYPE: dict[str, tuple[str, ...]] = {
-    "apertus": ("apertus",),
-    "bailing_hybrid": ("ling3",),
-    "cohere2": ("cohere_command3",),
-    "deepseek_v3": ("deepseek_v3", "deepseek_v31"),
-    "deepseek_v32": ("deepseek_v32",),
-    "ernie4_5": ("ernie45",),
-    "ernie4_5_moe": ("ernie45",),
-    "glm4_moe": ("glm45",),
-    "gpt_oss": ("openai",),
-    "granite": ("granite",),
-    "granitemoe": ("granite",),
-    "granitemoehybrid": ("granite4", "hermes"),
-    "granitemoeshared": ("granite",),
-    "hunyuan_v1_moe": ("hunyuan_a13b",),
-    "hy_v3": ("hy_v3",),
-    "hy_v4": ("hy_v4",),
-    "internlm2": ("internlm",),
-    "jamba": ("jamba",),
-    "kimi_k2": ("kimi_k2",),
-    "kimi_k3": ("kimi_k3",),
-    "laguna": ("poolside_v1",),
-    "lfm2": ("lfm2",),
-    "lfm2_moe": ("lfm2",),
-    "llama4": ("llama4_pythonic",),
-    "minimax_m2": ("minimax_m2",),
-    "ministral": ("mistral",),
-    "mistral": ("mistral",),
-    "mistral3": ("mistral",),
-    "mixtral": ("mistral",),
-    "muse_spark": ("muse",),
-    "olmo3": ("olmo3",),
-    "phi3": ("phi4_mini_json",),
-    "qwen2": ("hermes",),
-    "qwen3": ("hermes",),
-    "qwen3_5": ("qwen3_coder",),
-    "qwen3_moe": ("hermes",),
-    "qwen3_next": ("hermes", "qwen3_coder"),
-    "seed_oss": ("seed_oss",),
-    "smollm3": ("hermes",),
-    "step3p5": ("step3p5",),
-    "step5": ("step5",),
+
+class Formats(NamedTuple):
+    """Names of formats (vLLM's), the likeliest first."""
+
+    tools: tuple[str, ...] = ()
+    reasoning: tuple[str, ...] = ()
+
+
+FORMATS_BY_TYPE: dict[str, Formats] = {
+    "apertus": Formats(("apertus",)),
+    "bailing_hybrid": Formats(("ling3",)),
+    "cohere2": Formats(("cohere_command3",)),
+    "deepseek_v3": Formats(("deepseek_v3", "deepseek_v31"), ("deepseek_v3",)),
+    "deepseek_v32": Formats(("deepseek_v32",)),
+    "ernie4_5": Formats(("ernie45",)),
+    "ernie4_5_moe": Formats(("ernie45",)),
+    "glm4_moe": Formats(("glm45",), ("glm45",)),
+    "gpt_oss": Formats(("openai",), ("openai_gptoss",)),
+    "granite": Formats(("granite",)),
+    "granitemoe": Formats(("granite",)),
+    "granitemoehybrid": Formats(("granite4", "hermes")),
+    "granitemoeshared": Formats(("granite",)),
+    "hunyuan_v1_moe": Formats(("hunyuan_a13b",), ("hunyuan_a13b",)),
+    "hy_v3": Formats(("hy_v3",)),
+    "hy_v4": Formats(("hy_v4",)),
+    "internlm2": Formats(("internlm",)),
+    "jamba": Formats(("jamba",)),
+    "kimi_k2": Formats(("kimi_k2",), ("kimi_k2",)),
+    "kimi_k3": Formats(("kimi_k3",)),
+    "laguna": Formats(("poolside_v1",)),
+    "lfm2": Formats(("lfm2",)),
+    "lfm2_moe": Formats(("lfm2",)),
+    "llama4": Formats(("llama4_pythonic",)),
+    "minimax_m2": Formats(("minimax_m2",), ("minimax_m2",)),
+    "ministral": Formats(("mistral",)),
+    "mistral": Formats(("mistral",)),
+    "mistral3": Formats(("mistral",)),
+    "mixtral": Formats(("mistral",)),
+    "muse_spark": Formats(("muse",), ("muse",)),
+    "olmo3": Formats(("olmo3",), ("olmo3",)),
+    "phi3": Formats(("phi4_mini_json",)),
+    "qwen2": Formats(("hermes",)),
+    "qwen3": Formats(("hermes",), ("qwen3",)),
+    "qwen3_5": Formats(("qwen3_coder",), ("qwen3",)),
+    "qwen3_moe": Formats(("hermes",), ("qwen3",)),
+    "qwen3_next": Formats(("hermes", "qwen3_coder"), ("qwen3",)),
+    "seed_oss": Formats(("seed_oss",), ("seed_oss",)),
+    "smollm3": Formats(("hermes",)),
+    "step3p5": Formats(("step3p5",)),
+    "step5": Formats(("step5",)),
 }
-"""Format names (vLLM's) by `model_type`, the likeliest first. Names that are not in `registry` are
-ignored."""
-
-REASONING_BY_TYPE: dict[str, tuple[str, ...]] = {
-    "deepseek_v3": ("deepseek_v3",),
-    "glm4_moe": ("glm45",),
-    "gpt_oss": ("openai_gptoss",),
-    "hunyuan_v1_moe": ("hunyuan_a13b",),
-    "kimi_k2": ("kimi_k2",),
-    "minimax_m2": ("minimax_m2",),
-    "muse_spark": ("muse",),
-    "olmo3": ("olmo3",),
-    "qwen3": ("qwen3",),
-    "qwen3_5": ("qwen3",),
-    "qwen3_moe": ("qwen3",),
-    "qwen3_next": ("qwen3",),
-    "seed_oss": ("seed_oss",),
-}
-"""Reasoning format names by `model_type`."""
+"""By `model_type`."""
 
 
-def names_of(
-    table: Mapping[str, tuple[str, ...]], hf_config: Mapping[str, Any], known: Container[str]
-) -> tuple[str, ...]:
-    """The known formats of this model type, the likeliest first."""
+def likely_formats(hf_config: Mapping[str, Any]) -> Formats:
+    """The formats of this model type."""
     kind = hf_config.get("model_type")
-    names = table.get(kind, ()) if isinstance(kind, str) else ()
-    return tuple(name for name in names if name in known)
+    return FORMATS_BY_TYPE.get(kind, Formats()) if isinstance(kind, str) else Formats()

@@ -13,7 +13,7 @@ from quire.config.engine_args import EngineArgs
 from quire.config.records import SchedulerConfig
 from quire.errors import ConfigError, ModelError, quoted
 from quire.gguf.projectors.names import NO_IMAGES
-from quire.images.config import ImagesConfig
+from quire.images.config import PROCESSOR_KWARGS, ImagesConfig
 from quire.log import get_logger
 from quire.models.vision.model import VisionModel
 from quire.planning.checkpoint import Checkpoint
@@ -86,9 +86,9 @@ def _check_vision(
     unknown = [one for one in kwargs or () if vision is None or one not in vision.settings]
     if unknown:
         logger.warning(
-            "%s of mm_processor_kwargs has no effect: the image processor of this model has no "
-            "such setting",
+            "%s of %s has no effect: the image processor of this model has no such setting",
             ", ".join(map(quoted, unknown)),
+            PROCESSOR_KWARGS,
         )
 
 

@@ -7,7 +7,7 @@ Values and weight slots get their names from the current scope and a short hint,
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from math import prod
 
 from quire.program.building.recurrent import RecurrentBuilder
@@ -398,11 +398,7 @@ class Builder(RecurrentBuilder):
         if bias is not None:
             name = self._unique(f"{self._scope}route.bias")
             slot = Param(name, (prod(bias.slot_shape),), (bias,))
-        op = Route(
-            logits, out, routing.top_k, routing.score, routing.normalise, slot, routing.num_groups,
-            routing.top_groups, routing.group_best, routing.floor, routing.scale, routing.jitter,
-        )  # fmt: skip
-        return self._emit(op)
+        return self._emit(Route(logits, out, bias=slot, **asdict(routing)))
 
     def experts(
         self,

@@ -11,13 +11,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import accumulate, pairwise
 
+from quire.config.quantization import BITS
 from quire.errors import ConfigError
 from quire.program.ops import Attention, Op, Receive, Send
 from quire.program.printer import group_by_layer
 from quire.program.program import Program
 from quire.program.values import GroupedFormat, Param, Value
-
-_BITS = {"dense": 16.0, "int8": 8.0, "int8_w8a8": 8.0, "int4": 4.0, "int4_w4a8": 4.0}
 
 
 def cut(program: Program, num_stages: int) -> list[Program]:
@@ -116,7 +115,7 @@ def _weight_bytes(ops: Sequence[Op]) -> int:
 def _bits(param: Param) -> float:
     if isinstance(param.format, GroupedFormat):
         return param.format.bits_per_weight
-    return _BITS[param.format]
+    return 16.0 if param.format == "dense" else BITS[param.format][0]
 
 
 def _pairs(bounds: Sequence[int]) -> list[tuple[int, int]]:

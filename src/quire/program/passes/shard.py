@@ -11,7 +11,8 @@ that one rank alone computes, for any number of ranks, even or not.
     head, embedding                                   by rows of the vocabulary
     norms, routers, learned positions                 each rank computes all of it
 
-An op that has no rule here is computed as a whole by every rank, which is always right.
+Other ops that are `is_by_column` are computed for the columns that a rank has. The rest is computed
+as a whole by every rank, which is always right.
 """
 
 from __future__ import annotations
@@ -32,31 +33,10 @@ from quire.program.ops import (
     Module,
     Op,
     Rope,
-    TakeRows,
 )
 from quire.program.passes.shares import Run, between, even, shared, shared_by_expert
-from quire.program.pointwise_ops import (
-    Act,
-    Add,
-    Between,
-    Clamp,
-    Glu,
-    PositionScale,
-    RowScale,
-    Scale,
-    SigmoidGate,
-    SoftCap,
-    Weigh,
-    Xielu,
-)
 from quire.program.program import Program
-from quire.program.values import Split, Value
-
-_BY_COLUMN = (
-    Act, Add, Between, Clamp, Glu, HeadNorm, PositionScale, Rope, RowScale, Scale, SigmoidGate,
-    SoftCap, TakeRows, Weigh, Xielu,
-)  # fmt: skip
-"""Ops of which a column (or a head) of the output needs the same column of each input alone."""
+from quire.program.values import Param, Split, Value
 
 
 def shard(program: Program, rank: int, num_ranks: int) -> Program:
@@ -139,7 +119,7 @@ def _whole(op: Op, shards: _Shards) -> None:
 @singledispatch
 def _shard_op(op: Op, shards: _Shards) -> None:
     """Adds the op of this rank, and the gathers that it needs before it."""
-    _whole(op, shards)
+    (_by_column if op.is_by_column else _whole)(op, shards)
 
 
 @_shard_op.register
@@ -222,18 +202,15 @@ def _by_column(op: Op, shards: _Shards) -> None:
     }
     if isinstance(op, HeadNorm | Rope):
         changes["num_heads"] = split.own[1] // op.head_dim
-    if isinstance(op, HeadNorm | Weigh) and op.weight is not None and op.weight.shape[0] == out.dim:
-        changes["weight"] = shared(op.weight, [split.own])
+    for one in fields(op):
+        if isinstance(param := getattr(op, one.name), Param) and param.shape == (out.dim,):
+            changes[one.name] = shared(param, [split.own])
     changes["out"] = shards.part(out, split)
     shards.ops.append(replace(op, **changes))
 
 
 def _is_by_heads(split: Split, head_dim: int) -> bool:
     return not any(first % head_dim or count % head_dim for first, count in split.spans)
-
-
-for _kind in _BY_COLUMN:
-    _shard_op.register(_kind, _by_column)
 
 
 @_shard_op.register
@@ -339,7 +316,7 @@ def _wanted(program: Program, rank: int, num_ranks: int) -> dict[Value, Split]:
     needed_whole = {
         value
         for op in program.ops
-        if not isinstance(op, (Attention, *_BY_COLUMN))
+        if not (op.is_by_column or isinstance(op, Attention))
         for value in op.inputs()
     }
 
@@ -353,7 +330,7 @@ def _wanted(program: Program, rank: int, num_ranks: int) -> dict[Value, Split]:
             want(op.q, heads.query.scaled(op.head_dim))
             want(op.k, heads.kv.scaled(op.head_dim))
             want(op.v, heads.kv.scaled(op.value_dim or op.head_dim))
-        elif isinstance(op, _BY_COLUMN):
+        elif op.is_by_column:
             [out] = op.outputs()
             for value in op.inputs():
                 if out in wanted and value.dim == out.dim:

@@ -12,9 +12,8 @@ from dataclasses import dataclass
 from quire.config.speculation import SpeculationConfig
 from quire.outputs.request_output import RequestSpecDecodeMetrics
 from quire.protocol import SpeculationStats
-from quire.scheduler.drafting.acceptance import Acceptance, RequestAcceptance
+from quire.scheduler.drafting.estimates import Acceptance, RequestAcceptance, RowCosts
 from quire.scheduler.drafting.proposer import OF_MODEL, PREDICTED, Proposer
-from quire.scheduler.drafting.row_costs import RowCosts
 from quire.scheduler.request import Request
 
 LookAhead = Callable[[str, Sequence[int]], list[int]]

@@ -1,14 +1,99 @@
 """`NgramProposer`: prompt lookup. A text that repeats itself is guessed to go on as before.
 
-Source: https://github.com/apoorvumang/prompt-lookup-decoding; the index grows with the text instead
-of being searched anew in each step. A reply that the client predicts is a part of the text.
+Source: https://github.com/apoorvumang/prompt-lookup-decoding; `NgramIndex` finds where the last
+tokens of a text occurred earlier; it grows with the text instead of being searched anew in each
+step. A reply that the client predicts is a part of the text.
 """
 
 from __future__ import annotations
 
-from quire.scheduler.drafting.ngram_index import NgramIndex, continuation
+from array import array
+from collections.abc import Sequence
+from typing import NamedTuple
+
 from quire.scheduler.drafting.proposer import PREDICTED, Proposal, Proposer, grade_of
 from quire.scheduler.request import Request
+
+_MOST_CANDIDATES = 16
+"""Number of earlier places that are compared, the newest first."""
+_LONGEST_MATCH = 32
+"""Matches of this length and more count as equally long."""
+
+
+class Match(NamedTuple):
+    """An earlier place at which the text was the same as at its end."""
+
+    place: int
+    """Index of the token that followed there."""
+    length: int
+    """Number of equal tokens, at most 32."""
+
+
+class NgramIndex:
+    """Indexes every n consecutive tokens of a text that only grows.
+
+    A token costs O(1) time, whatever the length of the text. The text itself stays with its owner.
+    """
+
+    __slots__ = ("_earlier", "_n", "_newest", "_num_indexed")
+
+    def __init__(self, n: int) -> None:
+        """`n`: the shortest match."""
+        self._n = n
+        self._newest: dict[int, int] = {}
+        """By the hash of n tokens, the place after their newest occurrence."""
+        self._earlier = array("i", [0]) * n
+        """By place, the place after the occurrence before; 0 if there is none."""
+        self._num_indexed = n
+        """Places below this one are indexed."""
+
+    def extend(self, token_ids: Sequence[int]) -> None:
+        """Indexes the text. Its end is a place only when another token follows."""
+        n, newest, earlier = self._n, self._newest, self._earlier
+        first = self._num_indexed
+        grams = zip(*(token_ids[first - n + i :] for i in range(n)), strict=False)
+        for place, gram in zip(range(first, len(token_ids)), grams, strict=False):
+            key = hash(gram)
+            earlier.append(newest.get(key, 0))
+            newest[key] = place
+        self._num_indexed = max(first, len(token_ids))
+
+    def longest_match(self, token_ids: Sequence[int], query: Sequence[int]) -> Match | None:
+        """The longest match of the end of `query` in the indexed text `token_ids` among the newest
+        ones; of equal ones the newest. None if the last n tokens do not occur, or only at the end
+        of the text. `query` may be the text itself."""
+        n, end = self._n, len(query)
+        place = self._newest.get(hash(tuple(query[end - n :])), 0) if end >= n else 0
+        best, best_length = 0, n - 1
+        for _ in range(_MOST_CANDIDATES):
+            if not place:
+                break
+            length = _num_equal(token_ids, place, query)
+            if length > best_length:
+                best, best_length = place, length
+                if length == _LONGEST_MATCH:
+                    break
+            place = self._earlier[place]
+        return Match(best, best_length) if best else None
+
+
+def _num_equal(token_ids: Sequence[int], place: int, query: Sequence[int]) -> int:
+    """Number of tokens before `place` that equal the last ones of `query`."""
+    most, end = min(place, len(query), _LONGEST_MATCH), len(query)
+    for length in range(most):
+        if token_ids[place - 1 - length] != query[end - 1 - length]:
+            return length
+    return most
+
+
+def continuation(token_ids: Sequence[int], place: int, count: int) -> list[int]:
+    """The next `count` tokens if the text goes on as it did from `place`: where it reaches its own
+    end, it repeats the part from `place` on."""
+    period = len(token_ids) - place
+    if count <= period:
+        return list(token_ids[place : place + count])
+    return [token_ids[place + i % period] for i in range(count)]
+
 
 _TOKENS_PER_MATCHED = 4
 """Longest draft for each token that agrees."""

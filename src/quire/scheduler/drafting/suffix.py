@@ -10,9 +10,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 
-from quire.kvcache.hashing import tenant_of
-from quire.scheduler.drafting.ngram import NgramProposer
-from quire.scheduler.drafting.ngram_index import NgramIndex
+from quire.scheduler.drafting.ngram import NgramIndex, NgramProposer
 from quire.scheduler.drafting.proposer import Proposal, Proposer, grade_of
 from quire.scheduler.request import Request
 
@@ -68,7 +66,7 @@ class SuffixProposer(Proposer):
     def propose(self, request: Request, most: int) -> Proposal | None:
         """The better of two guesses: from the request's own text, or from earlier replies."""
         own = self._own.propose(request, most)
-        replies = self._tenants.get(tenant_of(request.cache_salt))
+        replies = self._tenants.get(request.scope.tenant)
         match = replies and replies.index.longest_match(replies.token_ids, request.token_ids)
         if not replies or not match or (own is not None and own.grade >= grade_of(match.length)):
             return own
@@ -82,7 +80,7 @@ class SuffixProposer(Proposer):
         reply = request.token_ids[request.num_prompt_tokens :]
         if len(reply) < self._least or not self._max_replies or len(reply) >= _MAX_TOKENS // 2:
             return
-        tenant = tenant_of(request.cache_salt)
+        tenant = request.scope.tenant
         replies = self._tenants.setdefault(tenant, _Replies(self._least))
         self._tenants.move_to_end(tenant)
         self._num_tokens += len(reply) + 1

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from quire.kvcache import KVCacheManager, SequenceBlocks
 from quire.kvstore.chunks import ChunkKey
 from quire.kvstore.store import KVStore
+from quire.protocol.cache_scope import CacheScope
 from quire.scheduler.stored_kv.stored_states import StoredStates
 
 
@@ -21,7 +22,7 @@ class StoreCommands:
         """Pins or unpins the stored chunks of a prompt, for example of a system prompt. Returns how
         many leading tokens they hold in all layer groups."""
         kv, size = self._kv, self._store.chunk_blocks
-        blocks = kv.open(salt)
+        blocks = kv.open(CacheScope(salt))
         num_full = len(token_ids) // kv.block_size
         keys = kv.keys_of(blocks, token_ids, num_full)
         groups = [i for i, group in enumerate(kv.layout.groups) if group.is_by_position]
@@ -46,4 +47,4 @@ class StoreCommands:
         chunks. Returns how many were dropped."""
         if salt is None:
             return self._store.clear()
-        return self._store.clear(ChunkKey(self._kv.open(salt).namespace, b"", 0).folder)
+        return self._store.clear(ChunkKey(self._kv.open(CacheScope(salt)).namespace, b"", 0).folder)

@@ -19,8 +19,8 @@ from quire.kvstore.chunks import ChunkKey
 from quire.kvstore.jobs import CopyIn, LoadedChunk, LoadJob, LookupJob, StoredChunk
 from quire.kvstore.store import KVStore
 from quire.scheduler.request import Request
-from quire.scheduler.stored_kv.chunk_places import ChunkPlaces
 from quire.scheduler.stored_kv.stored_prefixes import StoredPrefixes
+from quire.scheduler.stored_kv.stored_states import ChunkPlaces
 
 WriteBlocks = Callable[[Sequence[int], memoryview], bool]
 """Copies K/V to blocks of the pool that no step uses. Any thread. Returns False on failure."""

@@ -13,8 +13,7 @@ from quire.config.kv_groups import KVGroup
 from quire.kvcache import CachedPrefix, KVCacheManager, Tail
 from quire.kvstore.chunks import ChunkKey
 from quire.kvstore.jobs import StoredChunk
-from quire.scheduler.stored_kv.chunk_places import ChunkPlaces
-from quire.scheduler.stored_kv.stored_states import StoredStates
+from quire.scheduler.stored_kv.stored_states import ChunkPlaces, StoredStates
 
 if TYPE_CHECKING:
     from quire.kvstore.store import KVStore

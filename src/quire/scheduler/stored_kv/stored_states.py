@@ -1,4 +1,5 @@
-"""`StoredStates`: the states of recurrent layers in the KV store.
+"""`StoredStates`: the states of recurrent layers in the KV store; and `ChunkPlaces`, where a stored
+chunk goes.
 
 A state takes the blocks of a snapshot. It is stored in chunks of at most as many blocks as other
 chunks have. The first one has the name of a chunk that ends with the last block before the state,
@@ -9,17 +10,32 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from quire.errors import IntegrityError
 from quire.kvcache import BlockKey, KVCacheManager, SequenceBlocks
 from quire.kvstore.chunks import ChunkKey
 from quire.kvstore.jobs import StoredChunk
 from quire.kvstore.store import KVStore
-from quire.scheduler.stored_kv.chunk_places import ChunkPlaces
 
 _SHARE = 8
 """A state that is stored takes at most so many times the bytes of the K/V between it and the one
 before it."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkPlaces:
+    """A chunk, and where its blocks go."""
+
+    chunk: StoredChunk
+    end: int
+    """The first entry of the block table after the chunk."""
+    end_tokens: int
+    """Number of tokens up to the end of the chunk."""
+    places: list[tuple[int, BlockKey]]
+    """For each block that the pool lacks: its index in the chunk, and its key in the pool."""
+    num_tokens: int
+    """Number of tokens in those blocks."""
 
 
 class StoredStates:

@@ -17,10 +17,10 @@ from quire.config.pooling import PoolingTask
 from quire.errors import RequestError
 from quire.outputs import LateChunkingMetadata
 from quire.protocol.pooling_params import LateChunkingParams, PoolingParams
-from quire.server.apis.chat.prompts import chat_text
-from quire.server.apis.chat.schema import ChatMessage
 from quire.server.apis.endpoint import Routes
-from quire.server.apis.text.schema import TokenizeRequest
+from quire.server.conversation.conversation import Conversation
+from quire.server.conversation.messages import ChatMessage
+from quire.server.conversation.prompts import chat_text
 from quire.server.generation.pooling import (
     EmbedDtype,
     Endianness,
@@ -174,22 +174,13 @@ async def _answer(
         if not isinstance(inputs[0], str):
             tokenization = replace(tokenization, add_special_tokens=False)
     else:
-        chat = _chat(request)
-        inputs, field = [await chat_text(job.model, chat, chat.messages or [])], "messages"
+        begins = request.add_generation_prompt is True
+        chat = Conversation.of(request.messages or [], request, add_generation_prompt=begins)
+        inputs, field = [await chat_text(job.model, chat)], "messages"
         special = request.add_special_tokens is True
         tokenization = replace(tokenization, add_special_tokens=special)
     results = await job.run(field, inputs, params, tokenization)
     return await job.answer(results, reply)
-
-
-def _chat(request: InputFields) -> TokenizeRequest:
-    return TokenizeRequest(
-        messages=request.messages,
-        add_generation_prompt=request.add_generation_prompt is True,
-        continue_final_message=request.continue_final_message,
-        chat_template=request.chat_template,
-        chat_template_kwargs=request.chat_template_kwargs,
-    )
 
 
 def _vectors(

@@ -9,11 +9,12 @@ import msgspec
 from starlette.requests import Request
 
 from quire.errors import ConfigError, RequestError
-from quire.server.apis.chat.prompts import chat_prompt
 from quire.server.apis.endpoint import Routes
-from quire.server.apis.text.schema import TokenizeRequest
 from quire.server.bodies.json_http import context_of, queried_model
-from quire.server.generation.prompts import PreparedPrompt, tokenized
+from quire.server.conversation.conversation import Conversation
+from quire.server.conversation.messages import PromptFields
+from quire.server.conversation.prompts import chat_prompt
+from quire.server.generation.prompts import joint_salt, tokenized
 from quire.server.generation.request_fields import CacheSalt, Count
 from quire.server.http.auth import TENANT_SALT
 from quire.server.served_model import ServedModel
@@ -26,7 +27,7 @@ class KVCleared(msgspec.Struct, kw_only=True):
     """Chunks that were dropped."""
 
 
-class KVPinRequest(TokenizeRequest, kw_only=True, forbid_unknown_fields=True):
+class KVPinRequest(PromptFields, kw_only=True):
     """A text or a conversation, such as a system prompt, whose K/V is never evicted."""
 
     cache_salt: CacheSalt | None = None
@@ -68,9 +69,8 @@ async def clear(http: Request) -> KVCleared:
 async def pin(http: Request, request: KVPinRequest) -> KVPinned:
     """Keeps the K/V of a prompt, or lets it go again."""
     model = context_of(http).target(request.model).model if request.model else queried_model(http)
-    prompt = await _prompt(model, request)
-    salt = prompt.of_tenant(getattr(http.state, TENANT_SALT, None)).cache_salt
-    token_ids = prompt.token_ids
+    token_ids = await _token_ids(model, request)
+    salt = joint_salt(getattr(http.state, TENANT_SALT, None), request.cache_salt)
     num_pinned = await _call(model, "kv_store_pin", token_ids, salt, request.pin)
     return KVPinned(pin=request.pin, num_tokens=len(token_ids), num_pinned_tokens=num_pinned)
 
@@ -84,14 +84,13 @@ async def _call(model: ServedModel, command: str, *args: Any) -> Any:
         raise RequestError(str(error)) from None
 
 
-async def _prompt(model: ServedModel, request: KVPinRequest) -> PreparedPrompt:
+async def _token_ids(model: ServedModel, request: KVPinRequest) -> list[int]:
     if (request.prompt is None) == (request.messages is None):
         raise RequestError("give either prompt or messages", parameter="prompt")
     model.tokenizer()  # refuses where there is none
-    if request.prompt is None:
-        token_ids = (await chat_prompt(model, request)).token_ids
-    else:
-        text, special = request.prompt, request.add_special_tokens is not False
-        model.limits.check_text("prompt", len(text))
-        token_ids = await tokenized(model, text, special)
-    return PreparedPrompt(token_ids, None, request.cache_salt)
+    if request.messages is not None:
+        chat = Conversation.of(request.messages, request, tools=request.tools)
+        return (await chat_prompt(model, chat)).token_ids
+    text, special = request.prompt or "", request.add_special_tokens is not False
+    model.limits.check_text("prompt", len(text))
+    return await tokenized(model, text, special)

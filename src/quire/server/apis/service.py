@@ -11,11 +11,10 @@ from starlette.responses import Response
 
 from quire.adapters import AnyAdapterRequest, LoRARequest
 from quire.config.kv_cache import KVEventsConfig
-from quire.errors import ConfigError, RequestError
 from quire.metrics.exposition import CONTENT_TYPE
 from quire.server.apis.endpoint import BAD_BODY, Routes
 from quire.server.bodies.json_http import context_of, json_response, queried_model
-from quire.server.fleet.catalog import keep_alive_seconds
+from quire.server.fleet.catalog import parsed_keep_alive
 from quire.server.generation.request_fields import Count
 from quire.server.http.auth import is_operator
 from quire.server.served_model import ServedModel
@@ -248,14 +247,6 @@ async def unload_model(http: Request, asked: ModelCommand) -> ModelNow:
     fleet, model = _fleet_of(http), context_of(http).target(asked.model).model
     await fleet.unload(model)
     return _reply(http, model)
-
-
-def parsed_keep_alive(value: str | int | float) -> float | None:
-    """Seconds, or None for ever. Raises RequestError."""
-    try:
-        return keep_alive_seconds(value)
-    except ConfigError as error:
-        raise RequestError(str(error), parameter="keep_alive", value=value) from None
 
 
 def status_of(http: Request, member: Member) -> ModelStatus:

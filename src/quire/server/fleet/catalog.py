@@ -19,7 +19,7 @@ from quire.config.command_line.config_files import read_config
 from quire.config.command_line.values import parse_duration
 from quire.config.engine_args import EngineArgs
 from quire.config.field_types import check_fields
-from quire.errors import ConfigError, quoted
+from quire.errors import ConfigError, RequestError, quoted
 from quire.server.args import ServerArgs
 from quire.suggest import did_you_mean
 
@@ -107,6 +107,14 @@ def keep_alive_seconds(value: Any) -> float | None:
         f"keep_alive must be seconds, a time such as 10m, or a negative number for ever, got "
         f"{quoted(value)}"
     )
+
+
+def parsed_keep_alive(value: str | int | float) -> float | None:
+    """The same for the field of a request. Raises RequestError."""
+    try:
+        return keep_alive_seconds(value)
+    except ConfigError as error:
+        raise RequestError(str(error), parameter="keep_alive", value=value) from None
 
 
 def _entry(fields: Any, engine: EngineArgs, server: ServerArgs) -> CatalogEntry:

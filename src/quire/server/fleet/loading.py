@@ -20,6 +20,7 @@ from quire.core.hosts import EngineMode
 from quire.core.parallel.restarts import DEFAULT_RESTARTS
 from quire.frontend.observers.observer import RequestLogChoice
 from quire.server.args import ServerArgs
+from quire.server.reply_plugins import reply_plugins
 from quire.server.served_model import LoadedParts, ServedModel
 
 if TYPE_CHECKING:
@@ -98,8 +99,6 @@ def _max_restarts(args: ServerArgs, config: EngineConfig) -> int:
 
 
 def _check_plugins(args: ServerArgs, engine: AsyncLLM) -> None:
-    if args.tool_parser_plugin or args.reasoning_parser_plugin:
-        from quire.server.plugins.formats import check_plugins
-
+    if (plugins := reply_plugins(args)) is not None:
         name = engine.config.structured_outputs.reasoning_parser
-        check_plugins(args.tool_call_parser, name, engine.get_tokenizer())
+        plugins.check(args.tool_call_parser, name, engine.get_tokenizer())

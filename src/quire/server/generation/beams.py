@@ -1,22 +1,17 @@
-"""Beam search for a request with `use_beam_search`: its fields, and `BeamGeneration`.
-
-A beam search compares sequences by the model's own log-probabilities. A field that would change
-these, or end a sequence in another way, is refused.
-"""
+"""Beam search for a request with `use_beam_search`: its parameters, and `BeamGeneration`."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
-
-import msgspec
 
 from quire.beam_search import BeamSearchParams
 from quire.errors import RequestError
 from quire.outputs import RequestOutput
 from quire.params import SamplingParams
-from quire.server.generation.limits import params_in_room, refuse_other_values
-from quire.server.generation.request_fields import GenerationFields, SamplerFields
+from quire.server.generation.limits import params_in_room
+from quire.server.generation.request import AnyRequest
 from quire.server.generation.run import Deadline, Generation, Submission
 from quire.server.generation.sampling import check_bounds, sampling_params
 from quire.server.served_model import ServedModel
@@ -28,82 +23,33 @@ if TYPE_CHECKING:
     from quire.frontend.online.online_requests import OnlineRequests
 
 
-_REFUSED: dict[str, tuple[object, ...]] = {
-    "stop_token_ids": (None, []),
-    "min_tokens": (None, 0),
-    "frequency_penalty": (None, 0.0),
-    "presence_penalty": (None, 0.0),
-    "repetition_penalty": (None, 1.0),
-    "logit_bias": (None, {}),
-    "bad_words": (None, []),
-    "logprob_token_ids": (None, []),
-    "prompt_logprobs": (None,),
-    "repetition_detection": (None,),
-    "thinking_token_budget": (None, -1),
-    "vllm_xargs": (None, {}),
-}
-"""Fields with their neutral values."""
-
-_WITHOUT_EFFECT: dict[str, tuple[object, ...]] = {
-    "top_p": (None, 1.0),
-    "top_k": (None, 0, -1),
-    "min_p": (None, 0.0),
-    "seed": (None,),
-}
-
-# A field of the sampler that is named in neither is refused where it is given.
-_REFUSED |= {
-    field.name: (None,)
-    for field in msgspec.structs.fields(SamplerFields)
-    if field.name not in {*_REFUSED, *_WITHOUT_EFFECT, "temperature", "allowed_token_ids"}
-}
-
-
-def refuse_with_beams(request: GenerationFields) -> None:
-    """Raises RequestError for fields that do not work with `use_beam_search`."""
-    if not request.is_chat and request.stream:
-        raise RequestError(
-            "Streaming is not currently supported with beam search", parameter="stream"
-        )
-    if not request.is_chat and request.echo and request.logprobs is not None:
-        raise RequestError(
-            "`echo` with `logprobs` is not supported with beam search because beam search does "
-            "not compute prompt logprobs.",
-            parameter="echo",
-        )
-    refuse_other_values(request, _REFUSED, " with beam search")
-
-
-def fields_without_beams(request: GenerationFields) -> list[str]:
-    """The fields of a request with `use_beam_search` that change nothing."""
-    return [
-        name for name, neutral in _WITHOUT_EFFECT.items() if getattr(request, name) not in neutral
-    ]
-
-
-def beam_sampling_params(model: ServedModel, request: GenerationFields) -> SamplingParams:
-    """Parameters of the same request without beams, so that all its fields are checked; `n` is the
+def beam_sampling_params(model: ServedModel, asked: AnyRequest) -> SamplingParams:
+    """Parameters of the same request without beams, so that all its options are checked; `n` is the
     width. Raises RequestError."""
-    check_bounds(request, model.args)
-    width = 1 if request.n is None else request.n
+    check_bounds(asked, model.args)
+    width: int = asked.sampling.get("n", 1)
     if width < 1:
         raise RequestError(f"n must be at least 1, got {width}.", parameter="n", value=width)
-    params = sampling_params(model, msgspec.structs.replace(request, n=1, best_of=None))
+    params = sampling_params(model, alone(asked))
     params.n = width
     return params
 
 
+def alone(asked: AnyRequest) -> AnyRequest:
+    """The same for one sequence."""
+    return replace(asked, sampling={**asked.sampling, "n": 1}, num_samples=None)
+
+
 def beam_search_params(
-    request: GenerationFields, params: SamplingParams, max_model_len: int
+    asked: AnyRequest, params: SamplingParams, max_model_len: int
 ) -> BeamSearchParams:
     """Converts the result of `beam_sampling_params`. Raises RequestError."""
-    penalty = request.length_penalty
     return BeamSearchParams(
         beam_width=params.n,
         max_tokens=max_model_len if params.max_tokens is None else params.max_tokens,
         ignore_eos=params.ignore_eos,
         temperature=params.temperature,
-        length_penalty=1.0 if penalty is None else penalty,
+        length_penalty=asked.length_penalty,
         include_stop_str_in_output=params.include_stop_str_in_output,
         structured_outputs=params.structured_outputs,
         skip_special_tokens=params.skip_special_tokens,
@@ -199,7 +145,7 @@ def _searches(asked: Submission, beams: BeamSearchParams) -> list[BeamSearch]:
                 num_logprobs=asked.params.logprobs,
                 reasoning=asked.params.reasoning,
                 width_name="n",
-                **asked.of_each,
+                options=asked.options,
             )
         )
         check_wanted()

@@ -1,14 +1,14 @@
 """`begin`: checks a request of any API and hands it to the engine; `reply_of` answers it.
 
-An API adds two functions: one makes the prompts of a request, the other the writer of its reply.
+An API adds two functions: one reads its body into a `TextRequest`, the other makes the writer of
+the reply.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -17,15 +17,13 @@ from starlette.types import ASGIApp
 from quire.metrics.http_metrics import LOAD_FORMAT_HEADER, LOAD_HEADER, load_report
 from quire.params import SamplingParams
 from quire.server.bodies.json_http import context_of, pieced_response
+from quire.server.conversation.prompts import prompts_of
 from quire.server.generation.beams import (
     BeamGeneration,
     beam_sampling_params,
     beam_search_params,
-    fields_without_beams,
-    refuse_with_beams,
 )
-from quire.server.generation.limits import fields_without_effect, refuse_unsupported
-from quire.server.generation.prompts import PreparedPrompt, Prompt, as_tenant
+from quire.server.generation.prompts import PreparedPrompt, as_tenant, joint_salt
 from quire.server.generation.replies.portions import (
     ReplyHead,
     WholeWriter,
@@ -33,67 +31,48 @@ from quire.server.generation.replies.portions import (
     streamed,
     written_whole,
 )
-from quire.server.generation.replies.writer import Asked
-from quire.server.generation.request_fields import GenerationFields
+from quire.server.generation.request import AnyRequest
 from quire.server.generation.run import Deadline, Generation, Submission, chosen_engine, deadline_of
-from quire.server.generation.sampling import (
-    as_asked,
-    check_lists,
-    lists_work,
-    named_as_asked,
-    sampling_params,
-)
+from quire.server.generation.sampling import check_lists, lists_work, sampling_params
 from quire.server.http.auth import TENANT_SALT, is_operator
 from quire.server.http.event_stream import OPENAI_FORM, EventStream, StreamForm, until_gone
-from quire.server.served_model import ServedModel
 
 MadeWriter = TypeVar("MadeWriter")
-Prepare = Callable[[ServedModel, Asked], Awaitable[list[Prompt]]]
-MakeWriter = Callable[[Asked, ReplyHead, list[Prompt]], MadeWriter]
+MakeWriter = Callable[[AnyRequest, ReplyHead, list[Any]], MadeWriter]
+"""Makes the writer of the reply to some prompts, which are `PreparedPrompt`s."""
 _PRIORITY_HEADER = "x-vllm-priority"
 _TRACE_HEADERS = ("traceparent", "tracestate")
 """W3C Trace Context: the caller's span that a request belongs to."""
 
 
 async def begin(
-    http: Request,
-    request: Asked,
-    head: ReplyHead,
-    prepare: Prepare[Asked, Prompt],
-    make_writer: MakeWriter[Asked, Prompt, MadeWriter],
-    own_name: Callable[[str], str] = str,
+    http: Request, asked: AnyRequest, head: ReplyHead, make_writer: MakeWriter[MadeWriter]
 ) -> tuple[Generation, MadeWriter]:
-    """Checks a request and hands it to the engine. `own_name` maps a field of a chat to its name in
-    this API. Raises RequestError, CapacityError, EngineDeadError, HttpError."""
-    context, model = context_of(http), head.target.model
+    """Checks a request and hands it to the engine. Raises RequestError, which names the field of
+    the body, CapacityError, EngineDeadError, HttpError."""
+    model = head.target.model
     deadline = deadline_of(http, model.args.request_timeout)
-    with model.admitting() as engine:
-        has_beams = request.use_beam_search is True
-        refuse_unsupported(request)
-        ignored = fields_without_effect(request, model.config)
-        if has_beams:
-            refuse_with_beams(request)
-            ignored += fields_without_beams(request)
-        if ignored:
-            context.ignored_fields.tell(http, ignored)
-        make_params = beam_sampling_params if has_beams else sampling_params
-        params = await model.pool.run(lists_work(request), make_params, model, request)
+    context_of(http).ignored_fields.tell(http, asked.without_effect(model.config))
+    with model.admitting() as engine, asked.named():
+        make_params = beam_sampling_params if asked.has_beams else sampling_params
+        params = await model.pool.run(lists_work(asked.sampling), make_params, model, asked)
         engine.requests.check_admission(1)
-        salt = getattr(http.state, TENANT_SALT, None)
-        with as_tenant(salt):
-            prompts = [prompt.of_tenant(salt) for prompt in await prepare(model, request)]
+        tenant = getattr(http.state, TENANT_SALT, None)
+        with as_tenant(tenant, asked.salt):
+            prompts = await prompts_of(model, asked)
+        salt = joint_salt(tenant, asked.salt)
+        prompts = [prompt.salted(salt) for prompt in prompts]
         params.stop_token_ids = [*(params.stop_token_ids or ()), *prompts[0].end_token_ids]
-        writer = make_writer(request, head, prompts)
-        with named_as_asked(request):
-            left_out = await prompts[0].constrain_reply(model, params)
-        context.ignored_fields.tell(http, map(own_name, left_out))
-        return await _start(http, head, request, prompts, params, deadline), writer
+        writer = make_writer(asked, head, prompts)
+        left_out = await prompts[0].constrain_reply(model, params)
+        context_of(http).ignored_fields.tell(http, map(asked.own_name, left_out))
+        return await _start(http, head, asked, prompts, params, deadline), writer
 
 
 async def _start(
     http: Request,
     head: ReplyHead,
-    request: GenerationFields,
+    asked: AnyRequest,
     prompts: Sequence[PreparedPrompt],
     params: SamplingParams,
     deadline: Deadline,
@@ -102,51 +81,47 @@ async def _start(
     check_lists(params, len(prompts))
     lengths = [len(prompt.token_ids) for prompt in prompts]
     config = model.config.model
-    model.limits.check_reply(request, params, lengths, config.vocab_size)
-    beams = None
-    if request.use_beam_search:
-        beams = beam_search_params(request, params, config.max_model_len)
+    model.limits.check_reply(asked.reply, params, lengths, config.vocab_size)
     trace_headers = {name: http.headers[name] for name in _TRACE_HEADERS if name in http.headers}
-    with named_as_asked(request):
-        asked = Submission(
-            model,
-            prompts,
-            params,
-            head.id,
-            deadline,
-            priority=_priority(http, request),
-            trace_headers=trace_headers,
-            adapter=head.target.adapter,
-            engine=chosen_engine(http, model.config.parallel.data_parallel_size),
-        )
-        generation: Generation
-        if beams is None:
-            generation = await Generation.start(asked)
-        else:
-            generation = await BeamGeneration.begin(asked, beams)
-    generation.named = partial(as_asked, request)
+    submission = Submission(
+        model,
+        prompts,
+        params,
+        head.id,
+        deadline,
+        priority=_priority(http, asked),
+        trace_headers=trace_headers,
+        adapter=head.target.adapter,
+        engine=chosen_engine(http, model.config.parallel.data_parallel_size),
+    )
+    generation: Generation
+    if asked.has_beams:
+        beams = beam_search_params(asked, params, config.max_model_len)
+        generation = await BeamGeneration.begin(submission, beams)
+    else:
+        generation = await Generation.start(submission)
+    generation.named = asked.as_asked
     return generation
 
 
-def _priority(http: Request, request: GenerationFields) -> int:
+def _priority(http: Request, asked: AnyRequest) -> int:
     """The header's number, as in vLLM; otherwise the body's."""
     with suppress(KeyError, ValueError):
         return int(http.headers[_PRIORITY_HEADER])
-    return request.priority or 0
+    return asked.priority
 
 
 async def generate(
     http: Request,
-    request: Asked,
+    asked: AnyRequest,
     id_prefix: str,
-    prepare: Prepare[Asked, Prompt],
-    make_writer: MakeWriter[Asked, Prompt, Writer],
+    make_writer: MakeWriter[Writer],
     form: StreamForm = OPENAI_FORM,
 ) -> Response | ASGIApp:
     """Answers a request, in the form of its API."""
-    head = ReplyHead.of(context_of(http), http, request, id_prefix)
-    generation, writer = await begin(http, request, head, prepare, make_writer)
-    return await reply_of(http, request.stream is True, generation, writer, form)
+    head = ReplyHead.of(context_of(http), http, asked, id_prefix)
+    generation, writer = await begin(http, asked, head, make_writer)
+    return await reply_of(http, asked.reply.stream, generation, writer, form)
 
 
 async def reply_of(

@@ -6,7 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from quire.errors import RequestError
-from quire.server.generation.prompts import encode
+from quire.server.generation.prompts import PreparedPrompt, encode
+from quire.server.generation.request import AnyRequest
 from quire.server.served_model import ServedModel
 from quire.tokenizer import Tokenizer
 
@@ -21,14 +22,20 @@ class Gap:
     """How the gap's text begins."""
     files: Sequence[tuple[str, str]] = ()
     """Names and texts of other files."""
-    field: str = "suffix"
-    """The request's field with the text after the gap."""
 
     @property
     def size(self) -> int:
         """Characters of all texts."""
         names = sum(len(name) + len(text) for name, text in self.files)
         return len(self.before) + len(self.after) + len(self.begin) + names
+
+    async def prompts(self, model: ServedModel, asked: AnyRequest) -> list[PreparedPrompt]:
+        """The one prompt; its reply ends where the gap does. Raises RequestError."""
+        model.limits.check_text("prompt", self.size)
+        copies = max(asked.sampling.get("n", 1), asked.num_samples or 1)
+        model.limits.check_prompts(1, copies)
+        ids, ends = await model.pool.run(self.size, gap_prompt, model, self)
+        return [PreparedPrompt(ids, None, end_token_ids=ends)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +79,8 @@ def gap_ids(
     if marks is None:
         raise RequestError(
             "this model has no tokens for a text with a gap; use a model for code, such as "
-            f"Qwen2.5-Coder, or continue a text without {gap.field}",
-            parameter=gap.field,
+            "Qwen2.5-Coder, or continue a text without suffix",
+            parameter="suffix",
         )
     first = tokenizer.encode("a", add_special_tokens=True)[:1]
     ids = first if first == [tokenizer.bos_token_id] else []

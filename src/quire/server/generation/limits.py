@@ -1,5 +1,4 @@
-"""Estimates the work of a request from its fields, and refuses too much, and what is not supported,
-before any is done."""
+"""Estimates the work of a request from its options, and refuses too much before any is done."""
 
 from __future__ import annotations
 
@@ -7,14 +6,13 @@ import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from quire.config import EngineConfig, ModelConfig
+from quire.config import ModelConfig
 from quire.errors import RequestError, quoted
 from quire.frontend.inputs.model_checks import prompt_too_long
 from quire.params import SamplingParams
 from quire.server.args import ServerArgs
-from quire.server.generation.request_fields import GenerationFields, StreamOptions
+from quire.server.generation.reply_options import ReplyOptions
 from quire.server.work_pool import INLINE_SIZE
-from quire.structured.config import OWN_BACKENDS
 
 _LEAST_LIMIT = 1 << 20
 _BYTES_PER_TOKEN = 8
@@ -84,13 +82,13 @@ class WorkLimits:
 
     def check_reply(
         self,
-        request: GenerationFields,
+        reply: ReplyOptions,
         params: SamplingParams,
         prompt_lens: Sequence[int],
         vocab_size: int,
     ) -> None:
         """Checks the size of the reply to prompts of these lengths, in tokens."""
-        parts = _reply_parts(request, params, prompt_lens, self.max_model_len, vocab_size)
+        parts = _reply_parts(reply, params, prompt_lens, self.max_model_len, vocab_size)
         total = sum(part.num_values for part in parts)
         if total <= self.max_reply_values:
             return
@@ -112,11 +110,11 @@ class _ReplyPart:
     text: str
     num_values: int
     factors: tuple[str, ...]
-    """The request fields that determine it."""
+    """The options that determine it."""
 
 
 def _reply_parts(
-    request: GenerationFields,
+    reply: ReplyOptions,
     params: SamplingParams,
     prompt_lens: Sequence[int],
     max_model_len: int,
@@ -124,8 +122,6 @@ def _reply_parts(
 ) -> list[_ReplyPart]:
     """The products in a reply's size, without its new text."""
     n, num_prompt = params.n, sum(prompt_lens)
-    is_chat = request.is_chat
-    name = "top_logprobs" if is_chat else "logprobs"
     parts = []
 
     def add(what: str, copies: int, tokens: int, each: int, *factors: str) -> None:
@@ -137,17 +133,17 @@ def _reply_parts(
         most = max_model_len if params.max_tokens is None else params.max_tokens
         tokens = sum(min(most, max_model_len - length) for length in prompt_lens)
         each = _num_entries(params.num_logprobs, vocab_size)
-        add("tokens with log-probabilities", n, tokens, each, name, "max_tokens", "n")
+        add("tokens with log-probabilities", n, tokens, each, "logprobs", "max_tokens", "n")
     if params.prompt_logprobs is not None:
         each = _num_entries(params.prompt_logprobs, vocab_size)
-        if request.prompt_logprobs is not None:
-            copies = 1 if is_chat else n
+        if reply.has_prompt_logprobs:
+            copies = n if reply.repeats_prompt else 1
             add("prompt tokens with log-probabilities", copies, num_prompt, each, "prompt_logprobs")
-        if request.echo and not is_chat:
+        if reply.echo and reply.repeats_prompt:
             add("echoed tokens with log-probabilities", n, num_prompt, each, "logprobs", "n")
-    if request.echo or getattr(request, "return_prompt_text", None):
+    if reply.echo or reply.has_prompt_text:
         add("prompt tokens", n, num_prompt, 1, "n")
-    if request.return_token_ids:
+    if reply.has_token_ids:
         add("prompt token ids", n, num_prompt, 1, "n")
     return parts
 
@@ -203,82 +199,6 @@ def params_in_room(
     fitted = copy.copy(params)
     fitted.max_tokens = room
     return fitted
-
-
-NEUTRAL: dict[str, tuple[object, ...]] = {
-    "early_stopping": (None, False),
-    "ec_transfer_params": (None, {}),
-    "return_token_offsets": (None, False),
-    "return_weight_versions": (None, False),
-    "logits_processors": (None, []),
-    # chat
-    "chat_template": (None,),
-    "media_io_kwargs": (None, {}),
-    "modalities": (None, ["text"]),
-    "audio": (None,),
-    "web_search_options": (None,),
-}
-"""Fields with their neutral values."""
-
-WITHOUT_EFFECT: dict[str, tuple[object, ...]] = {
-    "session_id": (None,),
-    "service_tier": (None, "auto", "default"),
-    "verbosity": (None, "medium"),
-    "store": (None, False),
-    "guided_decoding_backend": OWN_BACKENDS,
-}
-"""Accepted fields that change nothing here, with the values that ask for nothing."""
-
-
-def fields_without_effect(request: GenerationFields, config: EngineConfig) -> list[str]:
-    """The accepted fields whose values ask for something that this server does not do."""
-    names = [
-        name
-        for name, neutral in WITHOUT_EFFECT.items()
-        if getattr(request, name, None) not in neutral
-    ]
-    if request.priority and config.scheduler.policy != "priority":
-        names.append("priority")
-    if getattr(request, "prediction", None) and config.scheduler.speculation is None:
-        names.append("prediction")
-    return names
-
-
-def refuse_unsupported(request: GenerationFields) -> None:
-    """Raises RequestError for the first unsupported field whose value would have an effect."""
-    refuse_other_values(request, NEUTRAL, " yet")
-    _check_best_of(request)
-    if request.stream_options not in (None, StreamOptions()) and not request.stream:
-        raise RequestError(
-            "Stream options can only be defined when `stream=True`.", parameter="stream_options"
-        )
-    if not request.use_beam_search and request.length_penalty not in (None, 1.0):
-        raise RequestError(
-            f"length_penalty is for beam search, got {quoted(request.length_penalty)}; leave it "
-            "out, or set use_beam_search to true.",
-            parameter="length_penalty",
-            value=request.length_penalty,
-        )
-
-
-def _check_best_of(request: GenerationFields) -> None:
-    """Check `best_of`, the number of samples that are generated; the `n` best of them are shown."""
-    wanted, n = request.best_of, 1 if request.n is None else request.n
-    if wanted in (None, n) or n < 1:
-        return
-    if wanted < n:
-        rule = f"must be at least n={n}"
-    elif request.is_chat:
-        rule = "is not supported in chats unless it equals n"
-    elif request.use_beam_search:
-        rule = "is not supported with beam search unless it equals n"
-    elif request.stream:
-        rule = "must equal n with stream=true, because samples are compared when they are complete"
-    else:
-        return
-    raise RequestError(
-        f"best_of {rule}, got {wanted}; leave it out.", parameter="best_of", value=wanted
-    )
 
 
 def refuse_other_values(

@@ -17,20 +17,21 @@ from numpy.typing import NDArray
 from starlette.requests import Request
 from starlette.responses import Response
 
-from quire.adapters import AnyAdapterRequest, as_arguments
+from quire.adapters import AnyAdapterRequest, by_kind
 from quire.config.pooling import PoolingTask
 from quire.errors import RequestError
-from quire.frontend.arguments import located
+from quire.frontend.arguments import RequestOptions, located
 from quire.frontend.inputs.model_checks import cannot_pool, wrong_task
 from quire.frontend.inputs.tokenization import Tokenization, Truncation
 from quire.frontend.scoring import PairForm, pair_chat
 from quire.inputs import PromptType
 from quire.outputs import PoolingOutput, PoolingRequestOutput
+from quire.protocol import CacheScope
 from quire.protocol.pooling_params import PoolingParams
 from quire.server.bodies.json_http import context_of, pieced_response
 from quire.server.bodies.json_pieces import JsonList, encoded
-from quire.server.generation.prompts import PreparedPrompt, engine_input
-from quire.server.generation.request_fields import CacheSalt, Count, Int64, RequestIdText, TokenId
+from quire.server.generation.prompts import engine_input, joint_salt
+from quire.server.generation.request_fields import CacheFields, Count, Int64, RequestIdText, TokenId
 from quire.server.generation.run import Generation, chosen_engine, deadline_of
 from quire.server.http.auth import TENANT_SALT
 from quire.server.http.event_stream import until_gone
@@ -103,7 +104,7 @@ Inputs = str | list[str | TokenId | list[TokenId]]
 """A text, a list of texts, a list of token ids, or a list of such lists."""
 
 
-class PoolingFields(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+class PoolingFields(CacheFields, kw_only=True, forbid_unknown_fields=True):
     """Fields that all requests have. Names are vLLM's, except `prompt_name`."""
 
     model: str | None = None
@@ -116,7 +117,6 @@ class PoolingFields(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     one. Of a pair, the document is cut."""
     request_id: RequestIdText | None = None
     priority: Int64 | None = None
-    cache_salt: CacheSalt | None = None
     add_special_tokens: bool | None = None
     """By default true for texts and false for a conversation."""
     use_activation: bool | None = None
@@ -248,8 +248,7 @@ class PoolingJob:
         RequestError and what the engine raises."""
         http, model = self.http, self.model
         deadline = deadline_of(http, model.args.request_timeout)
-        tenant = getattr(http.state, TENANT_SALT, None)
-        salt = PreparedPrompt([], None, self.request.cache_salt).of_tenant(tenant).cache_salt
+        salt = joint_salt(getattr(http.state, TENANT_SALT, None), self.request.cache_salt)
         with model.admitting() as live:
             live.requests.check_admission(1)
             with named_as_asked(self.own_names):
@@ -287,24 +286,21 @@ class PoolingJob:
         fields = [(fields, len(prompts))] if isinstance(fields, str) else fields
         self.model.limits.check_prompts(len(prompts), 1, fields[-1][0])
         inputs: list[EngineInput] = []
+        options = RequestOptions(
+            priority=self.request.priority or 0,
+            tokenization=tokenization,
+            **by_kind(self.adapter),
+        )
         width, num_values = self._width_of_tokens(params), 0
         places = [(name, index, count) for name, count in fields for index in range(count)]
         for (name, index, count), prompt in zip(places, prompts, strict=True):
             with named_as_asked({_TOKEN_IDS: f"{name}="}), located(name, index, count):
                 if isinstance(prompt, str):
                     self.model.limits.check_text(name, len(prompt.encode(errors="replace")))
-                made = engine_input(
-                    self.model,
-                    f"{self.id}-{len(inputs)}",
-                    prompt,
-                    params,
-                    priority=self.request.priority or 0,
-                    tokenization=tokenization,
-                    **as_arguments(self.adapter),
-                )
+                made = engine_input(self.model, f"{self.id}-{len(inputs)}", prompt, params, options)
                 if salt is not None:
                     for core_request in made.core_requests:
-                        core_request.cache_salt = salt
+                        core_request.scope = CacheScope(salt)
                 inputs.append(made)
             num_values += len(made.prompt_token_ids) * width
             self.model.limits.check_vectors(num_values, name)

@@ -27,15 +27,13 @@ from quire.server.served_model import ServedModel
 from quire.server.work_pool import check_wanted
 
 if TYPE_CHECKING:
+    from quire.frontend.arguments import RequestOptions
     from quire.frontend.inputs.images.prompts import ImagePrompts
     from quire.frontend.inputs.input_processor import EngineInput
     from quire.images.picture import Picture
     from quire.inputs import PromptType
     from quire.protocol.pooling_params import PoolingParams
     from quire.tokenizer import Tokenizer
-
-_SHORT_CHARS = 1024
-"""A text of so many characters is tokenized by one call."""
 
 
 def decode_embeds(model: ServedModel, text: str) -> NDArray[np.float32]:
@@ -49,13 +47,16 @@ def decode_embeds(model: ServedModel, text: str) -> NDArray[np.float32]:
 
 
 Prompt = TypeVar("Prompt", bound="PreparedPrompt")
+_SHORT_CHARS = 1024
+"""A text of so many characters is tokenized by one call."""
 _TENANT: ContextVar[str | None] = ContextVar("tenant", default=None)
 
 
 @contextmanager
-def as_tenant(salt: str | None) -> Iterator[None]:
-    """Prompts are prepared for the tenant with this salt; None: there is one tenant."""
-    token = _TENANT.set(salt or "")
+def as_tenant(tenant: str | None, salt: str | None) -> Iterator[None]:
+    """Prompts are prepared for the tenant with this salt (None: there is one tenant), and a request
+    with this one."""
+    token = _TENANT.set(f"{tenant or ''}/{salt or ''}")
     try:
         yield
     finally:
@@ -67,14 +68,20 @@ async def decoded_pictures(
     images: ImagePrompts,
     given: Sequence[Any],
     size: int,
-    cache_salt: str | None,
     seconds: float = inf,
 ) -> list[Picture]:
-    """The pictures or sounds that a request with this salt gives, decoded off the event loop.
-    `size`: characters of what is given. `seconds`: most time. Raises RequestError."""
+    """The pictures or sounds that a request gives, decoded off the event loop. `size`: characters
+    of what is given. `seconds`: most time. Raises RequestError."""
     tenant = _TENANT.get()
-    tenant = None if tenant is None else f"{tenant}/{cache_salt or ''}"
     return await model.pool.run_outside(size, images.decoded, given, tenant, check_wanted, seconds)
+
+
+def joint_salt(tenant: str | None, own: str | None) -> str | None:
+    """The tenant's salt before a request's own. None: there is one tenant, or the request has
+    none."""
+    if tenant is None:
+        return own
+    return tenant if own is None else f"{tenant}/{own}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +91,8 @@ class PreparedPrompt:
     token_ids: list[int]
     text: str | None
     """None if the caller sent token ids."""
-    cache_salt: str | None = None
+    salt: str | None = None
+    """The prompt shares cached prefixes only with those of the same salt."""
     predicted_token_ids: Sequence[int] = ()
     """The reply that the client expects."""
     embeds: NDArray[Any] | PlacedRows | None = None
@@ -94,12 +102,9 @@ class PreparedPrompt:
     end_token_ids: Sequence[int] = ()
     """Tokens that end the reply, besides those that the request names."""
 
-    def of_tenant(self: Prompt, salt: str | None) -> Prompt:
-        """With the tenant's salt before the request's own. None: there is one tenant."""
-        if salt is None:
-            return self
-        own = "" if self.cache_salt is None else f"/{self.cache_salt}"
-        return replace(self, cache_salt=salt + own)
+    def salted(self: Prompt, salt: str | None) -> Prompt:
+        """With this salt."""
+        return self if salt is None else replace(self, salt=salt)
 
     async def constrain_reply(
         self,
@@ -119,8 +124,8 @@ class PreparedPrompt:
             prompt["prompt_embeds"] = self.embeds
         if self.text is not None:
             prompt["prompt"] = self.text
-        if self.cache_salt is not None:
-            prompt["cache_salt"] = self.cache_salt
+        if self.salt is not None:
+            prompt["cache_salt"] = self.salt
         if self.predicted_token_ids:
             prompt["prediction"] = self.predicted_token_ids
         return prompt  # type: ignore[return-value]
@@ -131,11 +136,11 @@ def engine_input(
     name: str,
     prompt: PromptType,
     params: SamplingParams | PoolingParams,
-    **options: Any,
+    options: RequestOptions,
 ) -> EngineInput:
     """A request of the engine for one prompt. Raises RequestError."""
     check_wanted()
-    return model.live_engine().input_processor.process(name, prompt, params, **options)
+    return model.live_engine().input_processor.process(name, prompt, params, options)
 
 
 async def tokenized(

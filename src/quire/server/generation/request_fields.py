@@ -45,6 +45,8 @@ PROMPT_KINDS = (
     "it holds different kinds"
 )
 """Refuses a prompt that its type alone does not exclude."""
+TRANSFERS = ("kv_transfer_params", "ec_transfer_params")
+"""Fields by which servers that share the work of a request refer to each other."""
 RequestIdText = Annotated[str, Meta(min_length=1, max_length=128)]
 
 
@@ -57,6 +59,13 @@ class StreamOptions(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """The usage so far in every chunk."""
     include_obfuscation: bool | msgspec.UnsetType | None = msgspec.UNSET
     """Accepted: no chunk is padded here."""
+
+
+class CacheFields(msgspec.Struct, kw_only=True):
+    """The field that says with whom a request shares cached prefixes."""
+
+    cache_salt: CacheSalt | None = None
+    """Requests share cached prefixes only with those of the same salt."""
 
 
 class SamplerFields(msgspec.Struct, kw_only=True):

@@ -8,13 +8,13 @@ import asyncio
 import math
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from starlette.requests import Request
 
-from quire.adapters import AnyAdapterRequest, as_arguments
+from quire.adapters import AnyAdapterRequest, by_kind
 from quire.errors import RequestError
-from quire.frontend.arguments import check_data_parallel_rank, located
+from quire.frontend.arguments import RequestOptions, check_data_parallel_rank, located
 from quire.outputs import RequestOutput
 from quire.params import SamplingParams
 from quire.server.generation.limits import params_in_room
@@ -101,21 +101,22 @@ class Submission:
     """The one of several engines that the caller has chosen."""
 
     @property
-    def of_each(self) -> dict[str, Any]:
-        """Arguments of the engine that all prompts share."""
-        shared = {"priority": self.priority, "trace_headers": self.trace_headers}
-        return {**shared, **as_arguments(self.adapter)}
+    def options(self) -> RequestOptions:
+        """The options that all prompts share."""
+        return RequestOptions(
+            priority=self.priority, trace_headers=self.trace_headers, **by_kind(self.adapter)
+        )
 
     def inputs(self) -> list[EngineInput]:
         """A request of the engine for each prompt. Raises RequestError."""
         max_model_len = self.model.config.model.max_model_len
-        inputs = []
+        inputs, options = [], self.options
         for index, prompt in enumerate(self.prompts):
             name = f"{self.request_id}-{index}"
             with located("prompt", index, len(self.prompts)):
                 fitted = params_in_room(self.params, len(prompt.token_ids), max_model_len)
                 given = prompt.for_engine()
-                inputs.append(engine_input(self.model, name, given, fitted, **self.of_each))
+                inputs.append(engine_input(self.model, name, given, fitted, options))
         return inputs
 
 

@@ -37,6 +37,9 @@ _DETAILS: dict[str | None, dict[str, Any]] = {
 }
 """Details by the refused field: they make Anthropic's clients try again without
 it."""
+_TOO_LONG = ("input_tokens", "input_text")
+"""Parameters of errors about the length of a prompt: Anthropic's clients look for these words,
+and then shorten the conversation."""
 OVERLOADED = 529
 """Replaces 503 in Anthropic's form."""
 _ANTHROPIC_TYPES = {
@@ -68,8 +71,10 @@ class MessagesProblem(Problem):
 
 def messages_problem(problem: Problem) -> MessagesProblem:
     """The problem in the form of the Messages API."""
-    status = OVERLOADED if problem.status == 503 else problem.status
-    return MessagesProblem(status, problem.message, problem.param, headers=problem.headers)
+    status, message = OVERLOADED if problem.status == 503 else problem.status, problem.message
+    if problem.param in _TOO_LONG:
+        message = f"prompt is too long: {message}"
+    return MessagesProblem(status, message, problem.param, headers=problem.headers)
 
 
 class OllamaErrorResponse(msgspec.Struct, kw_only=True):

@@ -16,6 +16,7 @@ const LINK = /!?\[([^\[\]\n]{0,400})\]\(\s*<?([^\s()<>]{1,2000}(?:\([^\s()<>]{0,
 /** The nodes of a text without blocks. */
 export function inline(text, depth) {
   const nodes = [];
+  const searched = {};
   let plain = "";
   const flush = () => {
     for (const node of plain ? withBreaks(plain) : []) nodes.push(node);
@@ -23,7 +24,7 @@ export function inline(text, depth) {
   };
   let at = 0;
   while (at < text.length) {
-    const found = span(text, at, depth);
+    const found = span(text, at, depth, searched);
     if (found) {
       flush();
       nodes.push(found.node);
@@ -40,14 +41,17 @@ export function inline(text, depth) {
   return nodes;
 }
 
-/** The construct that begins exactly here, or null. */
-function span(text, at, depth) {
+/**
+ * The construct that begins exactly here, or null. `searched`: where the search for the end of each
+ * mark goes on, so that no place is looked at for every mark before it.
+ */
+function span(text, at, depth, searched) {
   const char = text[at];
   if (char === "`") return codeSpan(text, at);
   if (char === "$" || (char === "\\" && "([".includes(text[at + 1] ?? " "))) return formulaSpan(text, at);
   if (char === "[" || (char === "!" && text[at + 1] === "[")) return link(text, at, depth);
   if (char === "h" && (at === 0 || !/\w/.test(text[at - 1]))) return bareLink(text, at);
-  if ("*_~".includes(char) && depth < MAX_DEPTH) return emphasis(text, at, depth);
+  if ("*_~".includes(char) && depth < MAX_DEPTH) return emphasis(text, at, depth, searched);
   return null;
 }
 
@@ -90,13 +94,13 @@ function isSafe(url) {
 const anchor = (href, children) =>
   el("a", { href, target: "_blank", rel: "noopener noreferrer nofollow" }, children);
 
-function emphasis(text, at, depth) {
+function emphasis(text, at, depth, searched) {
   for (const [mark, tag] of WRAPS) {
     if (!text.startsWith(mark, at)) continue;
     const from = at + mark.length;
     if (!text[from] || /\s/.test(text[from])) continue;
     if (mark[0] === "_" && at > 0 && /\w/.test(text[at - 1])) continue;
-    const end = closing(text, from, mark);
+    const end = closing(text, from, mark, searched);
     if (end < 0) continue;
     const inner = inline(text.slice(from, end), depth + 1);
     const node = el(tag, {}, inner);
@@ -105,14 +109,16 @@ function emphasis(text, at, depth) {
   return null;
 }
 
-function closing(text, from, mark) {
+function closing(text, from, mark, searched) {
   const limit = Math.min(text.length, from + 4000);
-  for (let at = text.indexOf(mark, from); at >= 0 && at < limit; at = text.indexOf(mark, at + 1)) {
+  let at = text.indexOf(mark, Math.max(from, searched[mark] ?? 0));
+  for (; at >= 0 && at < limit; at = text.indexOf(mark, at + 1)) {
     const isSpaced = /\s/.test(text[at - 1]) || at === from;
     const isLonger = mark.length === 1 && (text[at + 1] === mark || text[at - 1] === mark);
     const isInWord = mark[0] === "_" && /\w/.test(text[at + mark.length] ?? "");
     if (!isSpaced && !isLonger && !isInWord && text[at - 1] !== "\\") return at;
   }
+  searched[mark] = at < 0 ? text.length : at;
   return -1;
 }
 

@@ -1,7 +1,7 @@
 """`vllm.envs`: the environment variables of vLLM that scripts read.
 
 A value is that of the environment variable if it is set, otherwise Quire's default. Variables of
-vLLM without effect in Quire are unknown here; `quire.env.vllm` lists all.
+vLLM without effect in Quire are unknown here; `tables/variables.json` lists all.
 """
 
 from __future__ import annotations

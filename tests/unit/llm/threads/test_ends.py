@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from quire.errors import EngineDeadError, EngineGenerateError
-from quire.frontend.offline.llm_arguments import GivenAdapters
+from quire.frontend.offline.calls import CallOptions
 from quire.frontend.offline.llm_engine import LLMEngine
 from quire.llm import LLM
 
@@ -72,7 +72,7 @@ def test_a_step_that_fails_is_told_to_all_who_wait(
         raise ZeroDivisionError("on purpose")
 
     slowly.let_go(pause_s=0.02)
-    until(lambda: len(llm._loop._callers) == 2)
+    until(lambda: len(llm._calls.loop._callers) == 2)
     monkeypatch.setattr(llm.llm_engine.engine_core.executor._worker, "step", fail)
     errors = [one.exception(WAIT_S) for one in (first, second)]
     kinds = {type(error) for error in errors}
@@ -109,10 +109,8 @@ def test_a_step_that_fails_is_told_to_a_call_that_is_busy_with_an_output(
             is_busy.set()
             assert may_go_on.wait(WAIT_S)
 
-        tickets = llm._add(
-            ["a", "b"], 2, [greedy(1), greedy(50)], None, None, adapters=GivenAdapters()
-        )
-        return llm._loop.collect(tickets, on_output)
+        tickets = llm._add(["a", "b"], 2, [greedy(1), greedy(50)], CallOptions(), "prompts")
+        return llm._calls.loop.collect(tickets, on_output)
 
     def fail(_: Any) -> Any:
         raise ZeroDivisionError("on purpose")
@@ -210,7 +208,7 @@ def test_ctrl_c_while_another_thread_steps(llm: LLM, monkeypatch: pytest.MonkeyP
     def press() -> None:
         until(lambda: llm.llm_engine._lock._door.locked())
         slowly.let_go(pause_s=0.02)
-        until(lambda: len(llm._loop._callers) == 2)
+        until(lambda: len(llm._calls.loop._callers) == 2)
         os.kill(os.getpid(), signal.SIGINT)
         slowly.pause_s = 0.0
 

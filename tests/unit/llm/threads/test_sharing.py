@@ -156,7 +156,7 @@ def test_a_child_forked_between_two_steps_of_another_thread(
 ) -> None:
     """The parent's calls are not the child's; in the middle of a step it says so at once."""
     slowly = Slowly(llm, monkeypatch)
-    turn = llm._loop._engine._lock
+    turn = llm._calls.loop._engine._lock
     other = in_thread(lambda: llm.generate("b", greedy(30), use_tqdm=False))
     assert slowly.steps_begun.acquire(timeout=WAIT_S)
 

@@ -6,6 +6,8 @@ import pytest
 
 from quire.errors import ConfigError
 from quire.parsers.detection.names import FormatChoice
+from quire.parsers.detection.table import FORMATS_BY_TYPE, likely_formats
+from quire.parsers.registry import REASONING_FORMATS, TOOL_FORMATS
 
 
 def test_names_are_checked() -> None:
@@ -17,3 +19,10 @@ def test_names_are_checked() -> None:
         FormatChoice.of("hermis", None)
     with pytest.raises(ConfigError, match="reasoning_parser='x' is not known; use one of: auto"):
         FormatChoice.of(None, "x")
+
+
+def test_the_formats_of_model_types_are_registered() -> None:
+    for kind, formats in FORMATS_BY_TYPE.items():
+        assert set(formats.tools) <= TOOL_FORMATS.keys(), kind
+        assert set(formats.reasoning) <= REASONING_FORMATS.keys(), kind
+    assert likely_formats({"model_type": ["qwen3"]}) == likely_formats({}) == ((), ())

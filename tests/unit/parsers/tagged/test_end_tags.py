@@ -24,6 +24,7 @@ GLM = "<tool_call>f<arg_key>s</arg_key><arg_value>{}</arg_value></tool_call>"
 HUNYUAN = (
     "<tool_calls><tool_call>f<arg_key>s</arg_key><arg_value>{}</arg_value></tool_call></tool_calls>"
 )
+SEED = "<seed:tool_call>\n<function=f>\n<parameter=s>{}</parameter>\n</function>\n</seed:tool_call>"
 MINIMAX = (
     '<minimax:tool_call>\n<invoke name="f">\n<parameter name="s">{}</parameter>\n'
     "</invoke>\n</minimax:tool_call>"
@@ -44,7 +45,8 @@ M3 = (
 CASES = [
     ("qwen3_coder", QWEN, "</parameter>", True),
     ("qwen3_coder", QWEN, "</function>", True),
-    ("seed_oss", QWEN.replace("tool_call", "seed:tool_call"), "</parameter>", True),
+    ("seed_oss", SEED, "</parameter>", True),
+    ("seed_oss", SEED, "\n", True),
     ("glm47", GLM, "</arg_value>", True),
     ("hy_v4", HUNYUAN, "</arg_value>", True),
     ("hy_v4", HUNYUAN, "</tool_call>", True),

@@ -6,9 +6,8 @@ from typing import Any, cast
 
 import pytest
 
-from quire.scheduler.drafting.acceptance import Acceptance
 from quire.scheduler.drafting.drafting import _best_counts, _Candidate
-from quire.scheduler.drafting.row_costs import RowCosts
+from quire.scheduler.drafting.estimates import Acceptance, RowCosts
 
 
 def candidates(*rates: float) -> list[_Candidate]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from quire.scheduler.drafting.ngram_index import Match, NgramIndex, continuation
+from quire.scheduler.drafting.ngram import Match, NgramIndex, continuation
 
 
 def searched(text: list[int], n: int) -> Match | None:

@@ -7,13 +7,14 @@ from typing import Any, cast
 
 import pytest
 
+from quire.protocol import CacheScope
 from quire.scheduler.drafting import suffix
 from quire.scheduler.drafting.suffix import SuffixProposer
 
 
 def request(salt: str | None, prompt: list[int], reply: list[int]) -> Any:
     return cast(Any, SimpleNamespace(
-        cache_salt=salt, token_ids=[*prompt, *reply], num_prompt_tokens=len(prompt),
+        scope=CacheScope(salt), token_ids=[*prompt, *reply], num_prompt_tokens=len(prompt),
         num_output_tokens=len(reply), predicted_token_ids=[],
     ))  # fmt: skip
 

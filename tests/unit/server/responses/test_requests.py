@@ -1,4 +1,4 @@
-"""What a request of `/v1/responses` asks of the chat: its messages, tools and fields."""
+"""What is read of a request of `/v1/responses`: its messages, tools and fields."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ import msgspec
 import pytest
 
 from quire.errors import RequestError
-from quire.server.apis.chat.schema import ChatRequest
-from quire.server.apis.responses.input.conversion import chat_request
 from quire.server.apis.responses.input.messages import input_items
+from quire.server.apis.responses.input.reading import read_response
 from quire.server.apis.responses.output.open_items import custom_input
 from quire.server.apis.responses.schema.request import ResponsesRequest
 from quire.server.apis.responses.tools import offered_tools, shown_tools
+from quire.server.conversation.conversation import Conversation
+from quire.server.generation.request import TextRequest
 
 from .asking import function
 
@@ -30,10 +31,14 @@ def asking(**fields: Any) -> ResponsesRequest:
     return msgspec.convert({"input": "x", **fields}, ResponsesRequest)
 
 
-def chat_of(**fields: Any) -> ChatRequest:
+def read(**fields: Any) -> TextRequest[Conversation]:
     request = asking(**fields)
     offered = offered_tools(request.tools or [])
-    return chat_request(request, [], input_items(request.input), offered)
+    return read_response(request, [], input_items(request.input), offered)
+
+
+def chat_of(**fields: Any) -> Conversation:
+    return read(**fields).prompt
 
 
 def messages_of(*items: Any, **fields: Any) -> list[dict[str, Any]]:
@@ -168,41 +173,38 @@ def test_no_items_are_refused() -> None:
         messages_of()
 
 
-def test_fields_have_the_chats_names() -> None:
-    chat = chat_of(
+def test_fields_are_read_into_options() -> None:
+    asked = read(
         instructions="A", max_output_tokens=7, reasoning={"effort": "low"}, truncation="auto",
         include=["message.output_text.logprobs"], top_logprobs=3, temperature=0.5, top_k=4,
         stop=["x"], seed=1, chat_template_kwargs={"a": 1}, cache_salt="s", priority=3,
         text={"format": {"type": "json_schema", "name": "n", "schema": {"type": "object"}}},
     )  # fmt: skip
-    assert chat.max_completion_tokens == 7
-    assert chat.reasoning_effort == "low"
-    assert chat.truncate_prompt_tokens == -1
-    assert (chat.logprobs, chat.top_logprobs) == (True, 3)
-    assert (chat.temperature, chat.top_k, chat.stop, chat.seed) == (0.5, 4, ["x"], 1)
-    assert (chat.chat_template_kwargs, chat.cache_salt, chat.priority) == ({"a": 1}, "s", 3)
-    assert chat.response_format is not None
-    assert chat.response_format.json_schema is not None
-    assert chat.response_format.json_schema.schema == {"type": "object"}
-    assert chat_of(text={"format": {"type": "text"}}).response_format is None
-    assert chat_of(top_logprobs=3).logprobs is False
+    chat = asked.prompt
+    assert (asked.max_tokens, asked.salt, asked.priority) == (7, "s", 3)
+    assert (chat.effort, chat.most_tokens, chat.variables) == ("low", -1, {"a": 1})
+    assert (asked.reply.num_top, asked.sampling["logprobs"]) == (3, 3)
+    expected = {"temperature": 0.5, "top_k": 4, "stop": ["x"], "seed": 1}
+    assert {name: asked.sampling[name] for name in expected} == expected
+    assert asked.constraint == {"json": {"type": "object"}}
+    assert read(text={"format": {"type": "text"}}).constraint is None
+    assert read(top_logprobs=3).reply.num_top is None
 
 
 @pytest.mark.parametrize(
-    ("choice", "chats"),
+    ("choice", "mode", "only"),
     [
-        (None, None), ("auto", "auto"), ("none", "none"), ("required", "required"),
-        ({"type": "function", "name": "f"}, {"type": "function", "function": {"name": "f"}}),
-        ({"type": "custom", "name": "run"}, {"type": "function", "function": {"name": "run"}}),
-        ({"type": "function", "name": "g"}, {"type": "function", "function": {"name": "ns__g"}}),
-        ({"type": "function", "name": "ns__g"},
-         {"type": "function", "function": {"name": "ns__g"}}),
-        ({"type": "allowed_tools", "mode": "required", "tools": [{"name": "f"}]},
-         {"type": "allowed_tools", "allowed_tools": {
-             "mode": "required", "tools": [{"type": "function", "function": {"name": "f"}}]}}),
+        (None, "auto", {"f", "run", "ns__g"}), ("auto", "auto", {"f", "run", "ns__g"}),
+        ("none", "none", set()), ("required", "required", {"f", "run", "ns__g"}),
+        ({"type": "function", "name": "f"}, "required", {"f"}),
+        ({"type": "custom", "name": "run"}, "required", {"run"}),
+        ({"type": "function", "name": "g"}, "required", {"ns__g"}),
+        ({"type": "function", "name": "ns__g"}, "required", {"ns__g"}),
+        ({"type": "allowed_tools", "mode": "required", "tools": [{"name": "f"}]}, "required",
+         {"f"}),
     ],
 )  # fmt: skip
-def test_tools_are_functions(choice: Any, chats: Any) -> None:
+def test_tools_are_functions(choice: Any, mode: str, only: set[str]) -> None:
     tools = [
         function("f", description="d", strict=True), {"type": "custom", "name": "run"},
         {"type": "namespace", "name": "ns", "tools": [function("g")]},
@@ -213,7 +215,7 @@ def test_tools_are_functions(choice: Any, chats: Any) -> None:
     assert (chat.tools[0].function.strict, chat.tools[0].function.description) == (True, "d")
     assert chat.tools[1].function.parameters is not None
     assert chat.tools[1].function.parameters["required"] == ["input"]
-    assert chat.tool_choice == chats
+    assert (chat.tool_use.rules.choice, chat.tool_use.rules.only) == (mode, only)
 
 
 GRAMMAR = {"type": "custom", "name": "patch", "format": {"type": "grammar", "syntax": "lark"}}
@@ -279,7 +281,7 @@ def test_choices_that_do_not_work_are_refused(choice: Any) -> None:
 
 
 def test_a_choice_without_tools() -> None:
-    assert chat_of(tool_choice="auto").tool_choice is None
+    assert not chat_of(tool_choice="auto").tool_use.is_searched
     with pytest.raises(RequestError):
         chat_of(tool_choice="required")
 

@@ -1,23 +1,20 @@
 """`NativeOp`: the interface of a native op to the rest of this backend.
 
-Each class in `ops/` mirrors a struct of quire.h. It defines which ops of a program it replaces,
-which values and weights it needs, how its values may share memory, and how it fills its struct.
-`fuse`, `storage`, `encode`, `stored_weights` and `model` use only this interface.
+Each class in `ops/` declares a struct of the native library: the build generates the struct from
+the class's fields (`native/generate_structs.py`), and `encode` fills it from them. The class also
+says how its values may share memory. `fuse`, `storage`, `encode`, `stored_weights` and `model` use
+only this interface.
 """
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, Protocol
+from typing import ClassVar, Literal
 
-import numpy as np
-from numpy.typing import NDArray
-
-from quire.config.records import Dtype
-from quire.program import Activation, Op, OpPlace, Param, Split, Tensor, Value
+from quire.program import OpPlace, Param, Split, Tensor, Value
 from quire.program.ops import collect
+from quire.program.printer import snake_case
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,16 +50,6 @@ def _tensor_name(part: Tensor) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Rotation:
-    """The parameters of a rotary table; equal tables are built once."""
-
-    inv_freq: tuple[float, ...]
-    scale: float
-    interleaved: bool
-    axes: tuple[int, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
 class Home:
     """The place of a value without memory of its own: columns of another value, beginning at
     `first`."""
@@ -71,79 +58,87 @@ class Home:
     first: int
 
 
+@dataclass(frozen=True, slots=True)
+class Shifted:
+    """The numbers of a vector with `plus` added to each."""
+
+    param: Param
+    plus: float
+
+
+@dataclass(frozen=True, slots=True)
+class Picked:
+    """The numbers of a vector at these places."""
+
+    param: Param
+    places: tuple[int, ...]
+
+
+Numbers = Param | Shifted | Picked | tuple[float, ...]
+"""Numbers that a native model copies as a vector of float32."""
+
 ExchangeKind = Literal["columns", "owner", "send", "receive", "rows_in", "rows_out"]
 """The first four are exchanged with other ranks, the last two with the caller of a step."""
 
 
-class Fields(Protocol):
-    """Supplies the ids, codes and places in a native model with which an op fills its struct."""
+@dataclass(frozen=True, slots=True)
+class Exchanged:
+    """Rows that an op exchanges."""
 
-    def code(self, name: str) -> int:
-        """Return a constant of quire.h."""
+    kind: ExchangeKind
+    width: int
+    """Numbers of a row."""
+    like: Value | None = None
+    """A value of their dtype; None: they are float32."""
+    split: Split | None = None
+    """Which columns each rank has; of "owner", which token ids."""
 
-    def activation(self, activation: Activation | None) -> int:
-        """Return a quire_activation."""
+    @property
+    def first(self) -> int:
+        """This rank's first column."""
+        return self.split.own[0] if self.split is not None and self.kind == "columns" else 0
 
-    def view(self, view: Any, value: Value | None, dim: int | None = None) -> None:
-        """Fills a quire_view. `dim`: width of `value` and its neighbours together; None: the width
-        of `value`."""
 
-    def dtype(self, value: Value) -> Dtype:
-        """Return the dtype in which a value is stored."""
+KVLayer = int | None
+"""The attention layer whose K and V an op reads or writes; None: K and V of the step alone."""
 
-    def kv_place(self, place: Any, layer: int | None) -> None:
-        """Fills a quire_kv_place. None: that of attention without a cache."""
 
-    def state(self, state: Any, layer: int) -> None:
-        """Fills a quire_state."""
-
-    def weight(self, weight: StoredWeight) -> int:
-        """Return the id of a matrix or a table."""
-
-    def vector(self, param: Param | None, *, plus: float = 0.0) -> int:
-        """Return the id of a vector with `plus` added to each number; -1 for None."""
-
-    def gathered(self, param: Param, places: NDArray[np.intp]) -> int:
-        """Add a vector of the weight's numbers at these places and return its id."""
-
-    def constant(self, values: NDArray[np.float32]) -> int:
-        """Add a vector of these numbers and return its id."""
-
-    def rope(self, rotation: Rotation | None) -> int:
-        """Return the id of a rotary table; -1 for None."""
-
-    def exchange(self, kind: ExchangeKind, split: Split | None, value: Value | Dtype) -> int:
-        """Return the number of a new exchange: of a value, or of rows of this dtype that an op
-        exchanges; -1 if `kind` is "columns" and there is no split."""
+class NativePart:
+    """Base of the parts of native ops: a struct in the struct of the op."""
 
 
 @dataclass(frozen=True, slots=True)
-class NativeOp(ABC):
+class NativeOp:
     """Base class of the native ops, with defaults that suit most ops."""
 
-    struct: ClassVar[str]
-    """Name of the op's member of `quire_op.u`. QUIRE_OP_ and this name in capitals is its kind."""
-    takes_rows: ClassVar[bool] = False
-    """Whether the op reads all rows and writes only the rows for which logits are computed."""
     in_float32: ClassVar[bool] = True
     """Whether it reads its values in float32 even in a bfloat16 model."""
 
     @property
+    def struct(self) -> str:
+        """Name of the op's member of `quire_op.u`. QUIRE_OP_ and this name in capitals is its
+        kind."""
+        return snake_case(type(self).__name__.removeprefix("Native"))
+
+    @property
+    def record(self) -> object:
+        """The dataclass whose fields the struct has."""
+        return self
+
+    @property
+    def takes_rows(self) -> bool:
+        """Whether the op reads all rows and writes only the rows for which logits are computed."""
+        return False
+
+    @property
     def reads(self) -> tuple[Value, ...]:
-        """Values read, including a residual: those of its `op`, if it has one, and of its fields
-        except `out` and `outs`."""
-        op: Op | None = getattr(self, "op", None)
-        return (*(() if op is None else op.inputs()), *collect(self, Value, written=False))
+        """Values read, including a residual."""
+        return collect(self.record, Value, written=False)
 
     @property
     def writes(self) -> tuple[Value, ...]:
-        """Values written: its `out` or `outs`, or those of its `op`."""
-        op: Op | None = getattr(self, "op", None)
-        return collect(self, Value, written=True) or (() if op is None else op.outputs())
-
-    @abstractmethod
-    def fill(self, struct: Any, fields: Fields) -> None:
-        """Fills the op's struct."""
+        """Values written."""
+        return collect(self.record, Value, written=True)
 
     @property
     def place(self) -> OpPlace:
@@ -159,12 +154,14 @@ class NativeOp(ABC):
     def weights(self) -> tuple[StoredWeight, ...]:
         """Matrices and tables that the op reads. Vectors are not listed: a model stores all of
         them."""
-        return ()
+        return collect(self.record, StoredWeight, written=None)
 
     @property
     def buffers(self) -> tuple[tuple[Value, ...], ...]:
         """The values written, in groups that share a buffer: a row of the buffer holds a row of
-        each value of the group."""
+        each value of the group. Those of `outs` lie side by side."""
+        if hasattr(self.record, "outs"):
+            return (self.writes,)
         return tuple((value,) for value in self.writes)
 
     @property

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 from quire.backends.cpu.lowering.native_op import NativeOp
 from quire.backends.cpu.lowering.ops.attention import NativeAttention
-from quire.backends.cpu.lowering.ops.results import NativeMean, NativeVectors
-from quire.program import Attention
+from quire.backends.cpu.lowering.ops.kernels import NativeMean
+from quire.backends.cpu.lowering.ops.results import NativeVectors
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ def pieces_of(ops: Sequence[NativeOp], max_rows: int) -> Pieces | None:
     is_encoder = isinstance(ops[-1], NativeVectors)
     if not max_rows or not is_encoder or any(isinstance(op, NativeMean) for op in ops):
         return None
-    attention = {at: one.op for at, one in enumerate(ops) if isinstance(one, NativeAttention)}
+    attention = {at: one for at, one in enumerate(ops) if isinstance(one, NativeAttention)}
     if not all(map(_needs_no_positions, attention.values())):
         return None
     begins, ends = [0, *attention], [*attention, len(ops)]
@@ -56,12 +56,12 @@ def pieces_of(ops: Sequence[NativeOp], max_rows: int) -> Pieces | None:
     )
 
 
-def _needs_no_positions(op: Attention) -> bool:
+def _needs_no_positions(op: NativeAttention) -> bool:
     """Whether attention of an encoder gives a row the same result at any position."""
     return (
-        op.layer is None
-        and not op.is_causal
+        op.kv is None
+        and op.is_bidirectional
         and op.window is None
-        and op.alibi_slopes is None
+        and op.alibi is None
         and op.relative is None
     )

@@ -45,14 +45,14 @@ class UnpooledOps:
         cls, library: Library, ops: Sequence[NativeOp], encoded: Encoded, width: int
     ) -> UnpooledOps | None:
         """None: the model has no mean."""
-        mean = next((at for at, op in enumerate(ops) if op.struct == "mean"), None)
+        mean = next((at for at, op in enumerate(ops) if op.struct == "mean_rows"), None)
         if mean is None:
             return None
         records = encoded.records
         first = library.ffi.new("quire_op[]", mean + 1)
         for at in range(mean + 1):
             first[at] = records[at]
-        place = records[mean].u.mean
+        place = records[mean].u.mean_rows
         first[mean].kind = library.code("QUIRE_OP_TAKE_ROWS")
         first[mean].u.take_rows.x, first[mean].u.take_rows.out = place.x, place.out
         return cls(records, len(ops), mean, first, width)

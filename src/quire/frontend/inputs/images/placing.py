@@ -20,8 +20,7 @@ import msgspec
 
 from quire.errors import PromptError
 from quire.images.picture import Picture
-from quire.protocol.images import ImageInput
-from quire.protocol.input_rows import InputRows
+from quire.protocol import ImageInput, InputRows
 
 if TYPE_CHECKING:
     from quire.models.vision.model import VideoForm, VisionModel

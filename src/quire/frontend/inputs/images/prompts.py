@@ -32,15 +32,12 @@ from quire.frontend.inputs.images.placing import (
 )
 from quire.frontend.inputs.model_checks import prompt_too_long
 from quire.images.cache import PictureCache
-from quire.images.config import ImagesConfig
+from quire.images.config import PROCESSOR_KWARGS, ImagesConfig
 from quire.images.picture import KeptPictures, Picture
 from quire.images.sources import ImageSources
 
 if TYPE_CHECKING:
     from quire.models.vision.model import VisionModel
-
-
-_KWARGS = "mm_processor_kwargs"
 
 
 class ImagePrompts:
@@ -70,32 +67,33 @@ class ImagePrompts:
         PromptError for others than `OF_REQUESTS`, and for tiles larger than the engine's."""
         if not kwargs:
             return self
-        self.check_on(_KWARGS)
+        self.check_on(PROCESSOR_KWARGS)
         from quire.models.vision.settings import OF_REQUESTS, with_processor_kwargs
 
         if not isinstance(kwargs, Mapping) or not OF_REQUESTS.issuperset(kwargs):
             raise PromptError(
-                f"{_KWARGS} of a request must be a dict with these keys: "
+                f"{PROCESSOR_KWARGS} of a request must be a dict with these keys: "
                 f"{', '.join(sorted(OF_REQUESTS))}; got {quoted(kwargs):.100}",
-                parameter=_KWARGS,
+                parameter=PROCESSOR_KWARGS,
             )
         settings = with_processor_kwargs(self._model.hf_config, kwargs)
         found = ImagePrompts(replace(self._model, hf_config=settings), self._cache)
         try:
             own, most = found._vision.patching, self._vision.patching
         except ModelError as error:
-            raise PromptError(f"{_KWARGS}: {error}", parameter=_KWARGS) from None
+            raise PromptError(f"{PROCESSOR_KWARGS}: {error}", parameter=PROCESSOR_KWARGS) from None
         for name, value in kwargs.items():
             if value is not None and name not in found._vision.settings:
                 raise PromptError(
-                    f"{_KWARGS} must have no {name}: the image processor of this model has no "
-                    "such setting",
-                    parameter=_KWARGS,
+                    f"{PROCESSOR_KWARGS} must have no {name}: the image processor of this model "
+                    "has no such setting",
+                    parameter=PROCESSOR_KWARGS,
                 )
         if own.most_patches > most.most_patches:
             raise PromptError(
-                f"{_KWARGS} of a request must not make images larger than those of the engine",
-                parameter=_KWARGS,
+                f"{PROCESSOR_KWARGS} of a request must not make images larger than those of the "
+                "engine",
+                parameter=PROCESSOR_KWARGS,
             )
         return found
 
@@ -169,14 +167,14 @@ class ImagePrompts:
         uuids: Any,
         encode: Encode,
         encode_plain: Encode,
-        cache_salt: str | None = None,
+        tenant: str,
     ) -> PlacedImages:
         """The pictures of `multi_modal_data` in a prompt. Raises PromptError. `encode` adds special
         tokens, as for the whole prompt; `encode_plain` does not."""
         self.check_on("multi_modal_data")
         given = given_media(data)
         check_uuids(uuids, _counts(given))
-        pictures = self.decoded(given, cache_salt or "")
+        pictures = self.decoded(given, tenant)
         if token_ids is not None:
             return place_in_tokens(self._vision, token_ids, pictures, encode_plain)
         placeholders = [form.placeholder for form in forms_of(self._vision)]

@@ -42,10 +42,10 @@ class Qwen3CoderCalls(ParameterCalls):
 
 
 class SeedOssCalls(ParameterCalls):
-    """Seed-OSS: the format of Qwen3-Coder with other marks."""
+    """Seed-OSS: the format of Qwen3-Coder with other marks, without line breaks around values."""
 
-    tags = _functions("seed:tool_call")
-    layout = _functions_layout("seed:tool_call", "\n")
+    tags = replace(_functions("seed:tool_call"), trim="")
+    layout = _functions_layout("seed:tool_call", "")
 
 
 class MiMoCalls(ParameterCalls):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -14,6 +15,7 @@ from starlette.types import ASGIApp
 from quire.chat.job import GivenAudio
 from quire.errors import RequestError
 from quire.outputs import RequestOutput
+from quire.param_checks import checked_json
 from quire.server.apis.audio.schema import (
     AudioDuration,
     TranscriptionChoice,
@@ -22,25 +24,25 @@ from quire.server.apis.audio.schema import (
     TranscriptionRequest,
     TranscriptionResponse,
 )
-from quire.server.apis.chat.schema import ChatRequest
 from quire.server.apis.endpoint import Routes
 from quire.server.bodies.json_http import context_of
+from quire.server.generation.beam_fields import fields_without_beams, refuse_with_beams
 from quire.server.generation.begin import generate
 from quire.server.generation.prompts import PreparedPrompt, decoded_pictures, encode
+from quire.server.generation.reading import given
 from quire.server.generation.replies.portions import ReplyHead, Update, Writer, check_end
 from quire.server.generation.replies.writer import ChunkWriter
-from quire.server.generation.request_fields import SamplerFields, StreamOptions
+from quire.server.generation.reply_options import ReplyOptions
+from quire.server.generation.request import AnyRequest, TextRequest
+from quire.server.generation.request_fields import SamplerFields
 from quire.server.http.event_stream import while_present
 from quire.server.served_model import ServedModel
 
-_SAME_NAME = (
-    *SamplerFields.__struct_fields__, "model", "stream", "max_completion_tokens",
-    "use_beam_search", "length_penalty", "include_stop_str_in_output", "watermarking",
-)  # fmt: skip
+_SAME_NAME = (*SamplerFields.__struct_fields__, "include_stop_str_in_output", "watermarking")
 _WITHOUT_EFFECT = ("prompt", "hotwords", "to_language")
 _USAGE = {
     "stream_include_usage": "include_usage",
-    "stream_continuous_usage_stats": "continuous_usage_stats",
+    "stream_continuous_usage_stats": "continuous_usage",
 }
 
 
@@ -101,46 +103,45 @@ ROUTES = Routes("generation")
 )
 async def transcriptions(http: Request, form: TranscriptionRequest) -> Response | ASGIApp:
     """The words of a sound."""
-    ignored = [name for name in _WITHOUT_EFFECT if getattr(form, name)]
-    if form.n != 1 and not form.use_beam_search:
-        ignored.append("n")
-    context_of(http).ignored_fields.tell(http, ignored)
-
-    async def prompts(model: ServedModel, _: ChatRequest) -> list[PreparedPrompt]:
-        return [await _prompt(model, form)]
-
+    asked = _asked(form)
     is_plain = form.response_format == "text" and not form.stream
 
-    def writer(
-        _: ChatRequest, head: ReplyHead, prompts: list[PreparedPrompt]
-    ) -> TranscriptionWriter:
+    def writer(_: AnyRequest, head: ReplyHead, prompts: list[Any]) -> TranscriptionWriter:
         return TranscriptionWriter(head, prompts[0], is_plain=is_plain)
 
-    answer = generate(http, _chat_request(form), "transcribe", prompts, writer)
+    context_of(http).target(form.model)
+    answer = generate(http, asked, "transcribe", writer)
     reply = await while_present(http, answer)
     if is_plain and isinstance(reply, Response):
         reply.headers["content-type"] = "text/plain; charset=utf-8"
     return reply
 
 
-async def _prompt(model: ServedModel, form: TranscriptionRequest) -> PreparedPrompt:
-    """The prompt; the file is decoded off the event loop, and not kept."""
-    images = model.images()
-    text = images.transcription(form.language, lambda given: encode(model, given, False))
-    data, form.file = form.file, b""
-    pictures = await decoded_pictures(model, images, [GivenAudio(data)], len(data), None)
-    placed = await model.pool.run_on_thread(
-        len(text),
-        images.in_transcription,
-        text,
-        pictures,
-        lambda given: encode(model, given, True),
-    )
-    return PreparedPrompt(placed.token_ids, None, images=placed)
+@dataclass(frozen=True, slots=True)
+class _Sound:
+    """The sound of a form, as a source of the prompt."""
+
+    form: TranscriptionRequest
+
+    async def prompts(self, model: ServedModel, asked: AnyRequest) -> list[PreparedPrompt]:
+        """The prompt; the file is decoded off the event loop, and not kept."""
+        del asked
+        images = model.images()
+        text = images.transcription(self.form.language, lambda given: encode(model, given, False))
+        data, self.form.file = self.form.file, b""
+        pictures = await decoded_pictures(model, images, [GivenAudio(data)], len(data))
+        placed = await model.pool.run_on_thread(
+            len(text),
+            images.in_transcription,
+            text,
+            pictures,
+            lambda given: encode(model, given, True),
+        )
+        return [PreparedPrompt(placed.token_ids, None, images=placed)]
 
 
-def _chat_request(form: TranscriptionRequest) -> ChatRequest:
-    """The chat request for the same reply. Raises RequestError."""
+def _asked(form: TranscriptionRequest) -> TextRequest[_Sound]:
+    """The request for the words. Raises RequestError."""
     if form.timestamp_granularities:
         raise RequestError(
             "timestamp_granularities must be left out: the models here give no times",
@@ -150,18 +151,33 @@ def _chat_request(form: TranscriptionRequest) -> ChatRequest:
         raise RequestError(
             "Streaming is not currently supported with beam search", parameter="stream"
         )
-    options = {new: True for old, new in _USAGE.items() if getattr(form, old)}
+    options: dict[str, Any] = {new: True for old, new in _USAGE.items() if getattr(form, old)}
     if options and not form.stream:
         raise RequestError(
             "Stream options can only be defined when `stream=True`.",
             parameter=next(old for old in _USAGE if getattr(form, old)),
         )
-    return ChatRequest(
-        messages=[],
-        stream_options=StreamOptions(**options) if options else None,
-        n=form.n if form.use_beam_search else 1,
-        vllm_xargs=_extra_args(form.vllm_xargs),
-        **{name: getattr(form, name) for name in _SAME_NAME},
+    if "include_usage" not in options:
+        options = {}
+    refuse_with_beams(form)
+    has_beams = form.use_beam_search is True
+    sampling = given(form, _SAME_NAME)
+    if has_beams and form.n is not None:
+        sampling["n"] = form.n
+    if (extra := checked_json(_extra_args(form.vllm_xargs), "vllm_xargs")) is not None:
+        sampling["extra_args"] = extra
+    ignored = [name for name in _WITHOUT_EFFECT if getattr(form, name)]
+    if form.n != 1 and not has_beams:
+        ignored.append("n")
+    return TextRequest.of(
+        form,
+        _Sound(form),
+        sampling=sampling,
+        max_tokens=form.max_completion_tokens,
+        has_beams=has_beams,
+        reply=ReplyOptions(stream=form.stream is True, n=sampling.get("n") or 1, **options),
+        names={"max_tokens": "max_completion_tokens"},
+        ignored=ignored + fields_without_beams(form),
     )
 
 

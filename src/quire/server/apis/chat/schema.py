@@ -7,55 +7,19 @@ from typing import Annotated, Any, ClassVar, Literal
 import msgspec
 from msgspec import Meta
 
-from quire.server.apis.chat.tools import ToolFields
 from quire.server.args import ReasoningEffort
+from quire.server.conversation.messages import ChatMessage, ContentPart, FunctionDefinition, Tool
 from quire.server.generation.request_fields import (
     ChatLogprobs,
     ChunkFields,
     Count,
     FinishReasonText,
+    GenerationFields,
     Int64,
     ReplyPromptLogprobs,
     TokenId,
     WholeReplyFields,
 )
-
-
-class ContentPart(msgspec.Struct, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
-    """A piece of a message. The types `text`, `input_text`, `output_text`, `refusal`, `thinking`,
-    `image_url`, `input_image`, `image_embeds`, `video_url`, `audio_url`, `input_audio` and
-    `prompt_embeds` work."""
-
-    type: str
-    image_url: str | dict[str, Any] | None = None
-    """The URL of an image, or an object with it as `url`."""
-    image_embeds: str | dict[str, Any] | None = None
-    """Rows of an encoded image, as base64 of a file with a tensor, or an object with them and an
-    `image_grid_thw`."""
-    video_url: str | dict[str, Any] | None = None
-    """The URL of a video's frames or of an animated file, or an object with it as `url`."""
-    audio_url: str | dict[str, Any] | None = None
-    """The URL of a sound, or an object with it as `url`."""
-    input_audio: dict[str, Any] | None = None
-    """A sound: base64 of a WAV file as `data`, and its `format`."""
-    detail: str | None = None
-    """Accepted; the model decides how an image is divided."""
-    uuid: str | None = None
-    """Accepted; the bytes of a file identify it."""
-    data: str | None = None
-    """Rows in place of token embeddings, as base64 of a file with a tensor."""
-    text: str | None = None
-    refusal: str | None = None
-    thinking: str | None = None
-    closed: bool | None = None
-    """Whether the thinking is complete; it has no effect."""
-
-    @property
-    def words(self) -> str:
-        """The part's text; empty if it has none."""
-        if self.type in ("refusal", "thinking"):
-            return getattr(self, self.type) or ""
-        return self.text or ""
 
 
 class Prediction(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -72,28 +36,20 @@ class Prediction(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
         return "".join(one if isinstance(one, str) else one.words for one in self.content)
 
 
-class ChatMessage(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """One message of a conversation, handed to the model's chat template."""
+class ToolFields(GenerationFields, kw_only=True):
+    """The fields of a chat that describe its tools."""
 
-    role: Annotated[str, Meta(min_length=1, max_length=64)]
-    content: str | list[str | ContentPart] | None = None
-    name: str | None = None
-    tool_calls: list[dict[str, Any]] | None = None
-    tool_call_id: str | None = None
-    reasoning: str | None = None
-    reasoning_content: str | None = None
-    """An older name of `reasoning`."""
-    tools: list[dict[str, Any]] | None = None
-    """The tools of a developer's message, for templates that read them."""
-    task: str | None = None
-    """A marker for templates that read it."""
-
-    @property
-    def texts(self) -> list[str]:
-        """The texts of its content, part by part."""
-        if isinstance(self.content, str):
-            return [self.content]
-        return [part if isinstance(part, str) else part.words for part in self.content or ()]
+    tools: list[Tool] | None = None
+    """Shown to the model, which may call them."""
+    tool_choice: str | dict[str, Any] | None = None
+    """`auto`, the default: the reply may call tools; `none`; `required`: the reply consists of
+    calls; or one tool that it calls, or some that it may call."""
+    parallel_tool_calls: bool | None = True
+    """Whether a reply may have several calls."""
+    functions: list[FunctionDefinition] | None = None
+    """OpenAI's earlier name of `tools`; a reply has one `function_call`."""
+    function_call: str | dict[str, Any] | None = None
+    """The same for `tool_choice`."""
 
 
 class ChatFields(ToolFields, kw_only=True):
@@ -263,8 +219,3 @@ class ChatChunk(ChunkFields, kw_only=True):
     choices: list[ChatChunkChoice]
     prompt_token_ids: list[TokenId] | msgspec.UnsetType = msgspec.UNSET
     prompt_text: str | msgspec.UnsetType = msgspec.UNSET
-
-
-def thinking_variables(effort: str) -> dict[str, Any]:
-    """Variables for templates that know `enable_thinking` instead of an effort."""
-    return {"enable_thinking": effort != "none"}

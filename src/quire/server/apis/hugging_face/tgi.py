@@ -9,17 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp
 
-from quire.server.apis.completions.routes import completion_prompts
 from quire.server.apis.endpoint import Routes
-from quire.server.apis.hugging_face.generation import (
-    TgiEvent,
-    TgiParameters,
-    TgiReply,
-    TgiRequest,
-    completion_request,
-    named_as_asked,
-    writer_of,
-)
 from quire.server.apis.hugging_face.tei import (
     Prediction,
     TeiEmbedRequest,
@@ -27,6 +17,9 @@ from quire.server.apis.hugging_face.tei import (
     embed,
     predict,
 )
+from quire.server.apis.hugging_face.tgi_reading import read_tgi
+from quire.server.apis.hugging_face.tgi_schema import TgiEvent, TgiReply, TgiRequest
+from quire.server.apis.hugging_face.tgi_writing import writer_of
 from quire.server.bodies.json_http import model_of, read_body
 from quire.server.generation.begin import generate
 from quire.server.http.event_stream import PLAIN_FORM
@@ -70,8 +63,5 @@ async def answer(
     http: Request, asked: TgiRequest, *, stream: bool, is_list: bool = False
 ) -> Response | ASGIApp:
     """Answers a request. `is_list`: a whole reply is in a list."""
-    parameters = asked.parameters or TgiParameters()
-    request = completion_request(asked, parameters, stream=stream)
-    make_writer = writer_of(asked, parameters, is_list=is_list)
-    with named_as_asked():
-        return await generate(http, request, "tgi", completion_prompts, make_writer, PLAIN_FORM)
+    request = read_tgi(asked, stream=stream)
+    return await generate(http, request, "tgi", writer_of(asked, is_list=is_list), PLAIN_FORM)

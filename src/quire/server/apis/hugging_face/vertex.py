@@ -9,17 +9,13 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from quire.errors import RequestError
-from quire.server.apis.chat.routes import chat_prompts, chat_writer
+from quire.server.apis.chat.reading import read_chat
 from quire.server.apis.chat.schema import ChatRequest
-from quire.server.apis.completions.routes import completion_prompts
+from quire.server.apis.chat.writing import chat_writer
 from quire.server.apis.endpoint import Routes
-from quire.server.apis.hugging_face.generation import (
-    TgiParameters,
-    TgiRequest,
-    completion_request,
-    named_as_asked,
-    writer_of,
-)
+from quire.server.apis.hugging_face.tgi_reading import read_tgi
+from quire.server.apis.hugging_face.tgi_schema import TgiRequest
+from quire.server.apis.hugging_face.tgi_writing import writer_of
 from quire.server.bodies.json_http import body_decoder, context_of, json_response
 from quire.server.bodies.lax_values import Decoded
 from quire.server.generation.begin import begin
@@ -87,14 +83,10 @@ async def _prediction(http: Request, asked: TgiRequest | ChatRequest, prefix: st
     """The text of one reply; None: the client has left."""
     if isinstance(asked, ChatRequest):
         return await _answer(http, asked, prefix)
-    parameters = asked.parameters or TgiParameters()
-    request = completion_request(asked, parameters, stream=False)
+    request = read_tgi(asked, stream=False)
     head = ReplyHead.of(context_of(http), http, request, prefix)
-    with named_as_asked():
-        generation, writer = await begin(
-            http, request, head, completion_prompts, writer_of(asked, parameters)
-        )
-        finals = await until_gone(http, generation.close, generation.final_outputs())
+    generation, writer = await begin(http, request, head, writer_of(asked))
+    finals = await until_gone(http, generation.close, generation.final_outputs())
     return None if finals is None else writer.part(finals[0], finals[0].outputs[0]).generated_text
 
 
@@ -103,8 +95,9 @@ async def _answer(http: Request, chat: ChatRequest, prefix: str) -> str | None:
         if getattr(chat, name) not in neutral:
             raise RequestError(f"{name} must be {neutral[1]}: a chat has one prediction",
                                parameter=name)  # fmt: skip
-    head = ReplyHead.of(context_of(http), http, chat, prefix)
-    generation, writer = await begin(http, chat, head, chat_prompts, chat_writer)
+    request = read_chat(chat)
+    head = ReplyHead.of(context_of(http), http, request, prefix)
+    generation, writer = await begin(http, request, head, chat_writer)
     finals = await until_gone(http, generation.close, generation.final_outputs())
     if finals is None:
         return None

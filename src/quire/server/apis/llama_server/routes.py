@@ -1,4 +1,4 @@
-"""llama-server's routes, and its form of replies: one JSON object, or an event for each step."""
+"""llama-server's routes."""
 
 from __future__ import annotations
 
@@ -10,12 +10,9 @@ from starlette.types import ASGIApp
 
 from quire.adapters.request import LoRARequest
 from quire.errors import RequestError
-from quire.outputs import CompletionOutput, RequestOutput
-from quire.server.apis.chat.prompts import chat_prompt
-from quire.server.apis.completions.routes import completion_prompts
-from quire.server.apis.completions.schema import CompletionRequest
 from quire.server.apis.endpoint import Routes
-from quire.server.apis.llama_server.conversion import (
+from quire.server.apis.llama_server.reading import read_llama
+from quire.server.apis.llama_server.schema import (
     AppliedTemplate,
     ApplyTemplateRequest,
     InfillRequest,
@@ -25,69 +22,17 @@ from quire.server.apis.llama_server.conversion import (
     LlamaReply,
     Props,
     Slot,
-    Timings,
-    completion_request,
 )
-from quire.server.apis.text.schema import TokenizeRequest
+from quire.server.apis.llama_server.writing import LLAMA_FORM, LlamaWriter
 from quire.server.bodies.json_http import context_of
+from quire.server.conversation.conversation import Conversation
+from quire.server.conversation.prompts import chat_prompt
 from quire.server.generation.begin import generate
-from quire.server.generation.gaps import Gap, gap_prompt
-from quire.server.generation.prompts import PreparedPrompt
-from quire.server.generation.replies.portions import ReplyHead, StepWriter, check_end
-from quire.server.http.event_stream import PLAIN_FORM, event
+from quire.server.generation.gaps import Gap
+from quire.server.generation.replies.portions import ReplyHead
+from quire.server.generation.request import AnyRequest
+from quire.server.generation.texts import TextPrompts
 from quire.version import __version__
-
-LLAMA_FORM = PLAIN_FORM
-"""The last event says `"stop": true`; nothing follows it."""
-
-
-class LlamaWriter(StepWriter):
-    """Writes the reply to one request."""
-
-    def __init__(self, model: str, returns_tokens: bool) -> None:
-        self._model = model
-        self._returns_tokens = returns_tokens
-        self._num_tokens = 0
-        """Tokens of the reply so far."""
-
-    def line(self, data: bytes) -> bytes:
-        return event(data)
-
-    def part(self, output: RequestOutput, one: CompletionOutput) -> LlamaReply:
-        self._num_tokens += len(one.token_ids)
-        tokens = list(one.token_ids) if self._returns_tokens else []
-        if one.finish_reason is None:
-            return LlamaReply(content=one.text, tokens=tokens, stop=False)
-        check_end(output, one)
-        is_word = isinstance(one.stop_reason, str)
-        ended = "limit" if one.finish_reason == "length" else "word" if is_word else "eos"
-        num_prompt, num_cached = len(output.prompt_token_ids or ()), output.num_cached_tokens or 0
-        return LlamaReply(
-            content=one.text,
-            tokens=tokens,
-            stop=True,
-            model=self._model,
-            tokens_predicted=self._num_tokens,
-            tokens_evaluated=num_prompt,
-            tokens_cached=num_cached,
-            truncated=False,
-            stop_type=ended,  # type: ignore[arg-type]
-            stopping_word=str(one.stop_reason) if is_word else "",
-            timings=self._timings(output, num_prompt - num_cached, num_cached),
-        )
-
-    def _timings(self, output: RequestOutput, num_computed: int, num_cached: int) -> Timings:
-        timings = Timings(cache_n=num_cached, prompt_n=num_computed, predicted_n=self._num_tokens)
-        if (stats := output.metrics) is not None:
-            prompt_s = max(0.0, stats.first_token_ts - stats.scheduled_ts)
-            predicted_s = max(0.0, stats.last_token_ts - stats.first_token_ts)
-            timings.prompt_ms, timings.predicted_ms = 1000 * prompt_s, 1000 * predicted_s
-            timings.prompt_per_second = num_computed / prompt_s if prompt_s else 0.0
-            timings.predicted_per_second = (
-                (self._num_tokens - 1) / predicted_s if predicted_s else 0.0
-            )
-        return timings
-
 
 ROUTES = Routes("server", takes_any_name=True)
 _GENERATION: dict[str, Any] = {
@@ -98,30 +43,27 @@ _GENERATION: dict[str, Any] = {
 @ROUTES.on("POST", "/completion", "/completions", **_GENERATION)
 async def completion(http: Request, asked: LlamaCompletionRequest) -> Response | ASGIApp:
     """Continues a prompt, in llama-server's form."""
-    return await _answer(http, asked, completion_request(asked, asked.prompt))
+    return await _answer(http, asked, TextPrompts(asked.prompt))
 
 
 @ROUTES.on("POST", "/infill", **_GENERATION)
 async def infill(http: Request, asked: InfillRequest) -> Response | ASGIApp:
     """Fills the gap of a text, if the model has tokens for that."""
-    model = context_of(http).target(asked.model).model
     files = [(extra.filename, extra.text) for extra in asked.input_extra or ()]
-    gap = Gap(asked.input_prefix, asked.input_suffix, asked.prompt, files, "input_suffix")
-    model.limits.check_text("input_prefix", gap.size)
-    ids, ends = await model.pool.run(gap.size, gap_prompt, model, gap)
-    request = completion_request(asked, ids)
-    request.stop_token_ids = ends
-    return await _answer(http, asked, request)
+    gap = Gap(asked.input_prefix, asked.input_suffix, asked.prompt, files)
+    return await _answer(http, asked, gap)
 
 
 async def _answer(
-    http: Request, asked: LlamaFields, request: CompletionRequest
+    http: Request, asked: LlamaFields, source: Gap | TextPrompts
 ) -> Response | ASGIApp:
-    def writer(_: CompletionRequest, head: ReplyHead, prompts: list[PreparedPrompt]) -> LlamaWriter:
+    context_of(http).target(asked.model)
+
+    def writer(_: AnyRequest, head: ReplyHead, prompts: object) -> LlamaWriter:
         del prompts
         return LlamaWriter(head.model, asked.return_tokens is True)
 
-    return await generate(http, request, "llama", completion_prompts, writer, LLAMA_FORM)
+    return await generate(http, read_llama(asked, source), "llama", writer, LLAMA_FORM)
 
 
 @ROUTES.on("POST", "/apply-template", tag="prompts", gives="text")
@@ -129,13 +71,8 @@ async def apply_template(http: Request, asked: ApplyTemplateRequest) -> AppliedT
     """The prompt that the chat template makes of a conversation."""
     if not asked.messages:
         raise RequestError("messages must not be empty", parameter="messages")
-    request = TokenizeRequest(
-        messages=asked.messages,
-        tools=asked.tools,
-        add_generation_prompt=asked.add_generation_prompt,
-        chat_template_kwargs=asked.chat_template_kwargs,
-    )
-    prompt = await chat_prompt(context_of(http).target(asked.model).model, request)
+    chat = Conversation.of(asked.messages, asked, tools=asked.tools)
+    prompt = await chat_prompt(context_of(http).target(asked.model).model, chat)
     return AppliedTemplate(prompt=prompt.text or "")
 
 

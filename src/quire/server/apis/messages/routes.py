@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, get_args
@@ -11,20 +11,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp
 
-from quire.chat.job import ChatInput
 from quire.errors import RequestError
-from quire.server.apis.chat.prompts import chat_prompt, planned_prompt
-from quire.server.apis.chat.reply_plan import ChatPrompt
-from quire.server.apis.chat.schema import ChatRequest, thinking_variables
-from quire.server.apis.chat.tools import tool_use
 from quire.server.apis.endpoint import Routes
-from quire.server.apis.messages.chat_request import (
-    chat_prompt_fields,
-    chat_request,
-    fields_without_effect,
-    named_as_asked,
-    own_name,
-)
+from quire.server.apis.messages.reading import read_message, read_prompt
 from quire.server.apis.messages.reply import (
     ContextManagement,
     MessagesReply,
@@ -36,13 +25,16 @@ from quire.server.apis.messages.schema import (
     Effort,
     MessagesRequest,
     PromptFields,
-    held_as_asked,
 )
-from quire.server.apis.messages.writer import MESSAGES_FORM, MessagesWriter
+from quire.server.apis.messages.writing import MESSAGES_FORM, MessagesWriter
 from quire.server.bodies.json_http import context_of
+from quire.server.conversation.conversation import Conversation
+from quire.server.conversation.messages import ChatMessage
+from quire.server.conversation.prompts import chat_input, prompts_of
 from quire.server.generation.begin import begin, reply_of
 from quire.server.generation.limits import count_chars
 from quire.server.generation.replies.portions import ReplyHead
+from quire.server.generation.request import AnyRequest
 from quire.server.served_model import ServedModel
 
 _ROLES = ("system", "user", "system", "assistant", "user", "system")
@@ -62,14 +54,11 @@ async def merges_system(model: ServedModel, request: PromptFields) -> bool:
 
 async def _takes_late_system(model: ServedModel, tools: Sequence[object] | None) -> bool:
     marks = [f"mark-{index}" for index in range(len(_ROLES))]
-    probe = ChatInput(
-        [{"role": role, "content": mark} for role, mark in zip(_ROLES, marks, strict=True)],
-        tools=tools,
-        chat_template_kwargs=model.args.default_chat_template_kwargs,
+    turns = zip(_ROLES, marks, strict=True)
+    text = await _rendered(
+        model, [ChatMessage(role=role, content=mark) for role, mark in turns], tools=tools
     )
-    try:
-        text = await model.chat_renderer().render(probe)
-    except RequestError:
+    if text is None:
         return False
     places = [text.find(mark) for mark in marks]
     return places[0] >= 0 and places == sorted(places)
@@ -88,25 +77,26 @@ async def disabled_effort(model: ServedModel, request: PromptFields) -> str:
 
 
 async def _found(model: ServedModel) -> str:
-    without = await _rendered(model, "none")
+    turns = [ChatMessage(role="user", content="Hi")]
+    without = await _rendered(model, turns, "none")
     if without is None:
         return "low"
     for effort in get_args(Effort):
-        if await _rendered(model, effort) == without:
+        if await _rendered(model, turns, effort) == without:
             return "low"
     return "none"
 
 
-async def _rendered(model: ServedModel, effort: str) -> str | None:
+async def _rendered(
+    model: ServedModel,
+    messages: list[ChatMessage],
+    effort: str | None = None,
+    tools: Sequence[object] | None = None,
+) -> str | None:
     """The prompt of a short conversation; None if the template refuses it."""
-    effort = model.args.template_effort(effort)
-    variables = {**thinking_variables(effort), "reasoning_effort": effort}
-    probe = ChatInput(
-        [{"role": "user", "content": "Hi"}],
-        chat_template_kwargs={**model.args.default_chat_template_kwargs, **variables},
-    )
+    probe = chat_input(model, Conversation(messages=messages, effort=effort))
     try:
-        return await model.chat_renderer().render(probe)
+        return await model.chat_renderer().render(replace(probe, tools=tools))
     except RequestError:
         return None
 
@@ -122,50 +112,44 @@ ROUTES = Routes("generation")
 @ROUTES.on(
     "POST", "/v1/messages", response=MessagesReply, stream=StreamEvent, has_named_events=True
 )
-async def create_message(http: Request, asked: MessagesRequest) -> Response | ASGIApp:
+async def create_message(http: Request, body: MessagesRequest) -> Response | ASGIApp:
     """Continues a conversation, in Anthropic's form."""
     context = context_of(http)
-    model = context.target(asked.model).model
+    model = context.target(body.model).model
     max_model_len = model.config.model.max_model_len
 
-    def make_writer(_: ChatRequest, head: ReplyHead, prompts: list[ChatPrompt]) -> MessagesWriter:
+    def make_writer(_: AnyRequest, head: ReplyHead, prompts: list[Any]) -> MessagesWriter:
         [prompt], tokenizer = prompts, model.loaded_engine().tokenizer
-        return MessagesWriter(head, prompt, tokenizer, asked.max_tokens, max_model_len)
+        return MessagesWriter(head, prompt, tokenizer, body.max_tokens, max_model_len)
 
     marks = model.config.reasoning
     holds_budget = marks is not None or (await model.reply_format()).reasoning is not None
-    context.ignored_fields.tell(http, fields_without_effect(asked, holds_budget=holds_budget))
-    with named_as_asked():
-        convert = partial(chat_request, asked, max_model_len, holds_budget=holds_budget)
-        request = await _converted(model, asked, convert)
-        head = ReplyHead.of(context, http, request, "msg")
-        head = replace(head, id=head.id.replace("-", "_", 1))  # as Anthropic's begin
-        generation, writer = await begin(http, request, head, _prompts, make_writer, own_name)
-    return await reply_of(http, asked.stream is True, generation, writer, MESSAGES_FORM, _PING_S)
+    read = partial(read_message, body, max_model_len, holds_budget=holds_budget)
+    asked = await _read(model, body, read)
+    head = ReplyHead.of(context, http, asked, "msg")
+    head = replace(head, id=head.id.replace("-", "_", 1))  # as Anthropic's begin
+    generation, writer = await begin(http, asked, head, make_writer)
+    return await reply_of(http, asked.reply.stream, generation, writer, MESSAGES_FORM, _PING_S)
 
 
 @ROUTES.on("POST", "/v1/messages/count_tokens", tag="prompts", gives="text")
-async def count_tokens(http: Request, asked: CountTokensRequest) -> TokenCount:
+async def count_tokens(http: Request, body: CountTokensRequest) -> TokenCount:
     """Counts the tokens of a conversation's prompt, in Anthropic's form."""
-    model = context_of(http).target(asked.model).model
-    with named_as_asked():
-        fields = await _converted(model, asked, partial(chat_prompt_fields, asked))
-        request = ChatRequest(**fields)
-        tool_use(request)  # refuses tools that cannot be
-        count = len((await chat_prompt(model, request)).token_ids)
+    model = context_of(http).target(body.model).model
+    asked = await _read(model, body, partial(read_prompt, body))
+    with asked.named():
+        [prompt] = await prompts_of(model, asked, has_reply=False)
+    count = len(prompt.token_ids)
     management = ContextManagement(original_input_tokens=count)
     return TokenCount(input_tokens=count, context_management=management)
 
 
-async def _prompts(model: ServedModel, request: ChatRequest) -> list[ChatPrompt]:
-    tools = held_as_asked(tool_use(request, model.args.tool_strict_level))
-    return [await planned_prompt(model, request, tools)]
-
-
-async def _converted(model: ServedModel, asked: PromptFields, convert: Any) -> Any:
-    """Calls `convert` for a request, on a thread if it is large."""
-    merges = await merges_system(model, asked)
-    effort = await disabled_effort(model, asked)
-    return await model.pool.run(
-        count_chars(asked), partial(convert, merges_system=merges, disabled_effort=effort)
-    )
+async def _read(
+    model: ServedModel, body: PromptFields, read: Callable[..., AnyRequest]
+) -> AnyRequest:
+    """Calls `read` for a request, on a thread if it is large."""
+    options = {
+        "merges_system": await merges_system(model, body),
+        "disabled_effort": await disabled_effort(model, body),
+    }
+    return await model.pool.run(count_chars(body), partial(read, **options))

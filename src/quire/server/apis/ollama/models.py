@@ -26,7 +26,7 @@ from quire.server.apis.ollama.schema import (
     ShownModel,
     ShowRequest,
 )
-from quire.server.apis.ollama.writer import OLLAMA_FORM, written_time
+from quire.server.apis.ollama.writing import OLLAMA_FORM, written_time
 from quire.server.bodies.json_http import context_of, json_response
 from quire.server.context import ServerContext
 from quire.server.generation.request_fields import Count

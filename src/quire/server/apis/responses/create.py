@@ -12,13 +12,8 @@ from starlette.responses import Response
 from starlette.types import ASGIApp
 
 from quire.errors import QuireError, RequestError, quoted
-from quire.server.apis.chat.prompts import chat_prompt
-from quire.server.apis.chat.reply_plan import ChatPrompt
-from quire.server.apis.chat.routes import chat_prompts
-from quire.server.apis.chat.schema import ChatRequest
 from quire.server.apis.endpoint import BAD_BODY, Routes
 from quire.server.apis.responses.input.asked import Asked, asked_of
-from quire.server.apis.responses.input.conversion import named_as_asked
 from quire.server.apis.responses.output.shape import ResponseShape
 from quire.server.apis.responses.output.writer import ResponsesWriter
 from quire.server.apis.responses.schema.reply import (
@@ -38,7 +33,6 @@ from quire.server.apis.responses.store import (
     StoredResponse,
     response_store,
 )
-from quire.server.apis.text.schema import RenderedPrompt
 from quire.server.bodies.json_http import (
     context_of,
     named_event_stream,
@@ -46,8 +40,11 @@ from quire.server.bodies.json_http import (
 )
 from quire.server.bodies.json_pieces import JsonList, encoded
 from quire.server.context import ServerContext
+from quire.server.conversation.prompts import prompts_of
 from quire.server.generation.begin import begin, whole_reply
+from quire.server.generation.rendering import RenderedPrompt, rendered
 from quire.server.generation.replies.portions import ReplyHead, written
+from quire.server.generation.request import AnyRequest
 from quire.server.generation.run import Generation
 from quire.server.http.auth import owner_of
 from quire.server.http.event_stream import until_gone
@@ -170,9 +167,8 @@ async def run_response(
     """A whole response that is not kept, and the items that it was made from; None: the client
     has left."""
     context = context_of(http)
-    with named_as_asked():
-        asked = await asked_of(http, context, request)
-        run = await _begin(http, context, asked)
+    asked = await asked_of(http, context, request)
+    run = await _begin(http, context, asked)
     if not await until_gone(http, run.generation.close, run.whole()):
         return None
     return run.writer.response(), asked.stored.given
@@ -188,9 +184,8 @@ _RESPONSES: dict[str, Any] = {
 async def create_response(http: Request, request: ResponsesRequest) -> Response | ASGIApp:
     """Responds to an input with messages and calls of tools."""
     context = context_of(http)
-    with named_as_asked():
-        asked = await asked_of(http, context, request)
-        run = await _begin(http, context, asked)
+    asked = await asked_of(http, context, request)
+    run = await _begin(http, context, asked)
     if request.background:
         return await _in_background(http, asked, run)
     if request.stream:
@@ -203,30 +198,26 @@ async def create_response(http: Request, request: ResponsesRequest) -> Response 
 async def count_input_tokens(http: Request, request: ResponsesRequest) -> InputTokens:
     """Counts the tokens of the prompt of a response."""
     context = context_of(http)
-    with named_as_asked():
-        asked = await asked_of(http, context, request)
-        model = context.target(request.model).model
-        prompt = await chat_prompt(model, asked.chat)
+    text = (await asked_of(http, context, request, has_reply=False)).text
+    model = context.target(request.model).model
+    with text.named():
+        [prompt] = await prompts_of(model, text, has_reply=False)
     return InputTokens(input_tokens=len(prompt.token_ids))
 
 
 @ROUTES.on("POST", "/v1/responses/render", response=RenderedPrompt, errors=BAD_BODY)
 async def render_response(http: Request, request: ResponsesRequest) -> Response:
     """The prompt and parameters that a request for a response would run with."""
-    from quire.server.apis.text.routes import rendered_chat  # its chain of imports is long
-
-    context = context_of(http)
-    with named_as_asked():
-        asked = await asked_of(http, context, request)
-        return await rendered_chat(http, asked.chat)
+    text = (await asked_of(http, context_of(http), request, has_reply=False)).text
+    return await rendered(http, text, "chatcmpl", is_list=False)
 
 
 async def _begin(http: Request, context: ServerContext, asked: Asked) -> ResponseRun:
-    head = ReplyHead.of(context, http, asked.chat, "resp")
+    head = ReplyHead.of(context, http, asked.text, "resp")
     head = replace(head, id=asked.stored.id)
     has_events, num_bytes = asked.request.stream is True, len(await http.body())
 
-    def make_writer(_: ChatRequest, head: ReplyHead, prompts: list[ChatPrompt]) -> ResponsesWriter:
+    def make_writer(_: AnyRequest, head: ReplyHead, prompts: list[Any]) -> ResponsesWriter:
         [prompt], engine = prompts, head.target.model.loaded_engine()
         defaults = engine.config.model.default_sampling_params
         shape = ResponseShape(
@@ -242,7 +233,7 @@ async def _begin(http: Request, context: ServerContext, asked: Asked) -> Respons
             tokens_as_ids=head.tokens_as_ids,
         )
 
-    generation, writer = await begin(http, asked.chat, head, chat_prompts, make_writer)
+    generation, writer = await begin(http, asked.text, head, make_writer)
     store = response_store(http)
     return ResponseRun(
         context.pool, store, generation, writer, asked.stored, is_stored=asked.is_stored

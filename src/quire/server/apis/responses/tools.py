@@ -1,4 +1,4 @@
-"""The tools of a response, as functions of a chat.
+"""The tools of a response, as functions of a conversation.
 
 A custom tool takes a text: for the model it is a function with one argument, `input`. A tool of a
 namespace is a function `NAMESPACE__NAME`, as in vLLM.
@@ -13,7 +13,8 @@ from typing import Any
 import msgspec
 
 from quire.errors import RequestError, quoted
-from quire.server.apis.chat.tools import FunctionDefinition, Tool
+from quire.server.conversation.messages import FunctionDefinition, Tool
+from quire.server.conversation.tools import ToolChoice, ToolUse, tool_use
 from quire.server.generation.request_fields import Int64, SamplerFields
 
 
@@ -66,15 +67,15 @@ class OfferedTool:
     namespace: str | None
     is_custom: bool
     tool: Tool
-    """The tool as the chat's request has it."""
+    """The tool as the model is shown it."""
 
 
 Offered = Mapping[str, OfferedTool]
-"""Tools by the names of the chat's functions."""
+"""Tools by the names of the functions."""
 
 
 def flat_name(namespace: str | None, name: str) -> str:
-    """The name of the chat's function."""
+    """The name of the function."""
     return name if namespace is None else f"{namespace}__{name}"
 
 
@@ -139,47 +140,43 @@ def offered_tools(tools: Sequence[ToolParam]) -> Offered:
     return offered
 
 
-def chat_tool_fields(offered: Offered, request: ToolFields) -> dict[str, Any]:
-    """The fields of the chat that describe its tools. Raises RequestError."""
-    return {
-        "tools": [each.tool for each in offered.values()] or None,
-        "tool_choice": _chat_choice(offered, request.tool_choice),
-        "parallel_tool_calls": request.parallel_tool_calls,
-    }
+def tools_of_response(offered: Offered, request: ToolFields, *, has_reply: bool = True) -> ToolUse:
+    """`has_reply`: a reply is asked for. Raises RequestError."""
+    choice = _choice(offered, request.tool_choice)
+    if not has_reply:
+        return ToolUse()
+    return tool_use(
+        [each.tool for each in offered.values()],
+        choice,
+        is_parallel=request.parallel_tool_calls is not False,
+    )
 
 
-def _chat_choice(
-    offered: Offered, choice: str | dict[str, Any] | None
-) -> str | dict[str, Any] | None:
+def _choice(offered: Offered, choice: str | dict[str, Any] | None) -> ToolChoice:
     if not isinstance(choice, dict):
         if choice not in (None, "none", "auto", "required"):
             raise _wrong_choice(f"got {quoted(choice)}")
         if choice == "required" and not offered:
             raise _wrong_choice("Tool choice 'required' must be specified with 'tools' parameter")
-        return choice if offered else None
+        return ToolChoice(choice or "auto")  # type: ignore[arg-type]
     kind = choice.get("type")
     if kind in ("function", "custom"):
-        name = _name_of(choice, offered)
-        return {"type": "function", "function": {"name": name}}
+        return ToolChoice.of_one(_name_of(choice, offered))
     if kind == "allowed_tools":
         return _allowed(offered, choice)
     raise _wrong_choice(f"its type is {quoted(kind)}")
 
 
-def _allowed(offered: Offered, choice: dict[str, Any]) -> dict[str, Any]:
-    """A choice among some of the tools, as a chat has it."""
-    allowed = choice.get("tools")
+def _allowed(offered: Offered, choice: dict[str, Any]) -> ToolChoice:
+    """A choice among some of the tools."""
+    allowed, mode = choice.get("tools"), choice.get("mode", "auto")
     if not isinstance(allowed, list) or not allowed:
         raise _wrong_choice("allowed_tools needs `tools`, a list with names")
-    named = [{"type": "function", "function": {"name": _name_of(one, offered)}} for one in allowed]
-    return {
-        "type": "allowed_tools",
-        "allowed_tools": {"mode": choice.get("mode", "auto"), "tools": named},
-    }
+    return ToolChoice(mode, [_name_of(one, offered) for one in allowed])
 
 
 def _name_of(named: object, offered: Offered) -> str:
-    """The chat's name of a tool that a choice names."""
+    """The function's name of a tool that a choice names."""
     name = named.get("name") if isinstance(named, dict) else None
     if isinstance(name, str):
         namespace = named.get("namespace") if isinstance(named, dict) else None

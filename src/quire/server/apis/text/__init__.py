@@ -1,1 +1,1 @@
-"""The tokenizer and the render endpoints."""
+"""The tokenizer."""

@@ -1,46 +1,25 @@
-"""The tokenizer and the render endpoints, which show the input of the engine."""
+"""The tokenizer: ids of texts and conversations, and texts of ids."""
 
 from __future__ import annotations
 
 from typing import Any
 
-import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
 from quire.errors import RequestError
-from quire.frontend.arguments import located
-from quire.params import SamplingParams
-from quire.server.apis.chat.prompts import chat_prompt
-from quire.server.apis.chat.schema import ChatRequest
-from quire.server.apis.completions.routes import completion_prompts
-from quire.server.apis.completions.schema import CompletionRequest
 from quire.server.apis.endpoint import Routes
 from quire.server.apis.text.schema import (
     DetokenizeRequest,
     DetokenizeResponse,
-    RenderedPrompt,
     TokenizeRequest,
     TokenizeResponse,
 )
-from quire.server.bodies.json_http import (
-    context_of,
-    json_response,
-    pieced_response,
-    queried_model,
-)
+from quire.server.bodies.json_http import context_of, pieced_response, queried_model
 from quire.server.bodies.json_pieces import ITEMS_AT_ONCE, JsonList, encoded
-from quire.server.generation.limits import params_in_room, refuse_unsupported
-from quire.server.generation.prompts import PreparedPrompt, encode
-from quire.server.generation.replies.portions import ReplyHead
-from quire.server.generation.request_fields import GenerationFields
-from quire.server.generation.run import params_work
-from quire.server.generation.sampling import (
-    check_lists,
-    lists_work,
-    named_as_asked,
-    sampling_params,
-)
+from quire.server.conversation.conversation import Conversation
+from quire.server.conversation.prompts import chat_prompt
+from quire.server.generation.prompts import encode
 from quire.server.served_model import ServedModel
 
 _PATHS = ("vocab_file", "merges_file")
@@ -64,7 +43,8 @@ async def tokenize(http: Request, request: TokenizeRequest) -> Response:
         model.limits.check_text("prompt", len(text))
         token_ids = await model.pool.run(len(text), encode, model, text, special, must_fit=False)
     else:
-        token_ids = (await chat_prompt(model, request)).token_ids
+        chat = Conversation.of(request.messages or [], request, tools=request.tools)
+        token_ids = (await chat_prompt(model, chat)).token_ids
     if request.with_pieces:
         context_of(http).ignored_fields.tell(http, ["with_pieces"])
     return pieced_response(
@@ -135,85 +115,3 @@ def _plain(value: Any) -> Any:
             return value["content"]
         return {name: _plain(each) for name, each in value.items()}
     return [_plain(each) for each in value] if isinstance(value, list) else value
-
-
-@ROUTES.on("POST", "/v1/completions/render", gives="text", response=list[RenderedPrompt])
-async def render_completion(http: Request, request: CompletionRequest) -> Response:
-    """The prompts and parameters that a completion request would run with."""
-    head, params = await _head_and_params(http, request, "cmpl")
-    model = head.target.model
-    prompts = await completion_prompts(model, request)
-    check_lists(params, len(prompts))
-    size = sum(32 + len(prompt.token_ids) for prompt in prompts)
-    size += params_work(params, len(prompts))
-    return pieced_response(
-        await model.pool.run(size, _rendered_list, head, request, prompts, params)
-    )
-
-
-def _rendered_list(
-    head: ReplyHead,
-    request: CompletionRequest,
-    prompts: list[PreparedPrompt],
-    params: SamplingParams,
-) -> list[bytes]:
-    rendered = JsonList()
-    for index, prompt in enumerate(prompts):
-        with located("prompt", index, len(prompts)):
-            rendered.add([_rendered(head, request, prompt, params)])
-    return list(rendered.pieces())
-
-
-@ROUTES.on("POST", "/v1/chat/completions/render", gives="text", response=RenderedPrompt)
-async def render_chat(http: Request, request: ChatRequest) -> Response:
-    """The prompt and parameters that a chat request would run with."""
-    return await rendered_chat(http, request)
-
-
-async def rendered_chat(http: Request, request: ChatRequest) -> Response:
-    """The prompt and parameters of a chat, as a reply. Raises RequestError."""
-    head, params = await _head_and_params(http, request, "chatcmpl")
-    model = head.target.model
-    prompt = await chat_prompt(model, request)
-    size = len(prompt.token_ids) + params_work(params)
-    rendered = await model.pool.run(size, _rendered, head, request, prompt, params)
-    return json_response(rendered)
-
-
-async def _head_and_params(
-    http: Request, request: GenerationFields, prefix: str
-) -> tuple[ReplyHead, SamplingParams]:
-    """Raises RequestError."""
-    head = ReplyHead.of(context_of(http), http, request, prefix)
-    refuse_unsupported(request)
-    if request.use_beam_search:
-        raise RequestError(
-            "Beam search is not supported by the render endpoint", parameter="use_beam_search"
-        )
-    model = head.target.model
-    return head, await model.pool.run(lists_work(request), sampling_params, model, request)
-
-
-def _rendered(
-    head: ReplyHead, request: GenerationFields, prompt: PreparedPrompt, params: SamplingParams
-) -> RenderedPrompt:
-    """Applies the checks of a request that runs."""
-    model = head.target.model
-    max_model_len = model.config.model.max_model_len
-    params = params_in_room(params, len(prompt.token_ids), max_model_len)
-    processor = model.loaded_engine().input_processor
-    priority = request.priority or 0
-    with named_as_asked(request):
-        settled = processor.process(head.id, prompt.for_engine(), params, priority=priority)
-    values: dict[str, Any] = msgspec.to_builtins(settled.params)
-    plain = {name: value for name, value in values.items() if not name.startswith("_")}
-    return RenderedPrompt(
-        request_id=head.id,
-        model=head.model,
-        prompt=prompt.text,
-        token_ids=prompt.token_ids,
-        sampling_params=plain,
-        cache_salt=request.cache_salt,
-        priority=priority,
-        stream=request.stream is True,
-    )

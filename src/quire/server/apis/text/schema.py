@@ -1,40 +1,17 @@
-"""`/tokenize`, `/detokenize` and the render endpoints: requests and replies."""
+"""`/tokenize` and `/detokenize`: requests and replies."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any, ClassVar
+from typing import ClassVar
 
 import msgspec
-from msgspec import Meta
 
-from quire.server.apis.chat.schema import ChatMessage
-from quire.server.apis.chat.tools import Tool
-from quire.server.args import ReasoningEffort
+from quire.server.conversation.messages import PromptFields
 from quire.server.generation.request_fields import Count, TokenId
 
 
-class TokenizeRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+class TokenizeRequest(PromptFields, kw_only=True):
     """A text, or a conversation, to be tokenized: exactly one of `prompt` and `messages`."""
-
-    model: str | None = None
-    prompt: str | None = None
-    content: str | None = None
-    """llama-server's name of `prompt`; its default is to add no special tokens."""
-    add_special: bool | None = None
-    """llama-server's name of `add_special_tokens`."""
-    with_pieces: bool | None = False
-    """Accepted; `return_token_strs` gives the texts."""
-    messages: Annotated[list[ChatMessage], Meta(min_length=1)] | None = None
-    add_generation_prompt: bool | None = True
-    continue_final_message: bool | None = False
-    add_special_tokens: bool | None = None
-    """By default true for a text and false for a conversation."""
-    tools: list[Tool] | None = None
-    documents: list[dict[str, str]] | None = None
-    chat_template: str | None = None
-    chat_template_kwargs: dict[str, Any] | None = None
-    reasoning_effort: ReasoningEffort | None = None
-    return_token_strs: bool | None = False
 
 
 class TokenizeResponse(msgspec.Struct, kw_only=True):
@@ -61,17 +38,3 @@ class DetokenizeResponse(msgspec.Struct, kw_only=True):
     prompt: str
     content: str
     """The same, by llama-server's name."""
-
-
-class RenderedPrompt(msgspec.Struct, kw_only=True):
-    """The engine's input for one prompt."""
-
-    request_id: str
-    model: str
-    prompt: str | None
-    """The exact text; null where token ids were given."""
-    token_ids: list[TokenId]
-    sampling_params: dict[str, Any]
-    cache_salt: str | None = None
-    priority: int = 0
-    stream: bool = False

@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Meta
 
 from quire.server.generation.request_fields import (
-    CacheSalt,
+    CacheFields,
     Count,
     FinishReasonText,
     Int64,
@@ -61,7 +61,7 @@ class TokenSampling(SamplerFields, kw_only=True, forbid_unknown_fields=True):
     trace_decode_token_ids: list[TokenId] | None = None
 
 
-class TokensRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+class TokensRequest(CacheFields, kw_only=True, forbid_unknown_fields=True):
     """Token ids to be continued. What the render endpoints answer is such a request."""
 
     token_ids_field: ClassVar[str] = "token_ids"
@@ -78,7 +78,6 @@ class TokensRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """The reply has the prompt's token ids."""
     stream: bool | None = False
     stream_options: StreamOptions | None = None
-    cache_salt: CacheSalt | None = None
     priority: Int64 | None = 0
     reasoning_ended: bool | None = None
     """Accepted: the engine sees from the prompt whether it ends within the reasoning."""

@@ -20,12 +20,13 @@ from quire.errors import RequestError
 from quire.frontend.inputs.model_checks import cannot_generate
 from quire.outputs import CompletionOutput, FlatLogprobs, RequestOutput
 from quire.server.bodies.json_pieces import encoded
-from quire.server.generation.request_fields import GenerationFields, ReplyFields
+from quire.server.generation.request_fields import ReplyFields
 from quire.server.http.problems import HttpError, Problem
 from quire.server.work_pool import WorkPool
 
 if TYPE_CHECKING:
     from quire.server.context import ServerContext, Target
+    from quire.server.generation.request import AnyRequest
     from quire.server.generation.run import Generation
 
 
@@ -49,33 +50,28 @@ class ReplyHead:
     """Tokens of log-probabilities are written as their ids."""
 
     @classmethod
-    def of(
-        cls, context: ServerContext, http: Request, request: GenerationFields, prefix: str
-    ) -> ReplyHead:
+    def of(cls, context: ServerContext, http: Request, asked: AnyRequest, prefix: str) -> ReplyHead:
         """For a request; its id is the caller's `X-Request-Id` or `request_id`, or random.
 
         Raises HttpError 404 if the model is not served here, and RequestError if it gives vectors
         or classes instead of text.
         """
         has_own_id = "x-request-id" in http.headers
-        target = context.target(request.model)
+        target, reply, args = context.target(asked.model), asked.reply, context.args
         engine = target.model.engine
         if engine is not None and engine.config.model.pooling is not None:
             raise RequestError(cannot_generate(engine.config.model), parameter="model")
-        base = http.state.request_id if has_own_id else request.request_id
-        options, args = request.stream_options, context.args
-        wants_usage = options is not None and options.include_usage is True
-        as_ids = request.return_tokens_as_token_ids
+        base = http.state.request_id if has_own_id else asked.request_id
+        is_forced, as_ids = args.enable_force_include_usage, reply.tokens_as_ids
         return cls(
             id=f"{prefix}-{base or http.state.request_id}",
             created=int(time.time()),
             model=target.name,
             target=target,
             fingerprint=target.model.fingerprint,
-            include_usage=wants_usage or args.enable_force_include_usage,
-            continuous_usage=args.enable_force_include_usage
-            or (wants_usage and options is not None and options.continuous_usage_stats is True),
-            has_metrics=request.include_metrics is True or args.enable_per_request_metrics,
+            include_usage=reply.include_usage or is_forced,
+            continuous_usage=reply.continuous_usage or is_forced,
+            has_metrics=reply.has_metrics or args.enable_per_request_metrics,
             tokens_as_ids=args.return_tokens_as_token_ids if as_ids is None else as_ids,
         )
 

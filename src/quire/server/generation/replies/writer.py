@@ -18,7 +18,6 @@ from quire.server.generation.replies.portions import ReplyHead, Writer
 from quire.server.generation.request_fields import (
     ChunkFields,
     CompletionTokensDetails,
-    GenerationFields,
     PromptTokensDetails,
     RequestMetrics,
     Usage,
@@ -29,6 +28,7 @@ from quire.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from quire.server.generation.prompts import PreparedPrompt
+    from quire.server.generation.reply_options import ReplyOptions
 
 
 def make_usage(
@@ -205,11 +205,10 @@ class ChunkWriter(Generic[Chunk]):
         return event(msgspec.json.encode(chunk))
 
 
-Asked = TypeVar("Asked", bound=GenerationFields)
 Whole = TypeVar("Whole", bound=WholeReplyFields)
 
 
-class ReplyWriter(Writer, Generic[Asked, Chunk]):
+class ReplyWriter(Writer, Generic[Chunk]):
     """Shapes the replies to one request, whole or in chunks.
 
     There is one chunk for each step of a choice, even without text: a client that counts chunks
@@ -218,7 +217,7 @@ class ReplyWriter(Writer, Generic[Asked, Chunk]):
 
     def __init__(
         self,
-        request: Asked,
+        options: ReplyOptions,
         head: ReplyHead,
         prompts: Sequence[PreparedPrompt],
         tokenizer: Tokenizer | None,
@@ -227,11 +226,11 @@ class ReplyWriter(Writer, Generic[Asked, Chunk]):
         chunk_kind: type[Chunk],
     ) -> None:
         """`num_top`: log-probabilities of the best tokens at each position."""
-        self._request: Asked = request
+        self._options = options
         self._head = head
         self._prompts = prompts
-        self._n = request.n or 1
-        self._wants_ids = request.return_token_ids is True
+        self._n = options.n
+        self._wants_ids = options.has_token_ids
         self._tokenizer = tokenizer
         self._num_top = num_top
         self._chunks: ChunkWriter[Chunk] = ChunkWriter(chunk_kind, head)

@@ -3,65 +3,58 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import ClassVar
 
 from quire.backends.cpu.lowering.graph import Graph, lower
-from quire.backends.cpu.lowering.native_op import Fields, NativeOp
+from quire.backends.cpu.lowering.native_op import KVLayer, NativeOp, Numbers, Picked
 from quire.backends.cpu.lowering.ops.heads import heads_of
 from quire.backends.cpu.lowering.ops.latent import NativeLatent
 from quire.errors import BackendError
-from quire.program import Attention, OpPlace, TakeRows, Value, place_of
+from quire.program import ActivationBits, Attention, OpPlace, TakeRows, Value, place_of
 
 
 @dataclass(frozen=True, slots=True)
 class NativeAttention(NativeOp):
-    """Attention of q over the cache, which already holds k and v of this step.
+    """Attention of q over the cache, which already holds k and v of this step."""
 
-    `taken_only`: later ops read only the rows of `out` for which logits are computed.
-    """
-
-    struct: ClassVar[str] = "attention"
     in_float32: ClassVar[bool] = False
-    op: Attention
+    q: Value
+    out: Value
+    kv: KVLayer
+    num_heads: int
+    scale: float
+    softcap: float | None
+    window: int | None
+    is_chunked: bool
+    """Of its window a position sees the chunk that it is in."""
+    is_bidirectional: bool
+    """A position also sees later ones, a window's mirrored."""
+    spans: bool
+    """A position also sees its span; with `is_bidirectional`, its span alone."""
+    alibi: Numbers | None
+    """Slopes [num_heads]."""
+    relative: Numbers | None
+    """[num_heads * (2 reach + 1)]: a bias for each distance of the key from the query, -reach to
+    reach, further ones as these."""
+    sinks: Numbers | None
+    """[num_heads]: one more score per head, without a value."""
+    activation_bits: ActivationBits
+    """8: q and the weights may be rounded to bytes over an int8 cache."""
     taken_only: bool
-
-    @property
-    def reads(self) -> tuple[Value, ...]:
-        return (self.op.q,)
+    """Later ops read only the rows of `out` for which logits are computed."""
 
     @property
     def place(self) -> OpPlace:
-        return OpPlace.named(self.op.out.name, reads_cache=True)
+        return OpPlace.named(self.out.name, reads_cache=True)
 
-    def fill(self, struct: Any, fields: Fields) -> None:
-        op = self.op
-        fields.view(struct.q, op.q)
-        fields.view(struct.out, op.out)
-        fields.kv_place(struct.kv, op.layer)  # None: K and V of the step alone, see `CpuModel`
-        struct.num_heads = op.num_heads
-        struct.scale = op.scale
-        struct.softcap = op.softcap or 0.0
-        struct.window = op.window or 0
-        struct.is_chunked = op.is_chunked
-        struct.is_bidirectional = not op.is_causal
-        if op.spans:
-            struct.spans = True
-        struct.relative = -1
-        if op.relative is not None:
-            struct.relative = fields.gathered(op.relative, self._relative_places())
-        struct.activation_bits = op.activation_bits
-        struct.taken_only = self.taken_only
-        slopes = op.alibi_slopes
-        struct.sinks = fields.vector(op.sinks)
-        struct.alibi = -1 if slopes is None else fields.constant(np.array(slopes, np.float32))
 
-    def _relative_places(self) -> NDArray[np.intp]:
-        """Index of each head's bias for each distance among the weights [buckets, N]."""
-        buckets, heads = np.array(self.op.buckets, np.intp), np.arange(self.op.num_heads)
-        return (buckets * self.op.num_heads + heads[:, None]).reshape(-1)
+def _relative(op: Attention) -> Numbers | None:
+    """Each head's bias for each distance, from the weights [buckets, N]."""
+    if op.relative is None:
+        return None
+    heads = range(op.num_heads)
+    places = [bucket * op.num_heads + head for head in heads for bucket in op.buckets]
+    return Picked(op.relative, tuple(places))
 
 
 @lower.register
@@ -69,7 +62,13 @@ def _(op: Attention, graph: Graph) -> tuple[NativeOp, ...]:
     taken_only = all(isinstance(reader, TakeRows) for reader in graph.readers(op.out))
     is_plain = op.softcap is None and op.alibi_slopes is None and op.sinks is None
     if op.is_latent and is_plain and op.k and op.layer is not None and op.value_dim:
-        return (NativeLatent(op, op.k, op.layer, op.value_dim, taken_only),)
+        sizes = (op.num_heads, op.value_dim, op.scale)
+        return (NativeLatent(op.q, op.k, op.out, op.layer, *sizes, taken_only),)
     if op.value_dim not in (None, op.head_dim):
         raise BackendError(f"{place_of(op)}: the CPU backend needs keys and values of one width")
-    return *heads_of(op, graph), NativeAttention(op, taken_only)
+    attention = NativeAttention(
+        op.q, op.out, op.layer, op.num_heads, op.scale, op.softcap, op.window, op.is_chunked,
+        not op.is_causal, op.spans, op.alibi_slopes, _relative(op), op.sinks, op.activation_bits,
+        taken_only,
+    )  # fmt: skip
+    return *heads_of(op, graph), attention

@@ -5,11 +5,11 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import ClassVar
 
 from quire.backends.cpu.lowering.graph import Graph, lower, lowers
-from quire.backends.cpu.lowering.native_op import ExchangeKind, Fields, Home, NativeOp
-from quire.backends.cpu.lowering.ops.pointwise import NativePointwise
+from quire.backends.cpu.lowering.native_op import Exchanged, ExchangeKind, Home, NativeOp
+from quire.backends.cpu.lowering.ops.kernels import NativeCopy
 from quire.program import (
     Columns,
     Gather,
@@ -18,8 +18,8 @@ from quire.program import (
     Receive,
     RowsIn,
     RowsOut,
+    Scale,
     Send,
-    Split,
     Value,
 )
 
@@ -28,38 +28,30 @@ from quire.program import (
 class NativeGather(NativeOp):
     """Completes `out`, of which this rank has written `part` in its place."""
 
-    struct: ClassVar[str] = "exchange"
     in_float32: ClassVar[bool] = False
     part: Value
     out: Value
-    split: Split
-    by: Literal["columns", "owner"]
+    rows: Exchanged
 
     @property
     def homes(self) -> dict[Value, Home]:
-        return {self.part: Home(self.out, self.split.own[0] if self.by == "columns" else 0)}
+        return {self.part: Home(self.out, self.rows.first)}
 
     @property
     def exchanges(self) -> bool:
         return True
-
-    def fill(self, struct: Any, fields: Fields) -> None:
-        fields.view(struct.value, self.out)
-        struct.kind = fields.code("QUIRE_EXCHANGE_RANKS")
-        struct.number = fields.exchange(self.by, self.split, self.out)
 
 
 @dataclass(frozen=True, slots=True)
 class NativePass(NativeOp):
     """Takes a value from the stage before, or hands one to the next; or from and to the caller."""
 
-    struct: ClassVar[str] = "exchange"
-    kind: ExchangeKind
     value: Value
+    rows: Exchanged
 
     @property
     def reads(self) -> tuple[Value, ...]:
-        return (self.value,) if self.kind in ("send", "rows_out") else ()
+        return (self.value,) if self.rows.kind in ("send", "rows_out") else ()
 
     @property
     def writes(self) -> tuple[Value, ...]:
@@ -71,33 +63,22 @@ class NativePass(NativeOp):
 
     def float32_values(self, wide: Collection[Value]) -> tuple[Value, ...]:  # noqa: ARG002
         # Both stages store a value alike. Other ops decide how one for the caller is stored.
-        return (self.value,) if self.kind in ("send", "receive") else ()
-
-    def fill(self, struct: Any, fields: Fields) -> None:
-        fields.view(struct.value, self.value)
-        struct.kind = fields.code("QUIRE_EXCHANGE_STAGES")
-        struct.number = fields.exchange(self.kind, None, self.value)
+        return (self.value,) if self.rows.kind in ("send", "receive") else ()
 
 
-@dataclass(frozen=True, slots=True)
-class NativeCopy(NativePointwise):
-    """Copies one of the values that a product has written to the place where it is exchanged."""
-
-    @property
-    def copied(self) -> Value | None:
-        return self.a
-
-    def float32_values(self, wide: Collection[Value]) -> tuple[Value, ...]:
-        return (self.a,) if self.out in wide else ()
+def _pass(kind: ExchangeKind, value: Value) -> NativePass:
+    return NativePass(value, Exchanged(kind, value.dim, value))
 
 
 @lower.register
 def _(op: Gather, graph: Graph) -> tuple[NativeOp, ...]:
     writer = graph.writer(op.x)
+    rows = Exchanged(op.by, op.out.dim, op.out, op.split)
     if not (isinstance(writer, Linear) and len(writer.outs) > 1):
-        return (NativeGather(op.x, op.out, op.split, op.by),)
+        return (NativeGather(op.x, op.out, rows),)
+    # One of the values that a product has written goes to the place where it is exchanged.
     placed = Value(f"{op.x.name}.placed", op.x.dim)
-    return (NativeCopy("scale", op.x, placed), NativeGather(placed, op.out, op.split, op.by))
+    return (NativeCopy(Scale(op.x, placed, 1.0), op.x), NativeGather(placed, op.out, rows))
 
 
 @lower.register
@@ -107,17 +88,17 @@ def _(op: Columns, graph: Graph) -> tuple[NativeOp, ...]:  # noqa: ARG001
 
 @lower.register
 def _(op: Receive, graph: Graph) -> tuple[NativeOp, ...]:  # noqa: ARG001
-    return tuple(NativePass("receive", value) for value in op.outs)
+    return tuple(_pass("receive", value) for value in op.outs)
 
 
 @lower.register
 def _(op: RowsIn, graph: Graph) -> tuple[NativeOp, ...]:  # noqa: ARG001
-    return tuple(NativePass("rows_in", value) for value in op.outs)
+    return tuple(_pass("rows_in", value) for value in op.outs)
 
 
-lowers(RowsOut, lambda op: NativePass("rows_out", op.x))
+lowers(RowsOut, lambda op: _pass("rows_out", op.x))
 
 
 @lower.register
 def _(op: Send, graph: Graph) -> tuple[NativeOp, ...]:  # noqa: ARG001
-    return tuple(NativePass("send", value) for value in op.values)
+    return tuple(_pass("send", value) for value in op.values)

@@ -3,27 +3,34 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Literal
-
-import numpy as np
+from typing import ClassVar, Literal
 
 from quire.backends.cpu.lowering.graph import Graph, lower
-from quire.backends.cpu.lowering.native_op import Fields, NativeOp, Rotation
-from quire.program import Attention, HeadNorm, Rope, Value
+from quire.backends.cpu.lowering.native_op import (
+    KVLayer,
+    NativeOp,
+    NativePart,
+    Numbers,
+    Shifted,
+)
+from quire.program import Attention, HeadNorm, NormKind, Rope, Rotary, Value
 
 HeadsTarget = Literal["view", "keys", "values"]
 
 
 @dataclass(frozen=True, slots=True)
-class HeadsPart:
+class HeadsPart(NativePart):
     """Heads of one value: normed and rotated (both optional), and written to `out` or the cache."""
 
     x: Value
     num_heads: int
     target: HeadsTarget
     out: Value | None = None
-    norm: HeadNorm | None = None
-    rotation: Rotation | None = None
+    norm: Numbers | None = None
+    """[head_dim], or [num_heads * head_dim]."""
+    norm_kind: NormKind = "rms"
+    eps: float = 0.0
+    rotation: Rotary | None = None
     norm_after: bool = False
     """Whether the norm comes after the rotation."""
 
@@ -32,12 +39,11 @@ class HeadsPart:
 class NativeHeads(NativeOp):
     """One to three parts: q, k and v of an attention op, or a single value."""
 
-    struct: ClassVar[str] = "heads"
     in_float32: ClassVar[bool] = False
     parts: tuple[HeadsPart, ...]
     head_dim: int
-    layer: int | None = None
-    """The attention layer to whose cache k and v are written; None: that of the step."""
+    kv: KVLayer = None
+    """The layer to whose cache k and v are written."""
 
     @property
     def reads(self) -> tuple[Value, ...]:
@@ -46,30 +52,6 @@ class NativeHeads(NativeOp):
     @property
     def writes(self) -> tuple[Value, ...]:
         return tuple(part.out for part in self.parts if part.out is not None)
-
-    def fill(self, struct: Any, fields: Fields) -> None:
-        struct.num_parts = len(self.parts)
-        struct.head_dim = self.head_dim
-        if any(part.target != "view" for part in self.parts):
-            fields.kv_place(struct.kv, self.layer)
-        for slot, part in zip(struct.parts, self.parts, strict=False):
-            fields.view(slot.x, part.x)
-            fields.view(slot.out, part.out)
-            slot.num_heads = part.num_heads
-            slot.norm = _norm_weight(part.norm, fields)
-            if part.norm is not None:
-                slot.norm_kind = fields.code(f"QUIRE_NORM_{part.norm.kind.upper()}")
-                slot.eps = part.norm.eps
-            slot.norm_after = part.norm_after
-            slot.rope = fields.rope(part.rotation)
-            slot.target = fields.code(f"QUIRE_TO_{part.target.upper()}")
-
-
-def _norm_weight(norm: HeadNorm | None, fields: Fields) -> int:
-    """Return the id of the norm's weight; a vector of ones if the norm has no weight."""
-    if norm is not None and norm.weight is None:
-        return fields.constant(np.ones(norm.head_dim, np.float32))
-    return -1 if norm is None else fields.vector(norm.weight, plus=norm.weight_offset)
 
 
 def heads_of(op: Attention, graph: Graph) -> tuple[NativeHeads, ...]:
@@ -111,8 +93,11 @@ def _chain(value: Value, graph: Graph) -> tuple[HeadNorm | Rope, ...]:
 
 def _with(part: HeadsPart, op: HeadNorm | Rope) -> HeadsPart:
     if isinstance(op, HeadNorm):
-        return replace(part, norm=op, norm_after=part.rotation is not None)
-    return replace(part, rotation=Rotation(op.inv_freq, op.scale, op.interleaved, op.axes))
+        ones = (1.0,) * op.head_dim
+        weight = ones if op.weight is None else Shifted(op.weight, op.weight_offset)
+        after = part.rotation is not None
+        return replace(part, norm=weight, norm_kind=op.kind, eps=op.eps, norm_after=after)
+    return replace(part, rotation=Rotary(op.inv_freq, op.scale, op.interleaved, op.axes))
 
 
 @lower.register(HeadNorm)

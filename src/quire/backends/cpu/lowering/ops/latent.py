@@ -1,79 +1,31 @@
-"""Latent attention: products of heads, joined heads, and attention over latents."""
+"""Attention over latents."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
-from quire.backends.cpu.lowering.graph import lowers
-from quire.backends.cpu.lowering.native_op import Fields, NativeOp, StoredWeight
-from quire.program import Attention, HeadLinear, JoinHeads, OpPlace, Value
-
-
-@dataclass(frozen=True, slots=True)
-class NativeHeadLinear(NativeOp):
-    """Each head times a matrix of its own."""
-
-    struct: ClassVar[str] = "head_linear"
-    in_float32: ClassVar[bool] = False
-    op: HeadLinear
-
-    @property
-    def weights(self) -> tuple[StoredWeight, ...]:
-        return (StoredWeight("matrix", self.op.weight),)
-
-    def fill(self, struct: Any, fields: Fields) -> None:
-        fields.view(struct.x, self.op.x)
-        fields.view(struct.out, self.op.out)
-        struct.matrix = fields.weight(self.weights[0])
-        struct.num_heads = self.op.weight.shape[0]
-
-
-@dataclass(frozen=True, slots=True)
-class NativeJoin(NativeOp):
-    """Heads made of two parts."""
-
-    struct: ClassVar[str] = "join"
-    in_float32: ClassVar[bool] = False
-    op: JoinHeads
-
-    def fill(self, struct: Any, fields: Fields) -> None:
-        fields.view(struct.a, self.op.a)
-        fields.view(struct.b, self.op.b)
-        fields.view(struct.out, self.op.out)
-        struct.num_heads = self.op.num_heads
+from quire.backends.cpu.lowering.native_op import KVLayer, NativeOp
+from quire.program import OpPlace, Value
 
 
 @dataclass(frozen=True, slots=True)
 class NativeLatent(NativeOp):
-    """Writes k to the cache and attends. `taken_only`: as of `NativeAttention`."""
+    """Writes k to the cache, then attends. All heads of q read one head of k, whose first
+    `value_dim` numbers are the values too: q is [T, num_heads * k.dim], out is
+    [T, num_heads * value_dim]. A slot holds [block_size][dim] numbers, rounded up as a head of K
+    is. `taken_only`: as of `NativeAttention`."""
 
-    struct: ClassVar[str] = "latent"
     in_float32: ClassVar[bool] = False
-    op: Attention
+    q: Value
     k: Value
-    layer: int
+    out: Value
+    kv: KVLayer
+    num_heads: int
     value_dim: int
+    scale: float
     taken_only: bool
 
     @property
-    def reads(self) -> tuple[Value, ...]:
-        return (self.op.q, self.k)
-
-    @property
     def place(self) -> OpPlace:
-        return OpPlace.named(self.op.out.name, reads_cache=True)
-
-    def fill(self, struct: Any, fields: Fields) -> None:
-        fields.view(struct.q, self.op.q)
-        fields.view(struct.k, self.k)
-        fields.view(struct.out, self.op.out)
-        fields.kv_place(struct.kv, self.layer)
-        struct.num_heads = self.op.num_heads
-        struct.value_dim = self.value_dim
-        struct.scale = self.op.scale
-        struct.taken_only = self.taken_only
-
-
-lowers(HeadLinear, NativeHeadLinear)
-lowers(JoinHeads, NativeJoin)
+        return OpPlace.named(self.out.name, reads_cache=True)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import ClassVar
 
-from quire.backends.cpu.lowering.graph import Graph, lower, lowers
-from quire.backends.cpu.lowering.native_op import Fields, NativeOp, StoredWeight
+from quire.backends.cpu.lowering.graph import Graph, lower
+from quire.backends.cpu.lowering.native_op import Exchanged, NativeOp, StoredWeight
 from quire.program import (
     LOGITS,
     Act,
@@ -16,45 +16,34 @@ from quire.program import (
     Linear,
     Logits,
     OpPlace,
-    Param,
     Scale,
-    Split,
     Value,
 )
+from quire.program.values import Vector
 
 
 @dataclass(frozen=True, slots=True)
 class NativeLinear(NativeOp):
     """A matrix product with an epilogue: scale, bias, activation and residual, each optional.
 
-    `glu`: the weight is gate|up and the only output is activation(gate) * up.
+    With a glu weight (gate|up) the only output is activation(gate) * up.
     """
 
-    struct: ClassVar[str] = "linear"
     x: Value
     outs: tuple[Value, ...]
-    weight: Param
-    bias: Param | None
+    weight: StoredWeight
+    bias: Vector | None
     scale: float = 1.0
     activation: Activation | None = None
-    glu: bool = False
     residual: Value | None = None
 
     @property
     def place(self) -> OpPlace:
-        return OpPlace.named(self.weight.name)
+        return OpPlace.named(self.weight.param.name)
 
     @property
     def label(self) -> str:
-        return f"linear {'x'.join(map(str, self.weight.shape))}"
-
-    @property
-    def weights(self) -> tuple[StoredWeight, ...]:
-        return (StoredWeight("matrix", self.weight, self.glu),)
-
-    @property
-    def buffers(self) -> tuple[tuple[Value, ...], ...]:
-        return (self.outs,)
+        return f"linear {'x'.join(map(str, self.weight.param.shape))}"
 
     @property
     def adds_to(self) -> Value | None:
@@ -63,28 +52,20 @@ class NativeLinear(NativeOp):
     def float32_values(self, wide: Collection[Value]) -> tuple[Value, ...]:  # noqa: ARG002
         return () if self.residual is None else (self.residual,)
 
-    def fill(self, struct: Any, fields: Fields) -> None:
-        fields.view(struct.x, self.x)
-        fields.view(struct.out, self.outs[0], sum(out.dim for out in self.outs))
-        fields.view(struct.residual, self.residual)
-        struct.matrix = fields.weight(self.weights[0])
-        struct.bias = fields.vector(self.bias)
-        struct.activation = fields.activation(self.activation)
-        struct.scale = self.scale
-
 
 @dataclass(frozen=True, slots=True)
 class NativeLogits(NativeOp):
-    """The head and sampling; the logits are not stored in the workspace."""
+    """The head, then sampling. A last op. Rows are handled in slabs, so that the logits of a large
+    batch never exist all at once; they are not stored in the workspace."""
 
-    struct: ClassVar[str] = "logits"
     in_float32: ClassVar[bool] = False
     x: Value
-    weight: Param
-    bias: Param | None
+    weight: StoredWeight
+    bias: Vector | None
     scale: float
     softcap: float | None
-    columns: Split | None = None
+    columns: Exchanged | None
+    """The columns that the matrix has; None: all."""
 
     @property
     def exchanges(self) -> bool:
@@ -96,25 +77,12 @@ class NativeLogits(NativeOp):
 
     @property
     def label(self) -> str:
-        return f"logits {'x'.join(map(str, self.weight.shape))}"
-
-    @property
-    def weights(self) -> tuple[StoredWeight, ...]:
-        return (StoredWeight("matrix", self.weight),)
-
-    def fill(self, struct: Any, fields: Fields) -> None:
-        fields.view(struct.x, self.x)
-        struct.matrix = fields.weight(self.weights[0])
-        struct.bias = fields.vector(self.bias)
-        struct.scale = self.scale
-        struct.softcap = self.softcap or 0.0
-        struct.first = 0 if self.columns is None else self.columns.own[0]
-        struct.exchange = fields.exchange("columns", self.columns, "float32")
+        return f"logits {'x'.join(map(str, self.weight.param.shape))}"
 
 
 @lower.register
 def _(op: Linear, graph: Graph) -> tuple[NativeOp, ...]:
-    linear = NativeLinear(op.x, op.outs, op.weight, op.bias)
+    linear = NativeLinear(op.x, op.outs, StoredWeight("matrix", op.weight), op.bias)
     if len(op.outs) == 2:
         return (_with_glu(linear, graph),)
     if len(op.outs) == 1:
@@ -128,7 +96,8 @@ def _with_glu(linear: NativeLinear, graph: Graph) -> NativeLinear:
     if not (isinstance(glu, Glu) and alone and (glu.gate, glu.up) == linear.outs):
         return linear
     graph.join(glu)
-    return replace(linear, outs=(glu.out,), activation=glu.act, glu=True)
+    weight = replace(linear.weight, glu=True)
+    return replace(linear, outs=(glu.out,), activation=glu.act, weight=weight)
 
 
 def _with_epilogue(linear: NativeLinear, graph: Graph) -> NativeLinear:
@@ -148,4 +117,8 @@ def _with_epilogue(linear: NativeLinear, graph: Graph) -> NativeLinear:
     return replace(linear, outs=(add.out,), residual=other)
 
 
-lowers(Logits, lambda op: NativeLogits(op.x, op.weight, op.bias, op.scale, op.softcap, op.columns))
+@lower.register
+def _(op: Logits, graph: Graph) -> tuple[NativeOp, ...]:  # noqa: ARG001
+    weight, split = StoredWeight("matrix", op.weight), op.columns
+    columns = None if split is None else Exchanged("columns", split.total, split=split)
+    return (NativeLogits(op.x, weight, op.bias, op.scale, op.softcap, columns),)

@@ -1,13 +1,12 @@
-"""Lookups of rows: token embeddings, learned positions, and the rows for logits."""
+"""Lookups of rows: token embeddings and learned positions."""
 
 from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
-from typing import Any, ClassVar
 
 from quire.backends.cpu.lowering.graph import Graph, lower, lowers
-from quire.backends.cpu.lowering.native_op import Fields, NativeOp, StoredWeight
+from quire.backends.cpu.lowering.native_op import NativeOp, StoredWeight
 from quire.program import (
     Embed,
     EmbedSlices,
@@ -15,8 +14,6 @@ from quire.program import (
     LearnedPositions,
     OpPlace,
     Param,
-    Split,
-    TakeRows,
     TokenTypes,
     Value,
 )
@@ -24,121 +21,66 @@ from quire.program import (
 
 @dataclass(frozen=True, slots=True)
 class NativeEmbed(NativeOp):
-    """Rows of an embedding table in float32, as one value or as several side by side.
+    """Rows of an embedding table in float32, times `scale`, as one value or as several side by
+    side; or numbers of the rows that a step has for some tokens.
 
-    `tied`: the table is also the head's matrix. Its packed form is read, so that the table is not
-    stored twice.
+    `matrix`: the table as the head's matrix, whose packed form is read, so that the table is not
+    stored twice. Without table and matrix, tokens that have no given row get zeros.
     """
 
-    struct: ClassVar[str] = "embed"
     outs: tuple[Value, ...]
-    table: Param
+    table: StoredWeight | None
+    matrix: StoredWeight | None
     scale: float
-    tied: bool
-    owners: Split | None = None
-    takes_given: bool = True
-    """Whether rows that the step has for some tokens take the place of the table's."""
-
-    @property
-    def buffers(self) -> tuple[tuple[Value, ...], ...]:
-        return (self.outs,)
+    first_id: int
+    """The token id of the table's first row; rows of other ids are left as they are."""
+    num_ids: int
+    """Of the tables of all ranks."""
+    given_first: int
+    """The first of a given row's numbers that is read; -1: none is."""
 
     @property
     def place(self) -> OpPlace:
-        return OpPlace.named(self.table.name)
-
-    @property
-    def weights(self) -> tuple[StoredWeight, ...]:
-        return (StoredWeight("matrix" if self.tied else "table", self.table),)
+        weight = self.table or self.matrix
+        return OpPlace.named(self.outs[0].name if weight is None else weight.param.name)
 
     def float32_values(self, wide: Collection[Value]) -> tuple[Value, ...]:  # noqa: ARG002
         return self.outs
 
-    def fill(self, struct: Any, fields: Fields) -> None:
-        fields.view(struct.out, self.outs[0], sum(out.dim for out in self.outs))
-        weight = fields.weight(self.weights[0])
-        struct.matrix, struct.table = (weight, -1) if self.tied else (-1, weight)
-        struct.scale = self.scale
-        struct.given_first = 0 if self.takes_given else -1
-        struct.first_id = 0 if self.owners is None else self.owners.own[0]
-        struct.num_ids = self.table.shape[0] if self.owners is None else self.owners.total
-
-
-@dataclass(frozen=True, slots=True)
-class NativeGivenColumns(NativeOp):
-    """Numbers of the rows that a step has for some tokens."""
-
-    struct: ClassVar[str] = "embed"
-    out: Value
-    first: int
-    vocab_size: int
-
-    def float32_values(self, wide: Collection[Value]) -> tuple[Value, ...]:  # noqa: ARG002
-        return (self.out,)
-
-    def fill(self, struct: Any, fields: Fields) -> None:
-        fields.view(struct.out, self.out)
-        struct.matrix = struct.table = -1
-        struct.given_first = self.first
-        struct.num_ids = self.vocab_size
-
 
 @dataclass(frozen=True, slots=True)
 class NativePositions(NativeOp):
-    """x plus the row of a table for each token, by its position or its type."""
+    """x plus row i + `offset` of a table for each token: i is its position, or its type."""
 
-    struct: ClassVar[str] = "positions"
     x: Value
     out: Value
-    table: Param
+    table: StoredWeight
     offset: int = 0
     by_type: bool = False
 
     @property
     def place(self) -> OpPlace:
-        return OpPlace.named(self.table.name)
-
-    @property
-    def weights(self) -> tuple[StoredWeight, ...]:
-        return (StoredWeight("table", self.table),)
-
-    def fill(self, struct: Any, fields: Fields) -> None:
-        fields.view(struct.x, self.x)
-        fields.view(struct.out, self.out)
-        struct.table = fields.weight(self.weights[0])
-        struct.offset = self.offset
-        struct.by_type = self.by_type
-
-
-@dataclass(frozen=True, slots=True)
-class NativeTakeRows(NativeOp):
-    """The rows for which logits are computed, in the dtype that the reader needs."""
-
-    struct: ClassVar[str] = "take_rows"
-    takes_rows: ClassVar[bool] = True
-    x: Value
-    out: Value
-
-    def float32_values(self, wide: Collection[Value]) -> tuple[Value, ...]:
-        return (self.x,) if self.out in wide else ()
-
-    def fill(self, struct: Any, fields: Fields) -> None:
-        fields.view(struct.x, self.x)
-        fields.view(struct.out, self.out)
+        return OpPlace.named(self.table.param.name)
 
 
 @lower.register
 def _(op: Embed, graph: Graph) -> tuple[NativeOp, ...]:
     # The first stage of a pipeline has no head, but must have the same numbers.
     tied = op.table.format != "dense" or op.table.name == graph.program.head_name
-    return (NativeEmbed((op.out,), op.table, op.scale, tied, op.owners),)
+    table, matrix = (None, StoredWeight("matrix", op.table)) if tied else (_table(op.table), None)
+    first = 0 if op.owners is None else op.owners.own[0]
+    num_ids = op.table.shape[0] if op.owners is None else op.owners.total
+    return (NativeEmbed((op.out,), table, matrix, op.scale, first, num_ids, 0),)
 
 
-lowers(GivenColumns, lambda op: NativeGivenColumns(op.out, op.first, op.vocab_size))
+def _table(param: Param) -> StoredWeight:
+    return StoredWeight("table", param)
+
+
+lowers(GivenColumns, lambda op: NativeEmbed((op.out,), None, None, 1.0, 0, op.vocab_size, op.first))
 lowers(
     EmbedSlices,
-    lambda op: NativeEmbed(op.outs, op.table, op.scale, tied=False, takes_given=False),
+    lambda op: NativeEmbed(op.outs, _table(op.table), None, op.scale, 0, op.table.shape[0], -1),
 )
-lowers(LearnedPositions, lambda op: NativePositions(op.x, op.out, op.table, op.offset))
-lowers(TokenTypes, lambda op: NativePositions(op.x, op.out, op.table, by_type=True))
-lowers(TakeRows, lambda op: NativeTakeRows(op.x, op.out))
+lowers(LearnedPositions, lambda op: NativePositions(op.x, op.out, _table(op.table), op.offset))
+lowers(TokenTypes, lambda op: NativePositions(op.x, op.out, _table(op.table), by_type=True))

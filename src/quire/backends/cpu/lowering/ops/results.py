@@ -1,38 +1,18 @@
-"""The ops that end a program with vectors: the mean of a request's rows, and the result itself."""
+"""The op that ends a program with vectors."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from dataclasses import dataclass
-from typing import Any, ClassVar
 
 from quire.backends.cpu.lowering.graph import lowers
-from quire.backends.cpu.lowering.native_op import Fields, NativeOp
-from quire.program import MeanRows, OpPlace, Value, Vectors
-
-
-@dataclass(frozen=True, slots=True)
-class NativeMean(NativeOp):
-    """The mean of all rows of each request whose result is wanted, in float32."""
-
-    struct: ClassVar[str] = "mean"
-    takes_rows: ClassVar[bool] = True
-    x: Value
-    out: Value
-
-    def float32_values(self, wide: Collection[Value]) -> tuple[Value, ...]:  # noqa: ARG002
-        return (self.x, self.out)
-
-    def fill(self, struct: Any, fields: Fields) -> None:
-        fields.view(struct.x, self.x)
-        fields.view(struct.out, self.out)
+from quire.backends.cpu.lowering.native_op import NativeOp
+from quire.program import OpPlace, Value, Vectors
 
 
 @dataclass(frozen=True, slots=True)
 class NativeVectors(NativeOp):
-    """The program's result: it goes straight to the caller's array."""
+    """The program's result: it goes straight to the caller's array, as wide as x. A last op."""
 
-    struct: ClassVar[str] = "vectors"
     x: Value
     name: str
     """Name of the value in the program."""
@@ -41,9 +21,5 @@ class NativeVectors(NativeOp):
     def place(self) -> OpPlace:
         return OpPlace.named(self.name)
 
-    def fill(self, struct: Any, fields: Fields) -> None:
-        fields.view(struct.x, self.x)
 
-
-lowers(MeanRows, lambda op: NativeMean(op.x, op.out))
 lowers(Vectors, lambda op: NativeVectors(op.x, op.out.name))

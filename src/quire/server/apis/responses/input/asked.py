@@ -1,4 +1,4 @@
-"""`asked_of`: a request of `/v1/responses`, checked, and converted to a chat."""
+"""`asked_of`: a request of `/v1/responses`, checked and read."""
 
 from __future__ import annotations
 
@@ -8,13 +8,8 @@ from dataclasses import dataclass
 from starlette.requests import Request
 
 from quire.errors import RequestError
-from quire.server.apis.chat.schema import ChatRequest
-from quire.server.apis.responses.input.conversion import (
-    chat_request,
-    check_fields,
-    fields_without_effect,
-)
 from quire.server.apis.responses.input.messages import input_items, kept_item, kind_of, restored
+from quire.server.apis.responses.input.reading import check_fields, read_response
 from quire.server.apis.responses.output.open_items import new_id
 from quire.server.apis.responses.schema.items import Item
 from quire.server.apis.responses.schema.request import ResponsesRequest
@@ -27,6 +22,8 @@ from quire.server.apis.responses.store import (
 )
 from quire.server.apis.responses.tools import Offered, offered_tools, shown_tools
 from quire.server.context import ServerContext
+from quire.server.conversation.conversation import Conversation
+from quire.server.generation.request import TextRequest
 from quire.server.http.auth import owner_of
 
 _UNITS_PER_ITEM = 8
@@ -36,16 +33,18 @@ _BYTES_PER_UNIT = 64
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A request that was checked and converted."""
+    """A request that was checked and read."""
 
     request: ResponsesRequest
-    chat: ChatRequest
+    text: TextRequest[Conversation]
     offered: Offered
     stored: StoredResponse
     is_stored: bool
 
 
-async def asked_of(http: Request, context: ServerContext, request: ResponsesRequest) -> Asked:
+async def asked_of(
+    http: Request, context: ServerContext, request: ResponsesRequest, *, has_reply: bool = True
+) -> Asked:
     """Raises RequestError, and HttpError 404 for a previous response that is not stored."""
     check_fields(request)
     store = response_store(http)
@@ -53,10 +52,7 @@ async def asked_of(http: Request, context: ServerContext, request: ResponsesRequ
     if request.background and not is_stored:
         raise RequestError(_NEEDS_STORE[store.is_on], parameter="background")
     request.tools, left_out = shown_tools(request)
-    ignored = [*fields_without_effect(request), *left_out]
-    if request.store and not store.is_on:
-        ignored.append("store")
-    context.ignored_fields.tell(http, ignored)
+    context.target(request.model)
     owner = owner_of(http.scope)
     history = _history(store, owner, request)
     given = [
@@ -65,7 +61,12 @@ async def asked_of(http: Request, context: ServerContext, request: ResponsesRequ
     ]
     size = _UNITS_PER_ITEM * (len(given) + len(request.tools or ()))
     size += sum(len(item.data) // _BYTES_PER_UNIT + _UNITS_PER_ITEM for item in history)
-    chat, kept, offered = await context.pool.run(size, _converted, request, history, given)
+    text, kept, offered = await context.pool.run(size, _read, request, history, given, has_reply)
+    text.ignored += left_out
+    if request.store and not store.is_on:
+        text.ignored.append("store")
+    if not has_reply:
+        context.ignored_fields.tell(http, text.ignored)
     stored = StoredResponse(
         request.request_id or new_id("resp"),
         owner,
@@ -76,7 +77,7 @@ async def asked_of(http: Request, context: ServerContext, request: ResponsesRequ
     )
     if is_stored:
         store.check(stored)
-    return Asked(request, chat, offered, stored, is_stored)
+    return Asked(request, text, offered, stored, is_stored)
 
 
 def _history(
@@ -96,15 +97,18 @@ def _history(
     return previous.items
 
 
-def _converted(
-    request: ResponsesRequest, history: Sequence[StoredItem], given: Sequence[Item | StoredItem]
-) -> tuple[ChatRequest, list[StoredItem], Offered]:
-    """The chat, the input's items for the store, and the tools."""
+def _read(
+    request: ResponsesRequest,
+    history: Sequence[StoredItem],
+    given: Sequence[Item | StoredItem],
+    has_reply: bool,
+) -> tuple[TextRequest[Conversation], list[StoredItem], Offered]:
+    """The request for text, the input's items for the store, and the tools."""
     offered = offered_tools(request.tools or [])
     items = [restored([one])[0] if isinstance(one, StoredItem) else one for one in given]
-    chat = chat_request(request, restored(history), items, offered)
+    text = read_response(request, restored(history), items, offered, has_reply=has_reply)
     kept = [one if isinstance(one, StoredItem) else kept_item(one) for one in given]
-    return chat, kept, offered
+    return text, kept, offered
 
 
 _NEEDS_STORE = {

@@ -1,5 +1,5 @@
-"""Items as the messages of a chat, and items that the store keeps: what the model said in one turn
-becomes one message."""
+"""Items as the messages of a conversation, and items that the store keeps: what the model said in
+one turn becomes one message."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from typing import Any
 import msgspec
 
 from quire.errors import RequestError, quoted
-from quire.server.apis.chat.schema import ChatMessage, ContentPart
 from quire.server.apis.responses.input.summaries import summary_of
 from quire.server.apis.responses.schema.items import (
     CustomToolCall,
@@ -22,6 +21,7 @@ from quire.server.apis.responses.schema.items import (
 )
 from quire.server.apis.responses.store import StoredItem
 from quire.server.apis.responses.tools import custom_arguments, flat_name
+from quire.server.conversation.messages import ChatMessage, ContentPart
 
 _ROLES = ("user", "assistant", "system", "developer")
 _INSTRUCTING = ("system", "developer")

@@ -9,7 +9,6 @@ from typing import Any
 
 import msgspec
 
-from quire.server.apis.chat.argument_text import InputText
 from quire.server.apis.responses.schema import reply as events
 from quire.server.apis.responses.schema.items import (
     CustomToolCall,
@@ -23,6 +22,7 @@ from quire.server.apis.responses.schema.items import (
 )
 from quire.server.apis.responses.tools import CUSTOM_INPUT, OfferedTool
 from quire.server.bodies.json_pieces import JsonList
+from quire.server.conversation.argument_text import InputText
 
 
 def new_id(prefix: str) -> str:

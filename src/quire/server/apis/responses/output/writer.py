@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING
 
 from quire.outputs import CompletionOutput
 from quire.parsers.events import Arguments, CallBegins, CallEnds, Content, Event, Reasoning
-from quire.server.apis.chat.reply_plan import ParsedReply
 from quire.server.apis.responses.input.messages import as_input, stored_item
 from quire.server.apis.responses.output.open_items import (
     OpenCall,
@@ -30,14 +28,13 @@ from quire.server.apis.responses.schema.reply import (
 from quire.server.apis.responses.store import StoredItem
 from quire.server.apis.responses.tools import Offered
 from quire.server.bodies.json_pieces import JsonList, encoded
+from quire.server.conversation.reply_plan import ParsedReply
+from quire.server.generation.prompts import PreparedPrompt
 from quire.server.generation.replies.logprobs import LogprobsWriter
 from quire.server.generation.replies.portions import Update
 from quire.server.generation.replies.writer import UsageCounter, timings
 from quire.server.http.problems import problem_of
 from quire.tokenizer import Tokenizer
-
-if TYPE_CHECKING:
-    from quire.server.apis.chat.reply_plan import ChatPrompt
 
 
 class ResponseOutput:
@@ -142,7 +139,7 @@ class ResponsesWriter:
     def __init__(
         self,
         shape: ResponseShape,
-        prompt: ChatPrompt,
+        prompt: PreparedPrompt,
         offered: Offered,
         tokenizer: Tokenizer | None,
         *,
@@ -154,7 +151,7 @@ class ResponsesWriter:
         self.shape = shape
         self._has_events = has_events
         self._has_metrics = has_metrics
-        self._parsed = ParsedReply(prompt.reply, tokenizer, prompt.token_ids)
+        self._parsed = ParsedReply(prompt, tokenizer)
         self._output = ResponseOutput(offered)
         num_top = shape.request.top_logprobs or 0
         self._logprobs = LogprobsWriter(tokenizer, num_top, tokens_as_ids)

@@ -1,0 +1,210 @@
+"""Reads requests in Ollama's form into requests for text."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from quire.errors import RequestError, quoted
+from quire.server.apis.ollama.schema import (
+    GenerateRequest,
+    OllamaChatRequest,
+    OllamaMessage,
+    TextFields,
+)
+from quire.server.args import ReasoningEffort
+from quire.server.conversation.conversation import Conversation
+from quire.server.conversation.messages import ChatMessage, ContentPart, Tool
+from quire.server.conversation.tools import ToolChoice, tool_use
+from quire.server.generation.gaps import Gap
+from quire.server.generation.reading import given
+from quire.server.generation.reply_options import ReplyOptions
+from quire.server.generation.request import AnyRequest, TextRequest
+from quire.server.generation.request_fields import SamplerFields
+from quire.server.generation.texts import TextPrompts
+
+_SAME = SamplerFields.__struct_fields__
+"""Options that have the names of a chat's fields."""
+_RENAMED = {
+    "repeat_penalty": "repetition_penalty", "stop": "stop", "reasoning_effort": "reasoning_effort",
+}  # fmt: skip
+"""The same under other names. Open WebUI sends `reasoning_effort` among the options."""
+_WITHOUT_EFFECT = frozenset({
+    "num_ctx", "num_keep", "num_batch", "num_gpu", "main_gpu", "num_thread", "numa", "use_mmap",
+    "use_mlock", "low_vram", "f16_kv", "vocab_only", "logits_all", "embedding_only",
+    "penalize_newline", "repeat_last_n", "draft_num_predict",
+})  # fmt: skip
+"""Options of how a model is loaded, which the server's own options decide."""
+_NEUTRAL: dict[str, tuple[float, ...]] = {
+    "typical_p": (1.0,), "tfs_z": (1.0,), "mirostat": (0,),
+}  # fmt: skip
+"""Ways to sample that are not here, with the values that switch them off."""
+_ONLY_WITH = frozenset({"mirostat_tau", "mirostat_eta"})
+"""Options of a way to sample that is off."""
+
+
+class _Options(SamplerFields, kw_only=True):
+    """Types of the options that are read as they are."""
+
+    stop: str | list[str] | None = None
+    reasoning_effort: ReasoningEffort | None = None
+
+
+def read_chat(body: OllamaChatRequest) -> TextRequest[Conversation]:
+    """Raises RequestError."""
+    tools = [_tool(one, i) for i, one in enumerate(body.tools or ())] or None
+    return _read(body, _messages(body.messages), tools)
+
+
+def read_generate(body: GenerateRequest) -> AnyRequest:
+    """A prompt as a conversation of one message, after the system's; or a text, with a gap or
+    without the template. Raises RequestError."""
+    names = ("template", "context", *(("system", "images") if body.suffix else ()))
+    for name in names:
+        if getattr(body, name):
+            raise RequestError(
+                f"{name} is not supported{' with suffix' if body.suffix else ''}; leave it out, "
+                "and use /api/chat for conversations",
+                parameter=name,
+            )
+    messages = [ChatMessage(role="user", content=_content(body.prompt, body.images))]
+    if body.system:
+        messages.insert(0, ChatMessage(role="system", content=body.system))
+    asked: AnyRequest = _read(body, messages)
+    if body.suffix:
+        asked.prompt = Gap(body.prompt, body.suffix)
+    elif body.raw:
+        asked.prompt = TextPrompts(body.prompt)
+    return asked
+
+
+def _read(
+    body: TextFields,
+    messages: list[ChatMessage],
+    tools: list[Tool] | None = None,
+) -> TextRequest[Conversation]:
+    if body.logprobs:
+        raise RequestError(
+            "logprobs must be false here; /v1/chat/completions returns log-probabilities",
+            parameter="logprobs",
+        )
+    options = body.options or {}
+    sampling, max_tokens = _sampling(options)
+    effort, variables = sampling.pop("reasoning_effort", None), None
+    if body.think is True:
+        variables = {"enable_thinking": True}
+    elif body.think is not None:
+        effort = body.think or "none"
+    use = tool_use(tools, ToolChoice())
+    chat = Conversation(
+        messages=messages, tools=tools, tool_use=use, variables=variables, effort=effort
+    )
+    asked = TextRequest.of(
+        body,
+        chat,
+        sampling=sampling,
+        max_tokens=max_tokens,
+        reply=ReplyOptions(stream=body.stream is not False),
+        ignored=[f"options.{name}" for name in options if name in _WITHOUT_EFFECT],
+    )
+    if body.format:
+        is_any = body.format == "json"
+        asked.constraint = {"json_object": True} if is_any else {"json": body.format}
+        asked.name_constraint("format")
+    elif tools:
+        asked.name_constraint("tools")
+    return asked
+
+
+def _sampling(options: dict[str, Any]) -> tuple[dict[str, Any], int | None]:
+    """The options as `SamplingParams` has them, and the most tokens of the reply."""
+    fields: dict[str, Any] = {}
+    max_tokens = None
+    for name, value in options.items():
+        if value is None or name in _WITHOUT_EFFECT or name in _ONLY_WITH:
+            continue
+        if name in _SAME or name in _RENAMED:
+            fields[_RENAMED.get(name, name)] = value
+        elif name == "num_predict":
+            max_tokens = _num_predict(value)
+        elif name not in _NEUTRAL:
+            raise RequestError(
+                f"options has no {quoted(name)}; it may have "
+                f"{', '.join(('num_predict', *_RENAMED, *_SAME))}",
+                parameter="options",
+            )
+        elif value not in _NEUTRAL[name]:
+            raise RequestError(
+                f"options.{name} must be {_NEUTRAL[name][0]}: this way to sample is not supported",
+                parameter=f"options.{name}",
+                value=value,
+            )
+    try:
+        return given(msgspec.convert(fields, _Options), fields), max_tokens
+    except msgspec.ValidationError as error:
+        raise RequestError(f"options: {error}", parameter="options") from None
+
+
+def _num_predict(value: Any) -> int | None:
+    """Most tokens of the reply; None: as many as fit, which negative numbers mean."""
+    if type(value) is not int or value == 0:
+        raise RequestError(
+            f"options.num_predict must be a positive number of tokens, or -1, not {quoted(value)}",
+            parameter="options.num_predict",
+            value=value,
+        )
+    return value if value > 0 else None
+
+
+def _tool(body: dict[str, Any], index: int) -> Tool:
+    try:
+        return msgspec.convert(body, Tool)
+    except msgspec.ValidationError as error:
+        raise RequestError(f"tools[{index}]: {error}", parameter="tools") from None
+
+
+def _messages(turns: Sequence[OllamaMessage]) -> list[ChatMessage]:
+    """The messages; calls without ids get some, by which their results are found."""
+    messages, open_ids = [], list[tuple[str, str]]()
+    for place, one in enumerate(turns):
+        message = ChatMessage(role=one.role, content=_content(one.content, one.images))
+        if one.thinking:
+            message.reasoning = one.thinking
+        if one.tool_calls:
+            open_ids = [
+                (call.id or f"call_{place}_{index}", call.function.name)
+                for index, call in enumerate(one.tool_calls)
+            ]
+            message.tool_calls = [
+                {"id": id_, "type": "function",
+                 "function": {"name": name, "arguments": json.dumps(call.function.arguments)}}
+                for (id_, name), call in zip(open_ids, one.tool_calls, strict=True)
+            ]  # fmt: skip
+        if one.role == "tool":
+            message.name = one.tool_name
+            message.tool_call_id = one.tool_call_id or _take_id(open_ids, one.tool_name)
+        messages.append(message)
+    return messages
+
+
+def _content(text: str, images: Sequence[str] | None) -> str | list[str | ContentPart]:
+    """A message's text, after its images, which are base64 of files."""
+    if not images:
+        return text
+    parts: list[str | ContentPart] = [
+        ContentPart(type="image_url", image_url={"url": f"data:image/png;base64,{one}"})
+        for one in images
+    ]
+    return [*parts, ContentPart(type="text", text=text)]
+
+
+def _take_id(open_ids: list[tuple[str, str]], tool_name: str | None) -> str | None:
+    """The id of the first open call of this tool, or of the first one where none is named."""
+    for index, (id_, name) in enumerate(open_ids):
+        if tool_name in (None, name):
+            del open_ids[index]
+            return id_
+    return None

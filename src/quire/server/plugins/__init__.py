@@ -1,1 +1,0 @@
-"""Runs reply parsers that are written for vLLM's classes, and provides these classes."""

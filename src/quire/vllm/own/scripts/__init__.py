@@ -1,1 +1,0 @@
-"""Helpers of vLLM that scripts use, for command lines, streams, addresses and ids."""
