@@ -63,7 +63,7 @@ class ParsedPrompt:
         return ParsedPrompt(
             f"{self.text}{piece.text}" if has_text else None,
             [*self.token_ids, *answer, *piece.token_ids],
-            self.scope if piece.scope is EVERYONE else piece.scope,
+            self.scope if piece.scope.salt is None else piece.scope,
         )
 
 
