@@ -56,7 +56,7 @@ def argument(
 
 
 def declared(field: dataclasses.Field[Any]) -> Declared:
-    """What was declared of a field."""
+    """The properties that a field declares."""
     found: Declared = field.metadata.get(Declared, _NOTHING)
     return found
 

@@ -14,17 +14,11 @@ from quire.errors import ConfigError, quoted
 
 Quantization = Literal["int8", "int8_w8a8", "int4", "int4_w4a8"]
 
-BITS: dict[Quantization, tuple[Literal[4, 8], Literal[8, 16]]] = {
-    "int8": (8, 16),
-    "int8_w8a8": (8, 8),
-    "int4": (4, 16),
-    "int4_w4a8": (4, 8),
-}
-"""Bits of a weight and of an activation."""
-
 MEANINGS: dict[Quantization, str] = {
-    name: f"{weight}-bit weights, {activation}-bit activations"
-    for name, (weight, activation) in BITS.items()
+    "int8": "8-bit weights, 16-bit activations",
+    "int8_w8a8": "8-bit weights, 8-bit activations",
+    "int4": "4-bit weights, 16-bit activations",
+    "int4_w4a8": "4-bit weights, 8-bit activations",
 }
 
 _CHECKPOINTS = (

@@ -13,6 +13,7 @@ the declaration of its kernel's struct in C.
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from functools import cache
 from typing import Any, ClassVar, Literal
 
 from quire.config.kv_groups import AnyKVGroup, FullGroup, KVShape, LatentGroup, WindowGroup
@@ -569,11 +570,16 @@ def collect(op: Any, kind: type, written: bool | None) -> tuple:  # type: ignore
     """The values of this kind in the fields of a dataclass, in order. `written`: only those of
     `out` and `outs`, or only those of the others; None: all."""
     found = []
-    for name in (field.name for field in fields(op)):
-        if written is not None and (name in ("out", "outs")) is not written:
-            continue
-        field_value = getattr(op, name)
-        for item in field_value if isinstance(field_value, tuple) else (field_value,):
-            if isinstance(item, kind):
-                found.append(item)
+    for name in _field_names(op.__class__, written):
+        value = getattr(op, name)
+        if isinstance(value, kind):
+            found.append(value)
+        elif isinstance(value, tuple):
+            found += [item for item in value if isinstance(item, kind)]
     return tuple(found)
+
+
+@cache
+def _field_names(record: Any, written: bool | None) -> tuple[str, ...]:
+    names = (field.name for field in fields(record))
+    return tuple(n for n in names if written is None or (n in ("out", "outs")) is written)

@@ -10,15 +10,24 @@ from dataclasses import dataclass, replace
 from math import prod
 from typing import Literal
 
-from quire.config.quantization import BITS, Quantization
-
-WeightFormat = Literal["dense"] | Quantization
+WeightFormat = Literal["dense", "int8", "int8_w8a8", "int4", "int4_w4a8"]
 """Storage and multiplication of a matrix. `dense` is the model's own dtype.
 
 The other formats round weights to integers with a scale for each row; `int8` and `int4` keep
 activations in 16 bits, `_w8a8` and `_w4a8` round them to 8 bits with a scale for each token.
 `backends/reference` defines the result, including the rounding.
 """
+
+ActivationBits = Literal[8, 16]
+"""Bits of the activations that are multiplied with a matrix or with the KV cache."""
+
+BITS: dict[WeightFormat, tuple[Literal[4, 8], ActivationBits]] = {
+    "int8": (8, 16),
+    "int8_w8a8": (8, 8),
+    "int4": (4, 16),
+    "int4_w4a8": (4, 8),
+}
+"""Bits of a weight and of an activation."""
 
 WEIGHT_FORMATS: tuple[WeightFormat, ...] = ("dense", *BITS)
 
@@ -33,10 +42,6 @@ CodeTable = Literal[
 floats with 2 bits of exponent and 1 of mantissa, doubled; then integers with the number of bits in
 the name, signed (s) or unsigned; then FLOAT_TABLES. Codes are stored without a sign:
 half of their range is added to integers."""
-
-ActivationBits = Literal[8, 16]
-"""Bits of the activations that are multiplied with a matrix or with the KV cache."""
-
 
 ACTIVATION_BLOCK = 32
 """Number of activations that share a scale, in formats with activation blocks."""

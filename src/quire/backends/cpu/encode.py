@@ -147,7 +147,8 @@ class _Writer:
 
     def fill(self, struct: Any, record: Any) -> None:
         """Fills a struct from the fields of a record."""
-        for name, kind, fill in _fields(type(record)):
+        record_type: Any = type(record)
+        for name, kind, fill in _fields(record_type):
             fill(self, struct, name, getattr(record, name), kind)
 
     @member("Value", "quire_view {name}", "view(op.{name})")

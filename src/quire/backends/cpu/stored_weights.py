@@ -12,10 +12,9 @@ from typing import Any
 from quire.backends.base import Dtype
 from quire.backends.cpu.library import DTYPES, Library
 from quire.backends.cpu.lowering.native_op import NativeOp, StoredWeight
-from quire.config.quantization import BITS
 from quire.errors import BackendError
 from quire.program import Program
-from quire.program.values import GroupedFormat, Param, WeightFormat
+from quire.program.values import BITS, GroupedFormat, Param, WeightFormat
 
 
 def stored_weights(ops: Sequence[NativeOp], program: Program) -> tuple[StoredWeight, ...]:

@@ -15,10 +15,10 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from quire.config.quantization import BITS
 from quire.errors import BackendError
 from quire.program.values import (
     ACTIVATION_BLOCK,
+    BITS,
     WEIGHT_FORMATS,
     GroupedFormat,
     WeightFormat,

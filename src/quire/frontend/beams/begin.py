@@ -194,5 +194,5 @@ def _flat(beam: Beam, token_ids: list[int]) -> FlatLogprobs | None:
 
 def _prompt(search: BeamSearch) -> dict[str, Any]:
     base = search.base
-    scope = base.core_requests[0].scope
-    return {"type": "token", **tokens_prompt(base.prompt, base.prompt_token_ids, scope)}
+    salt = base.core_requests[0].scope.salt
+    return {"type": "token", **tokens_prompt(base.prompt, base.prompt_token_ids, salt)}

@@ -63,16 +63,15 @@ class ParsedPrompt:
         return ParsedPrompt(
             f"{self.text}{piece.text}" if has_text else None,
             [*self.token_ids, *answer, *piece.token_ids],
-            self.scope if piece.scope is EVERYONE else piece.scope,
+            self.scope if piece.scope.salt is None else piece.scope,
         )
 
 
-def tokens_prompt(text: str | None, token_ids: list[int], scope: CacheScope) -> dict[str, Any]:
+def tokens_prompt(text: str | None, token_ids: list[int], salt: str | None) -> dict[str, Any]:
     """A prompt of token ids, as a caller would write it."""
-    salt = {} if scope.salt is None else {"cache_salt": scope.salt}
-    return {
-        "prompt_token_ids": token_ids, **({} if text is None else {"prompt": text}), **salt,
-    }  # fmt: skip
+    given = {"prompt": text, "cache_salt": salt}
+    filled = {name: value for name, value in given.items() if value is not None}
+    return {"prompt_token_ids": token_ids, **filled}
 
 
 class PromptParser:

@@ -11,12 +11,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import accumulate, pairwise
 
-from quire.config.quantization import BITS
 from quire.errors import ConfigError
 from quire.program.ops import Attention, Op, Receive, Send
 from quire.program.printer import group_by_layer
 from quire.program.program import Program
-from quire.program.values import GroupedFormat, Param, Value
+from quire.program.values import BITS, GroupedFormat, Param, Value
 
 
 def cut(program: Program, num_stages: int) -> list[Program]:

@@ -19,6 +19,7 @@ from quire.errors import PromptError
 from quire.frontend.inputs.images.placing import PlacedImages
 from quire.frontend.inputs.model_checks import prompt_too_long, text_too_long
 from quire.frontend.inputs.prompt_embeds import NOT_ENABLED, PlacedRows, embeds_error, read_embeds
+from quire.frontend.inputs.prompt_parser import tokens_prompt
 from quire.frontend.inputs.tensors import tensor_of
 from quire.frontend.inputs.tokenization import Truncation
 from quire.inputs import TokensPrompt
@@ -117,15 +118,11 @@ class PreparedPrompt:
 
     def for_engine(self) -> TokensPrompt:
         """The argument of `generate`."""
-        prompt: dict[str, Any] = {"prompt_token_ids": self.token_ids}
+        prompt = tokens_prompt(self.text, self.token_ids, self.salt)
         if self.images is not None:
             prompt["multi_modal_data"] = {"image": self.images}
         if self.embeds is not None:
             prompt["prompt_embeds"] = self.embeds
-        if self.text is not None:
-            prompt["prompt"] = self.text
-        if self.salt is not None:
-            prompt["cache_salt"] = self.salt
         if self.predicted_token_ids:
             prompt["prediction"] = self.predicted_token_ids
         return prompt  # type: ignore[return-value]
