@@ -65,11 +65,7 @@ def as_tenant(tenant: str | None, salt: str | None) -> Iterator[None]:
 
 
 async def decoded_pictures(
-    model: ServedModel,
-    images: ImagePrompts,
-    given: Sequence[Any],
-    size: int,
-    seconds: float = inf,
+    model: ServedModel, images: ImagePrompts, given: Sequence[Any], size: int, seconds: float = inf
 ) -> list[Picture]:
     """The pictures or sounds that a request gives, decoded off the event loop. `size`: characters
     of what is given. `seconds`: most time. Raises RequestError."""
@@ -141,10 +137,7 @@ def engine_input(
 
 
 async def tokenized(
-    model: ServedModel,
-    text: str,
-    add_special_tokens: bool = True,
-    truncation: Truncation | None = None,
+    model: ServedModel, text: str, add_special_tokens: bool, truncation: Truncation | None = None
 ) -> list[int]:
     """The token ids that are kept of a prompt's text; a long one is tokenized on a thread. Raises
     RequestError."""
