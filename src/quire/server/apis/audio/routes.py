@@ -12,7 +12,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp
 
-from quire.chat.job import GivenAudio
+from quire.chat.job import Given
 from quire.errors import RequestError
 from quire.outputs import RequestOutput
 from quire.param_checks import checked_json
@@ -133,7 +133,7 @@ class _Sound:
         text = images.transcription(self.form.language, lambda given: encode(model, given, False))
         data, self.form.file = self.form.file, b""
         pictures = await model.pool.run_outside(
-            len(data), images.decoded, [GivenAudio(data)], tenant_of_pictures(), check_wanted
+            len(data), images.decoded, [Given("audio", data)], tenant_of_pictures(), check_wanted
         )
         placed = await model.pool.run(
             2 * INLINE_SIZE,
