@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from fake_executor import POISON, VOCAB, WRONG, FakeExecutor, expected_tokens
 from kv_layouts import layout_of
@@ -81,8 +80,7 @@ class Simulation:
         )
         self.transfers: KVTransfers | None = None
         if self.store is not None:
-            executor: Any = self.executor
-            self.transfers = KVTransfers(self.scheduler, executor, self.store)
+            self.transfers = KVTransfers(self.scheduler, self.store)
         self.depth = depth
         self.was_idle = False
         self.wanted: dict[str, list[int]] = {}
@@ -166,7 +164,7 @@ class Simulation:
         is left waits for grammars, or for the KV store."""
         scheduler, executor = self.scheduler, self.executor
         if self.transfers is not None:
-            self.transfers.advance(may_wait=self.was_idle)
+            self.transfers.advance(is_idle=self.was_idle)
             scheduler.check_integrity()
         while len(executor.submitted) < self.depth:
             plan = scheduler.schedule()

@@ -118,7 +118,7 @@ def test_layers_for_multi_token_prediction_are_left_out(
     config.pop("num_nextn_predict_layers", None)
     path.write_text(json.dumps(config | ({key: 1} if key else {})))
     names = name_map(config | ({key: 1} if key else {}))
-    found = names.summary((tensors | more).keys(), encoded="")
+    found = names.summary((tensors | more).keys())
     assert found is not None
     assert "unused: mtp (" in found
     assert close(run(directory, case, backend), truth_of(case))

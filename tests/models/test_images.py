@@ -254,7 +254,7 @@ def test_spellings_settings_and_the_cache_of_the_encoder(tmp_path: Path) -> None
                 ask(wrong)
         with pytest.raises(Exception, match="maximum context length"):
             ask(_picture(np.random.default_rng(1), 80, 80))  # more rows than fit
-        cache = llm.llm_engine.engine_core._admission.stages[0].cache
+        cache = llm.llm_engine.engine_core._capabilities._stages[0].cache
         assert len(cache) == 3  # by the bytes of files and the settings
         llm.llm_engine.reset_mm_cache()
         assert len(cache) == 0

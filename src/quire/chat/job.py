@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from quire.errors import RequestError, quoted
+from quire.images.modality import MODALITIES
 from quire.units import MiB
 
 ContentFormat = Literal["string", "openai"]
@@ -67,29 +68,14 @@ class RenderJob:
     """Maximum processor time, in seconds."""
 
 
-_TYPES = {
-    "image": ("image_url", "input_image", "image_pil", "image", "image_embeds"),
-    "video": ("video_url", "video"),
-    "audio": ("audio_url", "input_audio", "audio"),
-}
-"""Types of parts, and names of what they hold, by the kind. Templates get `{"type": kind}`."""
-MEDIA = tuple(_TYPES)
-
-
 @dataclass(frozen=True, slots=True)
-class GivenVideo:
-    """A video of a request."""
+class Given:
+    """A file of a request that is no image: a video or a sound."""
 
+    kind: str
+    """A name of `MODALITIES`."""
     source: Any
-    """A URL, the bytes of an animated file, or frames."""
-
-
-@dataclass(frozen=True, slots=True)
-class GivenAudio:
-    """A sound of a request."""
-
-    source: Any
-    """A URL, the bytes of a file, samples, or a pair of samples and their rate."""
+    """A URL, the bytes of a file, or what else `multi_modal_data` may have for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +92,7 @@ class TakenImages:
 
     messages: list[Any]
     images: list[Any] = field(default_factory=list)
-    """URLs, in offline use Pillow images, `GivenVideo`, `GivenAudio` and `GivenEmbeds`."""
+    """URLs, in offline use Pillow images, `Given` and `GivenEmbeds`."""
 
 
 def kind_of_part(part: Any) -> str | None:
@@ -114,7 +100,8 @@ def kind_of_part(part: Any) -> str | None:
     if not isinstance(part, Mapping):
         return None
     given = part.get("type")
-    for kind, types in _TYPES.items():
+    for kind, modality in MODALITIES.items():
+        types = modality.parts
         if given in types or (given is None and any(one in part for one in types)):
             return kind
     return None
@@ -149,17 +136,15 @@ def take_images(messages: Sequence[Any], hide: Callable[[Any], Any]) -> TakenIma
     return taken
 
 
-_WRAPPERS = {"video": GivenVideo, "audio": GivenAudio}
-
-
 def _given(kind: str, part: Mapping[str, Any], where: str) -> Any:
     """The image, video or sound of a part. Raises RequestError for a part without it."""
     if kind == "image" and (embeds := part.get("image_embeds")) is not None:
         return GivenEmbeds(embeds)
-    for name in (*_TYPES[kind], "url"):
+    modality = MODALITIES[kind]
+    for name in (*modality.parts, "url"):
         value = part.get(name)
         if isinstance(value, Mapping):
-            has_data = name == "input_audio" and value.get("data") is not None
+            has_data = name == modality.base64_part and value.get("data") is not None
             key = "data" if has_data else "url"
             value = value.get(key)
             if not isinstance(value, str | None):
@@ -167,10 +152,7 @@ def _given(kind: str, part: Mapping[str, Any], where: str) -> Any:
                     f"{where}.{name}.{key} must be a string, got {quoted(value)}",
                     parameter="messages",
                 )
-            value = f"data:audio;base64,{value}" if has_data else value
+            value = f"data:{kind};base64,{value}" if has_data else value
         if value is not None:
-            return _WRAPPERS[kind](value) if kind in _WRAPPERS else value
-    what = {"image": "the URL of an image", "video": "the URL of a video"}.get(
-        kind, "the URL of audio, or input_audio with data"
-    )
-    raise RequestError(f"{where} must have {what}", parameter="messages")
+            return value if kind == "image" else Given(kind, value)
+    raise RequestError(f"{where} must have {modality.wanted}", parameter="messages")

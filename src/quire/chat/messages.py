@@ -13,8 +13,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from quire.chat.job import MAX_NESTING, MEDIA, ContentFormat
+from quire.chat.job import MAX_NESTING, ContentFormat
 from quire.errors import RequestError
+from quire.images.modality import MODALITIES
 
 _TEXT_KEYS = {
     "text": "text",
@@ -41,7 +42,7 @@ class Images:
     def placeholder_of(self, part: Any) -> str | None:
         """The placeholder of an image, a video or audio. None for other parts, or if the model does
         not take such a part."""
-        kind = next((one for one in MEDIA if part == {"type": one}), "")
+        kind = next((one for one in MODALITIES if part == {"type": one}), "")
         return self.placeholders.get(kind)
 
     @property

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from quire.images.modality import MODALITIES
 from quire.units import format_bytes
 from quire.weights import projector_file
 
@@ -59,8 +60,12 @@ def image_rows(plan: EnginePlan) -> list[tuple[str, str]]:
     file = projector_file(model.path)
     place = "" if file is None else f" of {file.readlink().name}"
     rows = vision.patching.most_rows
-    what = "audio" if vision.kind == "audio" else "images"
-    return [(what, f"encoder {vision.family}{place}: at most {rows:,} tokens for each tile")]
+    return [
+        (
+            MODALITIES[vision.kind].plural,
+            f"encoder {vision.family}{place}: at most {rows:,} tokens for each tile",
+        )
+    ]
 
 
 def _streams(count: int) -> str:

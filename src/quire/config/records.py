@@ -84,8 +84,8 @@ class ModelConfig:
     lead to it in another process."""
 
     def takes(self, kind: str) -> bool:
-        """Whether requests may have an `image`, `video` or `audio`."""
-        return self.images is not None and self.images.limits[kind] > 0
+        """Whether requests may have an `image`, `video` or `audio`: a name of `MODALITIES`."""
+        return self.images is not None and self.images.limits.get(kind, 0) > 0
 
     @property
     def tokenizer(self) -> str | None:

@@ -1,6 +1,6 @@
 """`KVTransfers`: hands the reports of the KV store's threads to the scheduler, between two steps.
 
-Owned by `EngineCore`. The store's threads read and write places that may be slow, and copy blocks.
+The store's threads read and write places that may be slow, and copy blocks.
 While requests run, these threads get a bounded share of the processor. The state of loads and
 lookups is in `scheduler/stored_kv/loads.py`, the state of requests in `scheduler/states.py`.
 """
@@ -8,13 +8,18 @@ lookups is in `scheduler/stored_kv/loads.py`, the state of requests in `schedule
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
+from quire.core.capability import Capability
+from quire.kvcache import KVCacheManager
 from quire.kvstore.jobs import LoadedChunk, LookupJob
 from quire.kvstore.store import KVStore
 from quire.log import get_logger
-from quire.protocol import KVStoreStats, SchedulePlan
+from quire.protocol import KVStoreStats, SchedulePlan, SchedulerStats
+from quire.scheduler.stored_kv.commands import StoreCommands
+from quire.scheduler.stored_kv.loads import PrefixLoads
+from quire.scheduler.stored_kv.saves import ChunkSaves
 
 if TYPE_CHECKING:
     from quire.executor import Executor
@@ -63,28 +68,38 @@ class BlockWriter:
         return True
 
 
-class KVTransfers:
+class KVTransfers(Capability):
     """Takes in what the store has loaded. Used by the core's thread only."""
 
-    def __init__(self, scheduler: Scheduler, executor: Executor, store: KVStore) -> None:
+    def __init__(self, scheduler: Scheduler, store: KVStore) -> None:
         self._scheduler = scheduler
-        self._executor = executor
         self._store = store
         self._next_stats = 0.0
         self._step_s = 0.0
         """The duration of the last step."""
-        self.is_prepared = not store.is_read
+        self._is_prepared = not store.is_read
         """Whether the store has the memory that a load takes besides blocks."""
 
-    def advance(self, *, may_wait: bool) -> None:
-        """Lets requests go on whose prefixes are loaded, or were not loaded in time. `may_wait`:
-        there is nothing else to do."""
+    @property
+    def commands(self) -> Mapping[str, Callable[..., Any]]:
+        store = self._store
+        prompts = StoreCommands(self._scheduler.kv, store)
+        return {
+            "kv_store_usage": store.stats,
+            "kv_store_stats": lambda: {"sums": store.counts.as_dict(), "usage": store.usage()},
+            "kv_store_flush": store.flush,
+            "kv_store_clear": prompts.clear,
+            "kv_store_pin": prompts.pin,
+        }
+
+    def advance(self, *, is_idle: bool) -> None:
+        """Lets requests go on whose prefixes are loaded, or were not loaded in time."""
         states = self._scheduler.states
         if self._store.is_read:  # a load may begin in this step
-            self._store.pace_loads(None if may_wait else _SHARE_OF_A_STEP * self._step_s)
+            self._store.pace_loads(None if is_idle else _SHARE_OF_A_STEP * self._step_s)
         end = time.monotonic() + _WAIT_S
         while time.monotonic() < end:
-            is_awaited = may_wait and bool(states.loading or states.looking)
+            is_awaited = is_idle and bool(states.loading or states.looking)
             news = self._store.take_news(_WAIT_S if is_awaited else 0.0)
             if news is None:
                 break
@@ -92,17 +107,20 @@ class KVTransfers:
                 self._take_lookup(news)
             else:
                 self._take(news)
-            if may_wait and states.waiting:
+            if is_idle and states.waiting:
                 break  # a request may start
         self._end_overdue()
         if self._scheduler.loads is not None:
             self._scheduler.loads.look_again(states.looking)
 
-    def prepare(self) -> bool:
-        """Makes the store take the memory for loads. Returns False if it has it already."""
-        if self.is_prepared:
+    def has_idle_work(self) -> bool:
+        return not self._is_prepared
+
+    def use_idle_time(self) -> bool:
+        """Makes the store take the memory for loads."""
+        if self._is_prepared:
             return False
-        self.is_prepared = True
+        self._is_prepared = True
         self._store.prepare()
         return True
 
@@ -111,20 +129,22 @@ class KVTransfers:
         self._step_s = duration_s
         self._store.compute.observe(plan.total_num_scheduled_tokens, duration_s)
 
-    def take_stats(self, *, is_last: bool = False) -> KVStoreStats | None:
-        """Returns statistics once in a second, and None in between, unless no step follows for a
-        while (`is_last`)."""
+    def report(self, stats: SchedulerStats) -> None:
+        """Reports once in a second, and when no step follows for a while."""
         now = time.monotonic()
-        if now < self._next_stats and not is_last:
-            return None
-        self._next_stats = now + _STATS_S
-        return KVStoreStats(sums=self._store.counts.as_dict(), usage=self._store.usage())
+        if now >= self._next_stats or not self._scheduler.has_unfinished_requests():
+            self._next_stats = now + _STATS_S
+            store = self._store
+            stats.kv_store = KVStoreStats(sums=store.counts.as_dict(), usage=store.usage())
 
-    def close(self) -> None:
-        """Writes what is queued and closes the store. Idempotent."""
+    def shutdown(self) -> None:
+        """Writes what is queued and closes the store."""
         for load in self._scheduler.states.loading.values():
             load.job.close()
         self._store.close()
+
+    def abandon(self) -> None:
+        self._store.abandon()
 
     def _take(self, loaded: LoadedChunk) -> None:
         load = self._scheduler.states.loading.get(loaded.job.request_id)
@@ -165,3 +185,13 @@ class KVTransfers:
             for job in loads.overdue():
                 loads.end_lookup(job)
                 states.end_lookup(job.request_id)
+
+
+def stored_kv(
+    store: KVStore | None, kv: KVCacheManager, executor: Executor
+) -> tuple[ChunkSaves | None, PrefixLoads | None]:
+    """The parts of a scheduler that save to the store and load from it, if it does."""
+    if store is None:
+        return None, None
+    saves = ChunkSaves(kv, store, BlockReader(executor))
+    return saves, PrefixLoads(kv, store, BlockWriter(executor)) if store.is_read else None

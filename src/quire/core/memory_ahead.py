@@ -1,6 +1,6 @@
 """`MemoryAhead`: makes the system allocate memory for KV blocks before a request needs it.
 
-Owned by `EngineCore`, which calls it when there is nothing else to do.
+The engine core calls it when there is nothing else to do.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ import math
 from collections.abc import Callable, Sequence
 
 from quire.config.records import EngineConfig
+from quire.core.capability import Capability
 from quire.kvcache.block_pool import BlockPool
 
 _MOST_BYTES = 256 << 20
@@ -16,7 +17,7 @@ _PIECE_BYTES = 4 << 20
 """Bytes written at a time. A new request may have to wait for it, some milliseconds."""
 
 
-class MemoryAhead:
+class MemoryAhead(Capability):
     """Writes zeros to unused blocks that the pool will hand out next.
 
     The first write to a page takes several times as long as later ones, because the system, and the
@@ -42,8 +43,8 @@ class MemoryAhead:
         self._end = 0
         """Id of the block after the last one that was written to."""
 
-    def advance(self) -> bool:
-        """Writes to some blocks. Returns False if there is nothing left to do."""
+    def use_idle_time(self) -> bool:
+        """Writes to some blocks."""
         blocks = self._next_piece()
         if not blocks:
             return False
@@ -51,8 +52,7 @@ class MemoryAhead:
         self._end = blocks.stop
         return self._write(blocks, zeros)
 
-    def is_wanted(self) -> bool:
-        """Whether there is something left to do."""
+    def has_idle_work(self) -> bool:
         return bool(self._next_piece())
 
     def forget(self) -> None:

@@ -6,9 +6,10 @@ for requests to end, or aborts them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Literal, get_args
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
+from quire.core.capability import Capability
 from quire.errors import ConfigError, quoted
 from quire.log import get_logger, phase
 
@@ -22,6 +23,8 @@ PauseMode = Literal["abort", "wait", "keep"]
 """Treatment of requests in a pause: abort them, let them finish, or keep them unfinished."""
 MEMORY_TAGS = ("weights", "kv_cache")
 _TAGS = (*MEMORY_TAGS, "scheduling")
+_COMMANDS = ("is_busy", "pause", "resume", "is_paused", "sleep", "wake_up", "is_sleeping",
+             "release_kv_cache_memory")  # fmt: skip
 
 
 class EnginePause:
@@ -31,21 +34,20 @@ class EnginePause:
     """
 
     def __init__(
-        self,
-        scheduler: Scheduler,
-        executor: Executor,
-        settle: Callable[[], None],
-        released: Callable[[], None],
+        self, scheduler: Scheduler, executor: Executor, capabilities: Sequence[Capability]
     ) -> None:
-        """`settle`: called before the workers give up the weights; waits for loads that use them.
-        `released`: called when the memory of the KV cache was released."""
+        """`capabilities`: those of the engine; the list may grow."""
         self._scheduler = scheduler
         self._executor = executor
-        self._settle = settle
-        self._released = released
+        self._capabilities = capabilities
         self._mode: PauseMode | None = None
         self._asleep: set[str] = set()
         """Tags of the released memory."""
+
+    @property
+    def commands(self) -> Mapping[str, Callable[..., Any]]:
+        """The methods that a front end may call."""
+        return {name: getattr(self, name) for name in _COMMANDS}
 
     @property
     def is_frozen(self) -> bool:
@@ -121,7 +123,7 @@ class EnginePause:
             self._settle()
             for fingerprint in self._executor.call("take_new_weights"):
                 self._scheduler.use_fingerprint(fingerprint)
-        self._released()
+        self._forget()
 
     def check_weights(self) -> None:
         """Raises ConfigError while the memory of the weights is released."""
@@ -142,10 +144,20 @@ class EnginePause:
             self._settle()
         if "weights" not in self._asleep:  # with them, all memory of the model was released
             self._executor.call("release_memory", sorted(tags - self._asleep))
-        self._released()
+        self._forget()
         self._asleep |= tags
         names = _named(self._asleep)
         logger.info("asleep: memory released of %s; requests wait for wake_up", names)
+
+    def _settle(self) -> None:
+        """Waits for loads that use the weights."""
+        for one in self._capabilities:
+            one.settle()
+
+    def _forget(self) -> None:
+        """The memory of the KV cache was released."""
+        for one in self._capabilities:
+            one.forget()
 
     def _empty_pool(self) -> None:
         """Empties the prefix cache and takes all KV blocks from requests."""

@@ -14,7 +14,7 @@ from PIL import Image, ImageFile, ImageOps
 from quire.errors import RequestError
 from quire.images.config import PROCESSOR_KWARGS
 from quire.images.job import FORMATS, MAX_FRAMES, MAX_SCANS, DecodeJob
-from quire.images.rules import Frames, Layout, Resizing
+from quire.images.rules import AnyResizing, Frames, Layout, Resizing
 from quire.images.serving import serve_decoder
 
 ImageFile.LOAD_TRUNCATED_IMAGES = False
@@ -157,4 +157,4 @@ def _rgb(image: Any) -> Image.Image:
 
 def main() -> None:
     """Decodes pictures until the parent closes the socket, or until the process has grown."""
-    serve_decoder(decode)
+    serve_decoder(decode, AnyResizing)

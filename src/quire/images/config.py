@@ -12,12 +12,8 @@ PROCESSOR_KWARGS = "mm_processor_kwargs"
 class ImagesConfig:
     """The limits and sources of images and audio, for an engine whose model has an encoder."""
 
-    most: int
-    """Images in one prompt, at most; 0: the model takes audio alone."""
-    most_videos: int = 0
-    """Videos in one prompt, at most."""
-    most_sounds: int = 0
-    """Sounds in one prompt, at most; 0: the model takes no audio."""
+    limits: dict[str, int]
+    """Most of each modality in one prompt, by its name."""
     takes_embeds: bool = False
     """Whether requests may have images that the caller has encoded (`image_embeds`)."""
     local_path: str = ""
@@ -30,8 +26,3 @@ class ImagesConfig:
     """Bytes of the rows of encoded images or sounds that are kept, at most."""
     pixel_bytes: int = 1 << 26
     """Bytes of decoded images or sounds that are kept, at most."""
-
-    @property
-    def limits(self) -> dict[str, int]:
-        """Most of each kind in one prompt."""
-        return {"image": self.most, "video": self.most_videos, "audio": self.most_sounds}

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 
-from quire.images.sound.rules import AnyRules
 from quire.units import MiB
 
 FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP")
@@ -13,17 +14,13 @@ MAX_PIXELS = 1 << 26
 """Most pixels of a picture, before it is resized."""
 MAX_VIDEO_PIXELS = 1 << 28
 """Most pixels of all frames of a video together, before they are resized: about as many as can be
-decoded within `MAX_SECONDS`."""
+decoded within its limit of time."""
 MAX_SCANS = 100
 """Most scans of a JPEG file; encoders write about ten."""
 MAX_FILE_BYTES = 64 * MiB
 """Most bytes of a file, and of the files of a video together."""
 MAX_FRAMES = 1024
 """Most frames of a video."""
-MAX_SECONDS = 10.0
-"""Processor time to decode and resize one picture."""
-MAX_SOUND_SECONDS = 30.0
-"""Processor time to decode one sound and to compute its spectrum."""
 MAX_REQUEST_SECONDS = 60.0
 """Time of a server for all files of a request: to fetch them, and processor time to decode them."""
 MAX_MEMORY_BYTES = 1536 * MiB
@@ -37,10 +34,12 @@ class DecodeJob(msgspec.Struct):
 
     data: bytes
     """For a video: the first frame, or an animated file."""
-    rules: AnyRules
+    rules: Any
+    """`Rules` of the kind that the process decodes."""
     more: list[bytes] = []
     """The other frames of a video."""
     max_pixels: int = MAX_PIXELS
     """Most pixels of a picture, and of the resized frames of a video together."""
     max_video_pixels: int = MAX_VIDEO_PIXELS
-    max_seconds: float = MAX_SECONDS
+    max_seconds: float = 10.0
+    """Processor time to decode it."""

@@ -15,8 +15,7 @@ from quire.errors import RequestError
 from quire.images.cache import PictureCache
 from quire.images.job import MAX_FILE_BYTES, MAX_FRAMES
 from quire.images.process import decoded
-from quire.images.rules import Layout
-from quire.images.sound.rules import AnyRules, Kind, kind_of
+from quire.images.rules import Layout, Rules
 from quire.images.time_limit import TimeLimit
 from quire.units import format_bytes
 
@@ -29,7 +28,8 @@ class Picture:
     """SHA-256 of the file's bytes and of the rules: equal digests mean equal tiles."""
     layout: Layout
     pixels: bytes
-    kind: Kind = "image"
+    kind: str = "image"
+    """A name of `MODALITIES`."""
     rows: NDArray[np.float32] | None = None
     """The rows of the text model [rows, width], if the caller has given them; no pixels then."""
 
@@ -44,7 +44,7 @@ class KeptPictures:
 
 def picture_of(
     data: bytes,
-    rules: AnyRules,
+    rules: Rules,
     more: Sequence[bytes] = (),
     kept: KeptPictures | None = None,
     limit: TimeLimit | None = None,
@@ -65,13 +65,13 @@ def picture_of(
     layout, pixels, used_s = decoded(data, rules, more)
     if limit is not None:
         limit.spend(used_s)
-    found = Picture(digest, layout, bytes(pixels), kind_of(rules))
+    found = Picture(digest, layout, bytes(pixels), rules.modality)
     if kept is not None:
         kept.cache.put(kept.tenant, digest, found, len(found.pixels))
     return found
 
 
-def picture_digest(rules: AnyRules, *files: bytes) -> bytes:
+def picture_digest(rules: Rules, *files: bytes) -> bytes:
     """Digest that identifies the tiles of a file, or of a video's frames. Parts are
     length-prefixed."""
     state = hashlib.sha256(b"quire.image.1")

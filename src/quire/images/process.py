@@ -16,15 +16,15 @@ from functools import partial
 import msgspec
 
 from quire.errors import CapacityError, QuireError, RequestError
-from quire.images.job import MAX_SECONDS, MAX_SOUND_SECONDS, REFUSAL, TILES, DecodeJob
-from quire.images.rules import Layout
-from quire.images.sound.rules import AnyRules, Sound
+from quire.images.job import REFUSAL, TILES, DecodeJob
+from quire.images.modality import MODALITIES, Decoder
+from quire.images.rules import Layout, Rules
 from quire.system.child_process import ChildPool, ChildProcess, StoppedError, encoded_job
 from quire.system.child_python import isolated_command
 from quire.units import GiB
 
 MAX_PROCESSES = 2
-"""Most processes for images, and for audio. With two, one slow file does not delay all others."""
+"""Most processes of each decoder. With two, one slow file does not delay all others."""
 _CLOCK_FACTOR = 6
 """Wall-clock time over processor time: on a loaded machine a child waits for a core."""
 _EXIT_S = 2.0
@@ -42,16 +42,15 @@ def check_installed() -> None:
 
 
 def decoded(
-    data: bytes, rules: AnyRules, more: Sequence[bytes] = ()
+    data: bytes, rules: Rules, more: Sequence[bytes] = ()
 ) -> tuple[Layout, memoryview, float]:
     """The layout and the bytes of all tiles, and the seconds of processor time that they took.
     `more`: the other frames of a video. Raises RequestError for a file that cannot be used,
     CapacityError if a signal stops the child, and QuireError if no child can be started."""
-    what, seconds = ("audio", MAX_SOUND_SECONDS) if isinstance(rules, Sound) else (
-        "image", MAX_SECONDS
-    )  # fmt: skip
+    decoder = MODALITIES[rules.modality].decoder
+    what, seconds = decoder.files, decoder.max_seconds
     job = msgspec.msgpack.encode(DecodeJob(data, rules, [*more], max_seconds=seconds))
-    with _children[what].child() as child:
+    with _children[decoder].child() as child:
         kind, payload = _asked(child, encoded_job(job), what, seconds)
     if kind == REFUSAL:
         raise RequestError(bytes(payload).decode("utf-8", "replace"))
@@ -81,19 +80,20 @@ def _asked(child: ChildProcess, job: bytes, what: str, seconds: float) -> tuple[
         raise QuireError(f"the process that decodes {what} files has failed: {error}") from None
 
 
-def _start(what: str, module: str, package: str) -> ChildProcess:
+def _start(decoder: Decoder) -> ChildProcess:
+    what, package = decoder.files, decoder.package
     if package == "PIL":
         check_installed()
     variables = {name: os.environ[name] for name in _INHERITED_VARIABLES if name in os.environ}
     variables["OPENBLAS_NUM_THREADS"] = "1"  # sums have one order then
     try:
-        command = isolated_command(module, ("quire", package, "msgspec"), f"{what} files")
+        command = isolated_command(decoder.module, ("quire", package, "msgspec"), f"{what} files")
         return ChildProcess(command, TILES + REFUSAL, _MAX_REPLY_BYTES, env=variables, cwd="/")
     except OSError as error:
         raise QuireError(f"no process for {what} files can be started: {error}") from None
 
 
 _children = {
-    what: ChildPool(MAX_PROCESSES, partial(_start, what, f"quire.images.{module}", package))
-    for what, module, package in (("image", "child", "PIL"), ("audio", "sound.child", "numpy"))
+    one: ChildPool(MAX_PROCESSES, partial(_start, one))
+    for one in {modality.decoder for modality in MODALITIES.values()}
 }

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import msgspec
 
@@ -49,7 +49,14 @@ class Layout(msgspec.Struct, frozen=True):
         return math.prod(self.sizes[tile]) * self.depth * self.frames
 
 
-class Resizing(msgspec.Struct, frozen=True, kw_only=True):
+class Rules(msgspec.Struct, frozen=True):
+    """What becomes of a file of one modality, as data."""
+
+    modality: ClassVar[str] = "image"
+    """A name of `MODALITIES`."""
+
+
+class Resizing(Rules, frozen=True, kw_only=True):
     """Settings that all families share: the filter, and the numbers of the normalisation."""
 
     resample: int
@@ -262,6 +269,7 @@ class Multiples(Resizing, frozen=True, tag="multiples"):
 class Frames(Multiples, frozen=True, tag="frames"):
     """A video: each tile has `per_tile` frames, and all frames have one size (Qwen-VL)."""
 
+    modality: ClassVar[str] = "video"
     per_tile: int
     counts_frames: bool = False
     """Whether the limits hold for the pixels of all frames together (Qwen3-VL)."""

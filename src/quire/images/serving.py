@@ -5,12 +5,13 @@ from __future__ import annotations
 import gc
 import time
 from collections.abc import Callable
+from types import UnionType
 
 import msgspec
 
 from quire.errors import RequestError
 from quire.images.job import MAX_MEMORY_BYTES, REFUSAL, TILES, DecodeJob
-from quire.images.rules import Layout
+from quire.images.rules import Layout, Rules
 from quire.system.child_serving import limit_harm, limit_processor_time, serve
 from quire.units import MiB
 
@@ -18,13 +19,16 @@ _LARGE_BYTES = 128 * MiB
 _jobs = msgspec.msgpack.Decoder(DecodeJob)
 
 
-def serve_decoder(decode: Callable[[DecodeJob], tuple[Layout, list[bytes]]]) -> None:
+def serve_decoder(
+    decode: Callable[[DecodeJob], tuple[Layout, list[bytes]]], rules: type[Rules] | UnionType
+) -> None:
     """Decodes files until the parent closes the socket, or until the process has grown. `decode`
-    raises RequestError for a file that cannot be used."""
+    raises RequestError for a file that cannot be used. `rules`: the type of its jobs' rules."""
 
     def answer(data: bytes) -> tuple[bytes, bytes]:
         try:
             job = _jobs.decode(data)
+            job.rules = msgspec.convert(job.rules, rules)
             limit_processor_time(job.max_seconds)
             begin = time.process_time()
             layout, tiles = decode(job)

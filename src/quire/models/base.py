@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from quire.images.modality import MODALITIES, Modality
 from quire.models.config_reader import ConfigReader
 from quire.program import Activation, Builder, Program, Value
 
@@ -110,16 +111,18 @@ class NameMap:
             return None if found is None else found.rstrip("._")
         return name.removeprefix("model.").partition(".")[0]
 
-    def summary(self, names: Iterable[str], *, encoded: str) -> str | None:
+    def summary(self, names: Iterable[str], encoded: Modality | None = None) -> str | None:
         """Return a message about the unused parts of a checkpoint with these tensors; None if there
-        are none. `encoded`: "images" or "audio", if they are computed, too."""
+        are none. `encoded`: what is computed, too."""
         counts = Counter(part for name in names if (part := self.part_left_out(name)) is not None)
-        used = f"text and {encoded} are" if encoded else "the text model is"
-        unseen = {"images": "audio", "audio": "vis"}.get(encoded, "")
+        used = f"text and {encoded.plural} are" if encoded else "the text model is"
+        unseen = {""}
+        if encoded is not None:
+            unseen = {"mtp", *(one.tensors for one in MODALITIES.values())} - {encoded.tensors}
         parts = ", ".join(
             f"{part} ({count} tensors)"
             for part, count in sorted(counts.items())
-            if part == "mtp" or unseen in part
+            if any(mark in part for mark in unseen)
         )
         return f"only {used} computed; unused: {parts}" if parts else None
 
@@ -145,12 +148,10 @@ _WRAPPERS = (
 """Prefixes of the text part in checkpoints that have other parts."""
 _OTHER_PARTS = (
     "visual.",
-    "vision_",
-    "audio_",
     "multi_modal_projector.",
-    "embed_vision.",
-    "embed_audio.",
     "connector.",
+    *(f"{one.stem}_" for one in MODALITIES.values()),
+    *(f"embed_{one.stem}." for one in MODALITIES.values()),
 )
 """Name prefixes of other parts below the text part's own prefix."""
 

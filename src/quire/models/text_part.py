@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from quire.images.modality import MODALITIES
+
 if TYPE_CHECKING:
     from quire.models.base import HfConfig
 
 SECTIONS = ("text_config", "llm_config", "language_config")
-_OTHER_SECTIONS = ("vision_config", "audio_config")
 DEEPSTACK = "num_deepstack_layers"
 """Key of the number of layers that get hidden states of the image encoder (Qwen3-VL)."""
 TRANSPOSED = "transposed_weights"
@@ -78,7 +79,7 @@ def _of_images(hf_config: HfConfig, section: HfConfig) -> dict[str, Any]:
     if kind == "gemma3" or section.get("use_bidirectional_attention") == "vision":
         found[IMAGE_SPANS] = True
     if kind == "gemma4":
-        tokens = (hf_config.get(f"{name}_token_id") for name in ("image", "video", "audio"))
+        tokens = (hf_config.get(f"{name}_token_id") for name in MODALITIES)
         found[PADDED_TOKENS] = [one for one in tokens if one is not None]
     return found
 
@@ -101,7 +102,7 @@ def has_other_parts(hf_config: HfConfig) -> bool:
     """Whether the checkpoint is multimodal."""
     if _section(hf_config) is not None:
         return True
-    return any(isinstance(hf_config.get(key), Mapping) for key in _OTHER_SECTIONS)
+    return any(isinstance(hf_config.get(one.section), Mapping) for one in MODALITIES.values())
 
 
 def _section(hf_config: HfConfig) -> Mapping[str, Any] | None:

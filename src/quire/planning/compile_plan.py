@@ -20,8 +20,9 @@ from quire.config.quantization import MEANINGS, Quantization
 from quire.config.ranks import ONE_RANK, Rank
 from quire.config.records import Dtype, EngineConfig, ParallelConfig
 from quire.errors import ConfigError, DoesNotFitError
-from quire.images.config import PROCESSOR_KWARGS
+from quire.images.config import PROCESSOR_KWARGS, ImagesConfig
 from quire.models import ModelDescription, Shipped, as_asked, build_program
+from quire.models.base import HfConfig
 from quire.planning.images.encoder import encoder_bytes
 from quire.program import Experts, Program, keep_all, kv_layout, layout_of_rank
 from quire.program.passes import give_hidden, of_rank, run_passes
@@ -44,6 +45,23 @@ the changed ones, the input and the output of the last processor, and a scaled c
 
 
 @dataclass(frozen=True, slots=True)
+class ExtraMemory:
+    """Memory of a capability of the engine: adapters, an encoder, logits processors."""
+
+    num_bytes: int
+    """Most bytes that it takes; of a rank, its part on average."""
+    is_divided: bool = False
+    """Whether each rank has a part of it."""
+    advice: str = ""
+    """Sentence for users whose memory is too small."""
+
+    def of_rank(self, rank: Rank) -> ExtraMemory:
+        """The part of a rank."""
+        share = rank.world_size if self.is_divided else 1
+        return replace(self, num_bytes=self.num_bytes // share)
+
+
+@dataclass(frozen=True, slots=True)
 class CompilePlan:
     """All arguments of `Backend.compile` except the weights."""
 
@@ -51,14 +69,10 @@ class CompilePlan:
     """The program after all passes, which have set the format of each weight."""
     kv: KVCacheSpec
     options: CompileOptions
-    gives_logits: bool = False
-    """Whether custom logits processors change the logits before tokens are sampled."""
-    adapters_bytes: int = 0
-    """Bytes of the adapters in memory, at most; of a rank, its part on average."""
+    extras: tuple[ExtraMemory, ...] = ()
+    """Memory of what requests may use besides the model."""
     draft: CompilePlan | None = None
     """The draft model, whose K/V is stored in the same blocks; None: there is none."""
-    encoder_bytes: int = 0
-    """Bytes of the image encoder and of the cache of its results, at most."""
 
     def of_rank(self, rank: Rank) -> CompilePlan:
         """Return the part of the plan that a rank compiles. Raises ConfigError if the model cannot
@@ -71,7 +85,7 @@ class CompilePlan:
             self,
             program=part.program,
             kv=replace(self.kv, layout=layout),
-            adapters_bytes=self.adapters_bytes // rank.world_size,
+            extras=tuple(one.of_rank(rank) for one in self.extras),
             draft=None if self.draft is None else self.draft.of_rank(rank),
         )
 
@@ -88,14 +102,10 @@ class CompilePlan:
         program, kv, options = self.program, self.kv, self.options
         width = kv.layout.table_width(options.max_model_len, kv.block_size)
         entries = len(kv.layout.groups) * width
-        workspace_bytes = backend.workspace_bytes(program, kv, options)
-        if self.gives_logits:
-            workspace_bytes += _LOGITS_COPIES * 4 * options.max_num_seqs * program.vocab_size
         needs = MemoryNeeds(
             weight_bytes=backend.weight_bytes(program, options.dtype, held),
-            workspace_bytes=workspace_bytes
-            + self.adapters_bytes
-            + self.encoder_bytes
+            workspace_bytes=backend.workspace_bytes(program, kv, options)
+            + sum(one.num_bytes for one in self.extras)
             + options.max_num_seqs * (_ROW_BYTES + 4 * entries),
             kv_block_bytes=backend.kv_block_bytes(program, kv),
             kv_layout=kv.layout,
@@ -153,12 +163,7 @@ def fit_plan(program: Program, choices: Choices, facts: Facts) -> FittedPlan:
                 f"{format_bytes(of_draft.workspace_bytes)}, and its K/V in a block "
                 f"{format_bytes(of_draft.kv_block_bytes)}"
             )
-        if sketch.encoder_bytes:
-            advice += (
-                f". The image encoder needs {format_bytes(sketch.encoder_bytes)} of it: less with "
-                f"smaller images ({PROCESSOR_KWARGS}, such as max_pixels), nothing with "
-                "limit_mm_per_prompt={'image': 0}"
-            )
+        advice += "".join(one.advice for one in sketch.extras)
         raise DoesNotFitError(f"{error}{advice}") from None
     plan = _sized_plan(sketch, fitted.num_blocks, fitted.needs.max_model_len)
     lora = None if choices.lora is None else _sized(plan.program, choices.lora, choices.parallel)
@@ -273,42 +278,53 @@ def _smaller_formats(needs: MemoryNeeds, choices: Choices, facts: Facts) -> str:
 
 def _sketch(program: Program, choices: Choices, facts: Facts) -> CompilePlan:
     """Return a plan whose number of KV blocks is not settled yet."""
-    backend, gives_logits = facts.backend, bool(facts.logits_processors)
-    hf_config = facts.checkpoint.model.hf_config
+    backend = facts.backend
     program = run_passes(program, choices.arithmetic.quantization)
     layout = kv_layout(program, choices.max_model_len)
     spec = KVCacheSpec(1, choices.block_size, choices.kv_cache_dtype, layout)
-    return CompilePlan(
-        program,
-        backend.sized(program, spec),
-        CompileOptions(
-            dtype=choices.arithmetic.dtype,
-            max_num_tokens=choices.scheduler.max_num_batched_tokens,
-            max_num_seqs=choices.scheduler.max_num_seqs,
-            max_model_len=choices.max_model_len,
-            max_adapter_width=_adapter_width(program, choices.lora),
-        ),
-        gives_logits,
-        adapters_bytes=_adapters_bytes(
-            None if choices.lora is None else _sized(program, choices.lora, choices.parallel),
-            choices.prompt_adapters,
-        ),
-        encoder_bytes=encoder_bytes(
-            backend,
-            hf_config,
-            choices.images.config,
-            choices.arithmetic.dtype,
-            choices.max_model_len,
-        ),
+    options = CompileOptions(
+        dtype=choices.arithmetic.dtype,
+        max_num_tokens=choices.scheduler.max_num_batched_tokens,
+        max_num_seqs=choices.scheduler.max_num_seqs,
+        max_model_len=choices.max_model_len,
+        max_adapter_width=_adapter_width(program, choices.lora),
     )
+    lora = None if choices.lora is None else _sized(program, choices.lora, choices.parallel)
+    extras = (
+        _of_logits(program, options, is_on=bool(facts.logits_processors)),
+        _of_adapters(lora, choices.prompt_adapters),
+        _of_encoder(backend, facts.checkpoint.model.hf_config, choices.images.config, options),
+    )
+    return CompilePlan(program, backend.sized(program, spec), options, extras)
+
+
+def _of_logits(program: Program, options: CompileOptions, *, is_on: bool) -> ExtraMemory:
+    """`is_on`: whether custom logits processors change the logits before tokens are sampled."""
+    return ExtraMemory(is_on * _LOGITS_COPIES * 4 * options.max_num_seqs * program.vocab_size)
+
+
+def _of_adapters(*kinds: LoRAConfig | PromptAdapterConfig | None) -> ExtraMemory:
+    num_bytes = sum(kind.limits.memory_bytes for kind in kinds if kind is not None)
+    return ExtraMemory(num_bytes, is_divided=True)
+
+
+def _of_encoder(
+    backend: Backend, hf_config: HfConfig, images: ImagesConfig | None, options: CompileOptions
+) -> ExtraMemory:
+    """The encoder of images or audio, and the cache of its results."""
+    num_bytes = encoder_bytes(backend, hf_config, images, options.dtype, options.max_model_len)
+    if not num_bytes:
+        return ExtraMemory(0)
+    advice = (
+        f". The image encoder needs {format_bytes(num_bytes)} of it: less with smaller images "
+        f"({PROCESSOR_KWARGS}, such as max_pixels), nothing with "
+        "limit_mm_per_prompt={'image': 0}"
+    )
+    return ExtraMemory(num_bytes, advice=advice)
 
 
 def _adapter_width(program: Program, lora: LoRAConfig | None) -> int:
     return 0 if lora is None else adapter_width(program, lora.max_lora_rank)
-
-
-def _adapters_bytes(*kinds: LoRAConfig | PromptAdapterConfig | None) -> int:
-    return sum(kind.limits.memory_bytes for kind in kinds if kind is not None)
 
 
 def _sized(program: Program, lora: LoRAConfig, parallel: ParallelConfig) -> LoRAConfig:
@@ -327,26 +343,20 @@ def compile_plan(config: EngineConfig, rank: Rank = ONE_RANK) -> CompilePlan:
     if draft is not None:
         program = _with_hidden(program, draft)
     program = run_passes(program, model.quantization)
-    plan = CompilePlan(
-        program,
-        KVCacheSpec(cache.num_blocks, cache.block_size, cache.kv_cache_dtype, cache.layout),
-        CompileOptions(
-            dtype=model.dtype,
-            max_num_tokens=scheduler.max_num_batched_tokens,
-            max_num_seqs=scheduler.max_num_seqs,
-            max_model_len=model.max_model_len,
-            max_adapter_width=_adapter_width(program, config.lora),
-        ),
-        bool(model.logits_processors),
-        adapters_bytes=_adapters_bytes(config.lora, config.prompt_adapters),
-        encoder_bytes=encoder_bytes(
-            make_backend(config.device),
-            model.hf_config,
-            model.images,
-            model.dtype,
-            model.max_model_len,
-        ),
+    options = CompileOptions(
+        dtype=model.dtype,
+        max_num_tokens=scheduler.max_num_batched_tokens,
+        max_num_seqs=scheduler.max_num_seqs,
+        max_model_len=model.max_model_len,
+        max_adapter_width=_adapter_width(program, config.lora),
     )
+    extras = (
+        _of_logits(program, options, is_on=bool(model.logits_processors)),
+        _of_adapters(config.lora, config.prompt_adapters),
+        _of_encoder(make_backend(config.device), model.hf_config, model.images, options),
+    )
+    spec = KVCacheSpec(cache.num_blocks, cache.block_size, cache.kv_cache_dtype, cache.layout)
+    plan = CompilePlan(program, spec, options, extras)
     if config.draft is not None and draft is not None:
         plan = _with_draft(plan, draft, config.draft.dtype, config.draft.quantization)
     return plan.of_rank(rank)

@@ -19,6 +19,7 @@ import numpy as np
 
 from quire.config.records import EngineConfig
 from quire.errors import ConfigError, quoted
+from quire.images.modality import MODALITIES
 from quire.log import get_logger
 from quire.models import ModelDescription
 from quire.models.pooling.head import pooling_head
@@ -143,8 +144,8 @@ def _opened(origin: _Origin, program: Program) -> WeightStore | PackedFile:
     head = pooling_head(model.hf_config)
     folders = () if head is None else [layer.folder for layer in head.dense]
     store = as_shipped(open_with_folders(model.path, folders), description.shipped)
-    encoded = "images" if model.takes("image") else "audio" if model.takes("audio") else ""
-    left_out = names.summary(store.names(), encoded=encoded)
+    encoded = next((one for one in MODALITIES.values() if model.takes(one.name)), None)
+    left_out = names.summary(store.names(), encoded)
     if left_out is not None:
         logger.info("%s", left_out)
     return bind(program, store, names.canonical, origin.given)

@@ -56,11 +56,11 @@ def test_a_version_that_is_loaded_again_is_not_dropped() -> None:
     worker = Worker()
     manager = manager_of(worker, 100)
     manager.add(request_of("r", LoRARequest("mine", 1, "first")))
-    manager.advance()
-    [ready] = manager.advance(wait_s=10).ready
+    manager.take_in()
+    [ready] = manager.take_in(wait_s=10).ready
     assert ready.adapter == "first"
     load(manager, "second", "a")
-    manager.advance(wait_s=10)
+    manager.take_in(wait_s=10)
     assert worker.loaded == {"first", "second"}  # the request uses the first
     worker.may_end.clear()
     worker.has_read.clear()
@@ -68,7 +68,7 @@ def test_a_version_that_is_loaded_again_is_not_dropped() -> None:
     assert worker.has_read.wait(60)
     manager.release_ended(())
     worker.may_end.set()
-    manager.advance(wait_s=10)
+    manager.take_in(wait_s=10)
     assert manager.load_result("b") == {"digest": "first", "is_new": True}
     assert worker.loaded == {"first"}
     assert manager.ids() == [1]
@@ -80,11 +80,11 @@ def test_a_load_that_is_asked_for_does_not_wait_for_a_stream_of_requests() -> No
     worker = Worker()
     manager = manager_of(worker, 2)
     manager.add(request_of("0", LoRARequest("a0", 2, "0")))
-    manager.advance()
+    manager.take_in()
     load(manager, "asked", "ticket")
     for number in range(1, 5):
         manager.add(request_of(str(number), LoRARequest(f"a{number}", 2 + number, str(number))))
-        manager.advance(wait_s=10)
+        manager.take_in(wait_s=10)
         manager.release_ended(())
     assert manager.has("4"), "requests wait in each step"
     assert manager.load_result("ticket") is not None
@@ -97,10 +97,10 @@ def test_adapters_of_urgent_requests_are_loaded_first() -> None:
         request = request_of(name, LoRARequest(name, number + 1, name))
         request.priority = -number
         manager.add(request)
-    manager.advance()
-    assert [one.request_id for one in manager.advance(wait_s=10).ready] == ["urgent"]
-    assert not manager.advance(wait_s=0.01).ready
+    manager.take_in()
+    assert [one.request_id for one in manager.take_in(wait_s=10).ready] == ["urgent"]
+    assert not manager.take_in(wait_s=0.01).ready
     manager.release_ended(())
-    manager.advance()
-    assert [one.request_id for one in manager.advance(wait_s=10).ready] == ["low"]
+    manager.take_in()
+    assert [one.request_id for one in manager.take_in(wait_s=10).ready] == ["low"]
     manager.shutdown()

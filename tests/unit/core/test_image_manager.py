@@ -80,12 +80,12 @@ def test_a_call_at_a_time_without_time_and_all_with_it() -> None:
     manager = ImageManager(encoder, PictureCache(1 << 20))
     manager.add(_request("a", (10, 3)))
     for _ in range(3 * 3 - 1):  # each tile begins, waits, and is done
-        assert not manager.advance(0.0).ready
-    [ready] = manager.advance(0.0).ready
+        assert not manager.encode(0.0).ready
+    [ready] = manager.encode(0.0).ready
     _check(ready, ((10, 3),))
     assert encoder.num_tiles == 3
     manager.add(_request("b", (20, 2), (10, 3), (20, 2)))
-    [ready] = manager.advance(60.0).ready
+    [ready] = manager.encode(60.0).ready
     _check(ready, ((20, 2), (10, 3), (20, 2)))
     assert encoder.num_tiles == 5  # picture 10 was cached, and 20 is encoded once
     assert not manager.num_waiting
@@ -96,7 +96,7 @@ def test_tenants_share_nothing_and_the_cache_is_bounded() -> None:
     manager = ImageManager(encoder, cache)
     for salt, wanted in (("x/1", 1), ("x/2", 1), ("y", 2), (None, 3), ("y", 3), ("x", 4)):
         manager.add(_request("r", (1, 1), salt=salt))
-        assert manager.advance(60.0).ready
+        assert manager.encode(60.0).ready
         assert encoder.num_tiles == wanted, salt
         assert cache.num_bytes <= cache.max_bytes
         assert len(cache) <= 2
@@ -106,18 +106,18 @@ def test_requests_share_the_rows_of_one_picture() -> None:
     manager = ImageManager(_Encoder(), PictureCache(1 << 20))
     for name in "ab":
         manager.add(_request(name, (1, 1)))
-    first, second = manager.advance(60.0).ready
+    first, second = manager.encode(60.0).ready
     assert first.input_rows[0].data is second.input_rows[0].data
 
 
 def test_a_failure_ends_its_request_alone_and_an_abort_is_forgotten() -> None:
     manager = ImageManager(_Encoder(), PictureCache(1 << 20))
     manager.add(_request("gone", (5, 4)))
-    manager.advance(0.0)
-    manager.abort("gone")
+    manager.encode(0.0)
+    manager.abort(["gone"])
     manager.add(_request("bad", (12, 3)))
     manager.add(_request("good", (30, 1)))
-    news = manager.advance(60.0)
+    news = manager.encode(60.0)
     assert [one.request_id for one in news.failed] == ["bad"]
     assert news.failed[0].finish_reason == "error"
     [ready] = news.ready
@@ -128,13 +128,13 @@ def test_new_weights_begin_all_pictures_again() -> None:
     encoder = _Encoder()
     manager = ImageManager(encoder, PictureCache(1 << 20))
     manager.add(_request("done", (1, 1)))
-    assert manager.advance(60.0).ready
+    assert manager.encode(60.0).ready
     manager.add(_request("a", (1, 1), (40, 2)))
     while encoder.num_tiles < 3:
-        assert not manager.advance(0.0).ready
+        assert not manager.encode(0.0).ready
     manager.forget()
     assert not len(manager.cache)
-    [ready] = manager.advance(60.0).ready
+    [ready] = manager.encode(60.0).ready
     _check(ready, ((1, 1), (40, 2)))
     assert encoder.num_tiles == 6
 
@@ -154,12 +154,12 @@ def test_rows_are_right_in_random_company(seed: int) -> None:
         wanted[name] = images
         manager.add(_request(name, *images, salt=rng.choice([None, "a", "b/c"])))
         if rng.random() < 0.2:
-            manager.abort(str(rng.randrange(number + 1)))
+            manager.abort([str(rng.randrange(number + 1))])
         for _ in range(rng.randrange(4)):
-            for ready in manager.advance(rng.choice([0.0, 0.0, 60.0])).ready:
+            for ready in manager.encode(rng.choice([0.0, 0.0, 60.0])).ready:
                 _check(ready, wanted[ready.request_id])
     while manager.num_waiting:
-        for ready in manager.advance(0.0).ready:
+        for ready in manager.encode(0.0).ready:
             _check(ready, wanted[ready.request_id])
 
 
@@ -170,14 +170,14 @@ def test_urgent_pictures_pass_others_whose_tiles_are_kept() -> None:
     low.priority = 5
     manager.add(low)
     for _ in range(4):  # one tile is done, and the next one has begun
-        assert not manager.advance(0.0).ready
+        assert not manager.encode(0.0).ready
     manager.add(urgent)
     for _ in range(2):
-        assert not manager.advance(0.0).ready
-    [ready] = manager.advance(0.0).ready
+        assert not manager.encode(0.0).ready
+    [ready] = manager.encode(0.0).ready
     assert ready.request_id == "urgent"
     _check(ready, ((20, 1),))
-    [ready] = manager.advance(60.0).ready
+    [ready] = manager.encode(60.0).ready
     _check(ready, ((10, 3),))
     assert encoder.num_tiles == 5  # the tile that was interrupted is encoded again
     assert not manager._interrupted
@@ -188,10 +188,10 @@ def test_interrupted_pictures_of_aborted_requests_are_forgotten() -> None:
     low = _request("low", (10, 3))
     low.priority = 5
     manager.add(low)
-    manager.advance(0.0)
+    manager.encode(0.0)
     manager.add(_request("urgent", (20, 1)))
-    manager.advance(0.0)
+    manager.encode(0.0)
     assert len(manager._interrupted) == 1
-    manager.abort("low")
-    assert manager.advance(60.0).ready
+    manager.abort(["low"])
+    assert manager.encode(60.0).ready
     assert not manager._interrupted

@@ -13,9 +13,10 @@ from fake_core import FakeCore
 
 from quire.config.records import EngineConfig
 from quire.core import loop as loop_module
+from quire.core.capability import Capabilities
 from quire.core.commands import AbortRequests, Event, Stop
 from quire.core.engine_core import EngineCore
-from quire.core.kv_transfers import KVTransfers
+from quire.core.kv_transfers import BlockWriter, KVTransfers
 from quire.core.loop import EngineLoop
 from quire.core.memory_ahead import MemoryAhead
 from quire.kvcache.block_pool import BlockPool
@@ -59,29 +60,29 @@ def ahead_of(make_config: Callable[..., EngineConfig]) -> MakeAhead:
 def test_the_next_blocks_of_a_request_are_written_to_once(ahead_of: MakeAhead) -> None:
     pool, written = BlockPool(NUM_BLOCKS), Written()
     ahead = ahead_of(pool, written)
-    assert ahead.is_wanted()
+    assert ahead.has_idle_work()
     turns = 0
-    while ahead.advance():
+    while ahead.use_idle_time():
         turns += 1
     assert written.ids == list(range(10))
-    assert not ahead.is_wanted()
+    assert not ahead.has_idle_work()
     assert turns == 3  # 4 MiB each
     blocks = pool.allocate(5)
     assert blocks == written.ids[:5]
-    while ahead.advance():
+    while ahead.use_idle_time():
         pass
     assert written.ids == list(range(15))
     pool.release(blocks)
     assert pool.allocate(5) != list(range(15, 20))  # used ones come first, and need no memory
-    assert not ahead.advance()
+    assert not ahead.use_idle_time()
 
 
 def test_blocks_that_were_handed_out_are_never_written_to(ahead_of: MakeAhead) -> None:
     pool, written = BlockPool(NUM_BLOCKS), Written()
     ahead = ahead_of(pool, written)
-    assert ahead.advance()
+    assert ahead.use_idle_time()
     pool.allocate(20)
-    while ahead.advance():
+    while ahead.use_idle_time():
         pass
     assert written.ids == [*range(4), *range(20, 30)]
 
@@ -91,7 +92,7 @@ def test_no_block_is_behind_the_end_of_the_pool(ahead_of: MakeAhead, max_model_l
     pool, written = BlockPool(NUM_BLOCKS), Written()
     ahead = ahead_of(pool, written, max_model_len)
     pool.allocate(37)
-    while ahead.advance():
+    while ahead.use_idle_time():
         pass
     assert written.ids == [37, 38, 39]
 
@@ -99,7 +100,7 @@ def test_no_block_is_behind_the_end_of_the_pool(ahead_of: MakeAhead, max_model_l
 def test_at_most_256_mib_are_ahead(ahead_of: MakeAhead) -> None:
     pool, written = BlockPool(1000), Written()
     ahead = ahead_of(pool, written, max_model_len=16_000)
-    while ahead.advance():
+    while ahead.use_idle_time():
         pass
     assert len(written.ids) == 256
 
@@ -107,10 +108,10 @@ def test_at_most_256_mib_are_ahead(ahead_of: MakeAhead) -> None:
 def test_memory_that_was_given_back_is_taken_again(ahead_of: MakeAhead) -> None:
     pool, written = BlockPool(NUM_BLOCKS), Written()
     ahead = ahead_of(pool, written)
-    while ahead.advance():
+    while ahead.use_idle_time():
         pass
     ahead.forget()
-    while ahead.advance():
+    while ahead.use_idle_time():
         pass
     assert written.ids == [*range(10), *range(10)]
 
@@ -118,7 +119,7 @@ def test_memory_that_was_given_back_is_taken_again(ahead_of: MakeAhead) -> None:
 def test_a_worker_that_fails_is_not_asked_again_and_again(ahead_of: MakeAhead) -> None:
     pool, written = BlockPool(NUM_BLOCKS), Written()
     written.works = False
-    assert not ahead_of(pool, written).advance()
+    assert not ahead_of(pool, written).use_idle_time()
 
 
 class IdleCore(FakeCore):
@@ -192,7 +193,10 @@ def test_an_idle_core_has_the_store_take_its_memory_once(
     store = KVStore(ChunkShape(2, 1000), [DictTier()])
     prepared: list[KVStore] = []
     store.prepare = lambda: prepared.append(store)  # type: ignore[method-assign]
-    core._transfers = KVTransfers(core.scheduler, core.executor, store)
+    core._capabilities = Capabilities(
+        [MemoryAhead(config, core.scheduler.kv.pool, BlockWriter(core.executor)),
+         KVTransfers(core.scheduler, store)], core.scheduler,
+    )  # fmt: skip
     assert core.has_idle_work()
     while core.use_idle_time():
         pass

@@ -155,7 +155,7 @@ def test_no_more_pictures_are_decoded_than_the_context_has_room_for(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Also none after the caller has left, or after the time of a request."""
-    images = ImagesConfig(999, pixel_bytes=0)
+    images = ImagesConfig({"image": 999}, pixel_bytes=0)
     found = ImagePrompts(SimpleNamespace(images=images, max_model_len=9))  # type: ignore[arg-type]
     monkeypatch.setitem(found.__dict__, "_vision", _vision(is_same=True))
     decoded = list[str]()

@@ -128,7 +128,7 @@ def test_files_are_read_below_the_folder_alone(tmp_path: Path) -> None:
     (folder / "a b.png").write_bytes(b"picture")
     (folder / "link.png").symlink_to(secret)
     (folder / "inner.png").symlink_to(folder / "a b.png")
-    sources = ImageSources.of(ImagesConfig(1, local_path=str(folder.resolve())))
+    sources = ImageSources.of(ImagesConfig({"image": 1}, local_path=str(folder.resolve())))
     assert sources.read(f"file://{folder}/a%20b.png") == b"picture"
     assert sources.read(f"file://{folder}/inner.png") == b"picture"
     for path in ("link.png", "../secret.png", "%2e%2e/secret.png", "missing.png", "", "a%00b"):
@@ -137,22 +137,24 @@ def test_files_are_read_below_the_folder_alone(tmp_path: Path) -> None:
     with pytest.raises(RequestError, match="file:///folder"):
         sources.read(f"file://elsewhere{folder}/a.png")
     with pytest.raises(RequestError, match="allowed-local-media-path"):
-        ImageSources.of(ImagesConfig(1)).read(f"file://{folder}/a%20b.png")
+        ImageSources.of(ImagesConfig({"image": 1})).read(f"file://{folder}/a%20b.png")
 
 
 def test_the_files_of_one_request_have_a_limit_together(port: int) -> None:
     url, fetcher = f"http://a.test:{port}/x", Fetcher(("a.test",), _local)
-    sources = replace(ImageSources.of(ImagesConfig(2, download_bytes=25)), fetcher=fetcher)
+    sources = replace(
+        ImageSources.of(ImagesConfig({"image": 2}, download_bytes=25)), fetcher=fetcher
+    )
     assert [sources.read(url) for _ in range(2)] == [b"x" * 10] * 2
     with pytest.raises(RequestError, match="VLLM_MAX_MEDIA_REQUEST_DOWNLOAD_SIZE_MB"):
         sources.read(url)
     assert sources.read("data:image/png;base64,aGk=") == b"hi"
-    unlimited = replace(ImageSources.of(ImagesConfig(2)), fetcher=fetcher)
+    unlimited = replace(ImageSources.of(ImagesConfig({"image": 2})), fetcher=fetcher)
     assert [unlimited.read(url) for _ in range(4)] == [b"x" * 10] * 4
 
 
 def test_data_urls_hold_base64() -> None:
-    sources = ImageSources.of(ImagesConfig(1))
+    sources = ImageSources.of(ImagesConfig({"image": 1}))
     for text in ("aGk=", "aG\r\nk=\n", " a G\tk = "):  # encoders write lines of 76 characters
         assert sources.read(f"data:image/png;base64,{text}") == b"hi"
     frames = sources.read_frames("data:video/jpeg;base64,aG\nk=,\naGk=")

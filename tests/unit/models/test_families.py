@@ -10,6 +10,7 @@ import pytest
 from quire.cli.app import main
 from quire.cli.commands.library import markdown
 from quire.errors import UnsupportedModelError
+from quire.images.modality import MODALITIES
 from quire.models import ModelRegistry, build_program, model_facts, name_map
 from quire.models.text_part import text_part
 
@@ -88,10 +89,10 @@ def test_parts_that_are_left_out_are_counted() -> None:
     names = name_map(WRAPPED)
     stored = ["vision_tower.a", "vision_tower.b", "mtp.c", "language_model.model.norm.weight"]
     line = "only the text model is computed; unused: mtp (1 tensors), vision_tower (2 tensors)"
-    assert names.summary(stored, encoded="") == line
-    assert names.summary(stored[3:], encoded="") is None
+    assert names.summary(stored) == line
+    assert names.summary(stored[3:]) is None
     line = "only text and images are computed; unused: audio_tower (1 tensors), mtp (1 tensors)"
-    assert names.summary([*stored, "audio_tower.d"], encoded="images") == line
+    assert names.summary([*stored, "audio_tower.d"], MODALITIES["image"]) == line
 
 
 def test_a_model_of_text_alone_has_no_parts_to_leave_out() -> None:

@@ -81,7 +81,7 @@ def test_scripts_may_import_the_pictures_that_they_do_not_use() -> None:
 
 
 def test_sounds_and_videos_become_urls() -> None:
-    sources = ImageSources.of(ImagesConfig(1))
+    sources = ImageSources.of(ImagesConfig({"image": 1}))
     samples = np.linspace(-1, 1, 50, dtype=np.float32)
     data = sources.read(encode_audio_url(samples, 16000))
     assert np.array_equal(mono_samples(data, 16000), samples)

@@ -28,9 +28,15 @@ class AdapterKind:
     """Drops the adapter with a digest."""
     prepared: Callable[[EngineCoreRequest, Mapping[str, Any]], EngineCoreRequest]
     """The request with what `load` has returned. Raises RequestError if they do not fit."""
+    prefix: str = "adapters"
+    """First part of the names of commands."""
+    refusal: str = ""
+    """Error of these commands in an engine without such adapters."""
+    check: Callable[[], None] = lambda: None
+    """Raises ConfigError if no adapter can be loaded now."""
 
 
-def lora_kind(executor: Executor) -> AdapterKind:
+def lora_kind(executor: Executor, check: Callable[[], None]) -> AdapterKind:
     """LoRA adapters."""
     return AdapterKind(
         LoRARequest,
@@ -38,6 +44,8 @@ def lora_kind(executor: Executor) -> AdapterKind:
         executor.load_adapter,
         executor.drop_adapter,
         lambda request, found: msgspec.structs.replace(request, adapter=found["digest"]),
+        refusal="LoRA is not enabled: use enable_lora=True",
+        check=check,
     )
 
 
@@ -49,6 +57,8 @@ def prompt_kind(executor: Executor) -> AdapterKind:
         executor.load_prompt_adapter,
         executor.drop_prompt_adapter,
         _with_virtual_tokens,
+        prefix="prompt_adapters",
+        refusal="prompt adapters are not enabled: use enable_prompt_adapter=True",
     )
 
 

@@ -19,7 +19,7 @@ from quire.adapters import AnyAdapterRequest
 from quire.adapters.config import AdapterLimits
 from quire.core.adapters.kinds import AdapterKind
 from quire.core.adapters.residents import Residents
-from quire.core.admission import Passed, Stage, refusal_of
+from quire.core.capability import Passed, Stage, refusal_of
 from quire.errors import QuireError, RequestError
 from quire.log import get_logger
 from quire.protocol import EngineCoreRequest
@@ -27,8 +27,12 @@ from quire.system.thread_states import be_nice
 
 logger = get_logger(__name__)
 
+_IDLE_WAIT_S = 0.01
+"""Seconds that a step waits for an adapter if there is nothing else to do."""
 _NICENESS = 10
 """Niceness of the thread that loads: steps need the cores more."""
+COMMANDS = ("begin_load", "load_result", "withdraw_load", "remove", "ids", "pin")
+"""Methods that are commands of the front end."""
 _MOST_TICKETS = 1024
 """Newest results of commands that are kept."""
 
@@ -92,10 +96,12 @@ class AdapterManager(Stage):
     def is_needed_by(self, request: EngineCoreRequest) -> bool:
         return self._kind.of(request) is not None
 
-    def advance(self, compute_s: float = 0.0, wait_s: float = 0.0) -> Passed:
-        """Takes in a load that is done, begins the next one, and returns the requests that may go
-        on or have failed."""
-        del compute_s
+    def advance(self, *, is_idle: bool) -> Passed:
+        return self.take_in(_IDLE_WAIT_S if is_idle else 0.0)
+
+    def take_in(self, wait_s: float = 0.0) -> Passed:
+        """Takes in a load that is done within `wait_s` seconds, begins the next one, and returns
+        the requests that may go on or have failed."""
         self._finish_load(wait_s)
         # First, because there may always be requests that need a load.
         self._begin_asked()
@@ -124,6 +130,10 @@ class AdapterManager(Stage):
         if self._load is not None and self._load.future is not None:
             wait_for([self._load.future])
 
+    @property
+    def commands(self) -> Mapping[str, Callable[..., Any]]:
+        return {f"{self._kind.prefix}_{name}": getattr(self, name) for name in COMMANDS}
+
     def release_ended(self, unfinished: Container[str]) -> None:
         for request_id in self._residents.ended(unfinished):
             digest = self._residents.release(request_id)
@@ -135,6 +145,7 @@ class AdapterManager(Stage):
     def begin_load(self, fields: dict[str, Any], ticket: str) -> None:
         """Asks for a load. `ticket`: a name of the caller's for `load_result`; several engines may
         get the same command."""
+        self._kind.check()
         request: AnyAdapterRequest = msgspec.convert(fields, self._kind.request_type)
         found = self._resident(request)
         if found is not None and not request.load_inplace:
@@ -214,12 +225,12 @@ class AdapterManager(Stage):
         if not load.future.done():
             return
         self._load = None
-        self._take_in(load, load.future)
+        self._note_loaded(load, load.future)
         waiting, self._unnamed = self._unnamed, []
         for digest in waiting:
             self._drop_unnamed(digest)
 
-    def _take_in(self, load: _Load, future: Future[dict[str, Any]]) -> None:
+    def _note_loaded(self, load: _Load, future: Future[dict[str, Any]]) -> None:
         try:
             found = future.result()
         except (QuireError, OSError, MemoryError) as error:

@@ -7,14 +7,14 @@ other requests by that time alone, however large it is.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 import msgspec
 import numpy as np
 
-from quire.core.admission import Passed, Stage
+from quire.core.capability import Passed, Stage
 from quire.errors import BackendError
 from quire.images.cache import PictureCache
 from quire.log import get_logger
@@ -62,16 +62,23 @@ class ImageManager(Stage):
         encoder: TileEncoder,
         cache: PictureCache[bytes],
         level_of: Callable[[EngineCoreRequest], float] = lambda _: 0,
+        seconds: Callable[[], float] = lambda: 0.0,
     ) -> None:
+        """`seconds`: time that the encoder has between two steps."""
         super().__init__(level_of)
         self.cache = cache
         self._encoder = encoder
+        self._seconds = seconds
         self._rows: dict[str, dict[bytes, bytes]] = {}
         """By request, the rows of its pictures that are there."""
         self._current: _Picture | None = None
         """The picture of which the encoder has a tile."""
         self._interrupted: dict[bytes, _Picture] = {}
         """By digest, pictures that others have passed; their tiles that are done are kept."""
+
+    @property
+    def commands(self) -> Mapping[str, Callable[..., Any]]:
+        return {"reset_encoder_cache": self.cache.clear}
 
     def is_needed_by(self, request: EngineCoreRequest) -> bool:
         return bool(request.images)
@@ -80,9 +87,10 @@ class ImageManager(Stage):
         super().add(request)
         self._rows[request.request_id] = {}
 
-    def abort(self, request_id: str) -> None:
-        super().abort(request_id)
-        self._rows.pop(request_id, None)
+    def abort(self, request_ids: Sequence[str]) -> None:
+        super().abort(request_ids)
+        for request_id in request_ids:
+            self._rows.pop(request_id, None)
 
     def report(self, stats: SchedulerStats) -> None:
         stats.mm_cache = (self.cache.num_queries, self.cache.num_hits)
@@ -95,10 +103,13 @@ class ImageManager(Stage):
         for rows in self._rows.values():
             rows.clear()
 
-    def advance(self, compute_s: float = 0.0, wait_s: float = 0.0) -> Passed:
+    def advance(self, *, is_idle: bool) -> Passed:
+        del is_idle
+        return self.encode(self._seconds())
+
+    def encode(self, compute_s: float) -> Passed:
         """Encodes for about `compute_s`. Returns the requests that may go on, and those whose
         pictures cannot be encoded."""
-        del wait_s
         news, end = Passed(), time.perf_counter() + compute_s
         may_encode = True
         for request in self._in_order():
@@ -108,13 +119,13 @@ class ImageManager(Stage):
                     may_encode = time.perf_counter() < end
             except BackendError as error:
                 self._current = None
-                self.abort(request.request_id)
+                self.abort([request.request_id])
                 news.failed.append(_failed(request, error))
                 continue
             if image is not None:
                 break  # later requests wait, so that the first is done as soon as possible
             news.ready.append(_with_rows(request, self._rows[request.request_id]))
-            self.abort(request.request_id)
+            self.abort([request.request_id])
         if self._interrupted:
             wanted = {image.digest for one in self._waiting.values() for image in one.images}
             for digest in self._interrupted.keys() - wanted:

@@ -21,4 +21,4 @@ def decode(job: DecodeJob) -> tuple[Layout, list[bytes]]:
 
 def main() -> None:
     """Decodes sounds until the parent closes the socket, or until the process has grown."""
-    serve_decoder(decode)
+    serve_decoder(decode, Sound)

@@ -6,12 +6,10 @@ samples alone. spectrum.py computes the numbers, in a child process.
 
 from __future__ import annotations
 
-from typing import Literal
-
-import msgspec
+from typing import ClassVar
 
 from quire.errors import RequestError
-from quire.images.rules import AnyResizing, Frames, Layout
+from quire.images.rules import Layout, Rules
 
 RATE = 16_000
 """Samples of a second, for all encoders."""
@@ -21,8 +19,10 @@ WINDOW = 400
 """Samples of a frame."""
 
 
-class Sound(msgspec.Struct, frozen=True, kw_only=True, tag="sound"):
+class Sound(Rules, frozen=True, kw_only=True, tag="sound"):
     """The features of Whisper: logarithms of a spectrum with `bins` numbers for each 10 ms."""
+
+    modality: ClassVar[str] = "audio"
 
     bins: int
     frames: int
@@ -61,14 +61,3 @@ class Sound(msgspec.Struct, frozen=True, kw_only=True, tag="sound"):
             )
         size = (min(2 * pairs + 1, self.frames), self.bins)
         return Layout((size,), depth=4, seconds=seconds)
-
-
-AnyRules = AnyResizing | Sound
-Kind = Literal["image", "video", "audio"]
-
-
-def kind_of(rules: AnyRules) -> Kind:
-    """Kind of input that these rules are for."""
-    if isinstance(rules, Sound):
-        return "audio"
-    return "video" if isinstance(rules, Frames) else "image"

@@ -7,6 +7,7 @@ from dataclasses import replace
 from functools import partial
 
 from quire.errors import UnsupportedModelError
+from quire.images.modality import MODALITIES
 from quire.images.rules import Layout, RatioTiles, SquareTiles
 from quire.models.audio.whisper import qwen2_audio, voxtral
 from quire.models.base import ACTIVATIONS, HfConfig
@@ -48,12 +49,13 @@ def vision_model(hf_config: HfConfig) -> VisionModel | None:
     """The encoder of a checkpoint; None: its family has none here. Raises CheckpointError for
     impossible settings, UnsupportedModelError for a feature that is not implemented."""
     kind = str(hf_config.get("model_type"))
-    make, section = _FAMILIES.get(kind), "audio_config" if kind in _SOUNDS else "vision_config"
-    if make is None or not isinstance(hf_config.get(section), dict):
-        return None
-    settings = image_settings(hf_config)
-    found = make(ConfigReader(hf_config), settings, text_part(hf_config))
-    return replace(found, settings=found.settings | settings.used)
+    for modality, families in _FAMILIES.items():
+        section = hf_config.get(MODALITIES[modality].section)
+        if kind in families and isinstance(section, dict):
+            settings = image_settings(hf_config)
+            found = families[kind](ConfigReader(hf_config), settings, text_part(hf_config))
+            return replace(found, settings=found.settings | settings.used)
+    return None
 
 
 def _idefics3(reader: ConfigReader, settings: ConfigReader, text: HfConfig) -> VisionModel:
@@ -186,21 +188,22 @@ def _internvl(reader: ConfigReader, settings: ConfigReader, text: HfConfig) -> V
 
 
 _Make = Callable[[ConfigReader, ConfigReader, HfConfig], VisionModel]
-_SOUNDS: dict[str, _Make] = {"qwen2_audio": qwen2_audio, "voxtral": voxtral}
-_FAMILIES: dict[str, _Make] = {
-    **_SOUNDS,
-    "idefics3": _idefics3,
-    "smolvlm": _idefics3,
-    "llava": llava,
-    "llava_next": llava,
-    "internvl": _internvl,
-    "qwen2_vl": qwen_vl,
-    "qwen2_5_vl": qwen_vl,
-    "qwen3_vl": qwen_vl,
-    "qwen3_vl_moe": qwen_vl,
-    "gemma3": gemma3,
-    "gemma4": gemma4,
-    "gemma4_unified": gemma4_unified,
-    "mistral3": mistral3,
+_FAMILIES: dict[str, dict[str, _Make]] = {
+    "audio": {"qwen2_audio": qwen2_audio, "voxtral": voxtral},
+    "image": {
+        "idefics3": _idefics3,
+        "smolvlm": _idefics3,
+        "llava": llava,
+        "llava_next": llava,
+        "internvl": _internvl,
+        "qwen2_vl": qwen_vl,
+        "qwen2_5_vl": qwen_vl,
+        "qwen3_vl": qwen_vl,
+        "qwen3_vl_moe": qwen_vl,
+        "gemma3": gemma3,
+        "gemma4": gemma4,
+        "gemma4_unified": gemma4_unified,
+        "mistral3": mistral3,
+    },
 }
-"""By the `model_type` of the whole checkpoint."""
+"""By modality, then by the `model_type` of the whole checkpoint."""

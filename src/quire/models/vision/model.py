@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from quire.images.rules import AnyResizing, Frames, Layout, Size
-from quire.images.sound.rules import AnyRules, Kind, kind_of
+from quire.images.rules import Frames, Layout, Resizing, Rules, Size
 
 if TYPE_CHECKING:
     from quire.program import Program, Tensor
@@ -113,7 +112,7 @@ class VideoForm:
     expansion: Callable[[Layout], str]
     frame_distance: float
     """Positions from a tile to the next one on the axis of time; 0: each tile has its own rows."""
-    kind: Kind = "video"
+    kind: str = "video"
 
 
 @dataclass(frozen=True)
@@ -122,7 +121,7 @@ class VisionModel:
     step of the tower, `patching` joins rows, and the rows of the second step are the result."""
 
     family: str
-    resizing: AnyRules
+    resizing: Rules
     patching: Patching
     tower: Program
     projector: Program
@@ -151,9 +150,9 @@ class VisionModel:
     """The settings of the image processor that were given and are read."""
 
     @property
-    def kind(self) -> Kind:
-        """Kind of the model's inputs besides videos: images, or sounds."""
-        return kind_of(self.resizing)
+    def kind(self) -> str:
+        """Modality of the model's inputs besides videos."""
+        return self.resizing.modality
 
     def num_rows(self, layout: Layout) -> int:
         """Rows of the text model that a picture becomes."""
@@ -170,13 +169,14 @@ class VisionModel:
         return found
 
     def tile(self, data: bytes, size: Size) -> NDArray[np.uint8] | Floats:
-        """A tile as the encoder takes it: of bytes [frames, *size, 3], or a spectrum."""
-        if self.kind == "audio":
-            return np.frombuffer(data, "<f4").reshape(size)
-        return np.frombuffer(data, np.uint8).reshape(-1, *size, 3)
+        """A tile as the encoder takes it: RGB bytes [frames, *size, 3]; of other modalities float32
+        of this size."""
+        if isinstance(self.resizing, Resizing):
+            return np.frombuffer(data, np.uint8).reshape(-1, *size, 3)
+        return np.frombuffer(data, "<f4").reshape(size)
 
 
-def normalised(tile: NDArray[np.uint8], resizing: AnyResizing) -> Floats:
+def normalised(tile: NDArray[np.uint8], resizing: Resizing) -> Floats:
     """The pixels [..., 3] as the model was trained on them, computed as transformers does: each
     channel has a table of 256 numbers. In memory the channels lie one after the other, as those of
     a patch do."""

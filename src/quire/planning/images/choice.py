@@ -14,6 +14,7 @@ from quire.config.records import SchedulerConfig
 from quire.errors import ConfigError, ModelError, quoted
 from quire.gguf.projectors.names import NO_IMAGES
 from quire.images.config import PROCESSOR_KWARGS, ImagesConfig
+from quire.images.modality import MODALITIES
 from quire.log import get_logger
 from quire.models.vision.model import VisionModel
 from quire.planning.checkpoint import Checkpoint
@@ -45,19 +46,19 @@ def images_choice(
     if limits and why_not == _TEXT_MODEL:
         logger.info("limit_mm_per_prompt=%s has no effect here: %s", quoted(limits), why_not)
         return ImagesChoice(None, why_not)
-    for other in ("image", "audio"):
+    for other in (one.name for one in MODALITIES.values() if not one.goes_with):
         if (limits or {}).get(other) and _limit(limits, other) and (why_not or kind != other):
             why = why_not or f"the model takes {kind} alone"
             raise ConfigError(f"limit_mm_per_prompt must have no {other}: {why}")
-    most = _limit(limits, kind)
-    if most == 0 or why_not:
+    if _limit(limits, kind) == 0 or why_not:
         return ImagesChoice(None, why_not or "limit_mm_per_prompt allows none")
     _check_vision(args.mm_processor_kwargs, checkpoint, scheduler)
     return ImagesChoice(
         ImagesConfig(
-            most=most if kind == "image" else 0,
-            most_videos=_limit(limits, "video"),
-            most_sounds=most if kind == "audio" else 0,
+            {
+                one.name: _limit(limits, one.name) if kind in (one.name, one.goes_with) else 0
+                for one in MODALITIES.values()
+            },
             takes_embeds=args.enable_mm_embeds,
             local_path=_folder(args.allowed_local_media_path),
             domains=_domains(args.allowed_media_domains),
@@ -146,8 +147,10 @@ def _check_limits(given: Any) -> None:
             f"limit_mm_per_prompt must be a dict such as {{'image': 4}}, got {given!r}"
         )
     for name, value in given.items():
-        if name not in ("image", "video", "audio"):
-            raise ConfigError(f"limit_mm_per_prompt must name image, video or audio, got {name!r}")
+        if name not in MODALITIES:
+            *names, last = MODALITIES
+            known = f"{', '.join(names)} or {last}"
+            raise ConfigError(f"limit_mm_per_prompt must name {known}, got {name!r}")
         count = value.get("count", 0) if isinstance(value, Mapping) else value
         if type(count) is not int or not 0 <= count <= _MOST_IMAGES:
             raise ConfigError(
@@ -157,7 +160,7 @@ def _check_limits(given: Any) -> None:
 
 
 def _limit(given: Mapping[str, Any] | None, name: str) -> int:
-    """Images, videos or sounds of a prompt, at most."""
+    """Files of one modality in a prompt, at most."""
     found = (given or {}).get(name, _MOST_IMAGES)
     return int(found.get("count", _MOST_IMAGES) if isinstance(found, Mapping) else found)
 

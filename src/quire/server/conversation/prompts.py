@@ -14,12 +14,13 @@ from typing import Any, Protocol
 import msgspec
 import msgspec.structs
 
-from quire.chat.job import MEDIA, ChatInput, take_images
+from quire.chat.job import ChatInput, take_images
 from quire.errors import RequestError
 from quire.frontend.inputs.prompt_embeds import PlacedRows, embeds_error, rows_among
 from quire.frontend.inputs.tokenization import Truncation
 from quire.frontend.kv_hand_off import FIELD as TRANSFER
 from quire.images.job import MAX_REQUEST_SECONDS
+from quire.images.modality import MODALITIES
 from quire.server.conversation.conversation import Conversation, thinking_variables
 from quire.server.conversation.messages import ChatMessage, ContentPart
 from quire.server.conversation.reply_plan import ChatPrompt, ReplyPlan
@@ -197,7 +198,7 @@ def _is_image(part: str | ContentPart) -> bool:
     if isinstance(part, str):
         return False
     given = (part.image_url, part.video_url, part.audio_url, part.input_audio)
-    return any(one is not None for one in given) or any(kind in part.type for kind in MEDIA)
+    return any(one is not None for one in given) or any(kind in part.type for kind in MODALITIES)
 
 
 async def _chat_with_images(model: ServedModel, chat: Conversation) -> PreparedPrompt:

@@ -107,7 +107,7 @@ def convert_image_mode(image: Picture, to_mode: str, background_color: Any = _WH
 
 def _read(url: str) -> bytes:
     if url.partition(":")[0].lower() not in ("http", "https"):
-        return ImageSources.of(ImagesConfig(1, local_path="/")).read(url)
+        return ImageSources.of(ImagesConfig({"image": 1}, local_path="/")).read(url)
     from urllib.request import Request, urlopen
 
     try:

@@ -17,8 +17,15 @@ from quire.errors import PromptError, quoted
 from quire.frontend.inputs.prompt_embeds import as_rows
 from quire.frontend.inputs.tensors import tensor_of
 from quire.images.picture import Picture
-from quire.images.rules import GridTiles, Layout, LongestEdge, MostTokens, RatioTiles, Size
-from quire.images.sound.rules import Sound
+from quire.images.rules import (
+    GridTiles,
+    Layout,
+    LongestEdge,
+    MostTokens,
+    RatioTiles,
+    Resizing,
+    Size,
+)
 
 if TYPE_CHECKING:
     from quire.models.vision.model import VisionModel
@@ -106,7 +113,7 @@ def _layout(vision: VisionModel, count: int) -> Layout:
         if not 1 <= count <= resizing.most:
             raise _error(f"must have 1 to {resizing.most} rows, not {count}")
         return Layout(((resizing.side, resizing.side * count),))
-    if isinstance(resizing, LongestEdge | GridTiles | Sound):
+    if not isinstance(resizing, Resizing) or isinstance(resizing, LongestEdge | GridTiles):
         raise _error("cannot be used: the tokens of this model depend on the size of an image")
     tile = resizing.layout((64, 64)).sizes[0]
     if vision.patching.grid(tile) is not None:

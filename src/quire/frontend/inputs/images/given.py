@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from math import prod
 from typing import Any
 
 import numpy as np
 
-from quire.chat.job import MEDIA, GivenAudio, GivenEmbeds, GivenVideo
+from quire.chat.job import Given, GivenEmbeds
 from quire.errors import PromptError, RequestError, quoted
 from quire.images.job import MAX_FILE_BYTES
+from quire.images.modality import MODALITIES
 from quire.images.picture import KeptPictures, Picture, picture_of
-from quire.images.sound.rules import RATE, AnyRules
+from quire.images.rules import Rules
+from quire.images.sound.rules import RATE
 from quire.images.sound.wav import RATES, wav_of
 from quire.images.sources import ImageSources
 
@@ -21,20 +23,22 @@ _DATA = "multi_modal_data"
 
 
 def given_media(data: Any) -> list[Any]:
-    """The images of `multi_modal_data`, then its videos as `GivenVideo` and its sounds as
-    `GivenAudio`. Raises PromptError."""
+    """The images of `multi_modal_data`, then its videos and its sounds, each as `Given`. Raises
+    PromptError."""
     if not isinstance(data, Mapping):
         raise _error(f"must be a dict such as {{'image': picture}}, got {quoted(data)}")
     for name, value in data.items():
-        if name not in MEDIA and value is not None:
-            raise _error(f"must have {', '.join(MEDIA)} alone, got {quoted(name)}")
-    videos, sounds = _videos(data.get("video")), _sounds(data.get("audio"))
-    return [*_images(data.get("image")), *map(GivenVideo, videos), *map(GivenAudio, sounds)]
+        if name not in MODALITIES and value is not None:
+            raise _error(f"must have {', '.join(MODALITIES)} alone, got {quoted(name)}")
+    return [
+        one if kind == "image" else Given(kind, one)
+        for kind, (items, _) in _READERS.items()
+        if data.get(kind) is not None
+        for one in items(data[kind])
+    ]
 
 
 def _images(given: Any) -> list[Any]:
-    if given is None:
-        return []
     if isinstance(given, Mapping) or _is_float(given):
         return [GivenEmbeds(given)]
     items = list(given) if isinstance(given, list | tuple) else [given]
@@ -43,8 +47,6 @@ def _images(given: Any) -> list[Any]:
 
 def _videos(given: Any) -> list[Any]:
     """A list of frames is one video."""
-    if given is None:
-        return []
     if isinstance(given, list | tuple) and not (given and _is_frame(given[0])):
         return list(given)
     return [given]
@@ -52,8 +54,6 @@ def _videos(given: Any) -> list[Any]:
 
 def _sounds(given: Any) -> list[Any]:
     """A pair of samples and a rate is one sound."""
-    if given is None:
-        return []
     return [*given] if isinstance(given, list | tuple) and not _is_rated(given) else [given]
 
 
@@ -71,66 +71,51 @@ def _is_float(given: Any) -> bool:
     return hasattr(given, "ndim") and "float" in str(getattr(given, "dtype", ""))
 
 
-def decoded_image(
-    given: Any, rules: AnyRules, sources: ImageSources, kept: KeptPictures | None
-) -> Picture:
-    """A picture from a URL, the bytes of a file, a Pillow image or an array [height, width, 3] of
-    bytes. Raises PromptError."""
+def kind_of_given(given: Any) -> str:
+    """A name of `MODALITIES`."""
+    return given.kind if isinstance(given, Given) else "image"
+
+
+def decoded(given: Any, rules: Rules, sources: ImageSources, kept: KeptPictures | None) -> Picture:
+    """What a caller gives, decoded. Raises PromptError."""
     if isinstance(given, Picture):
         return given
+    kind, source = kind_of_given(given), given.source if isinstance(given, Given) else given
     try:
-        return picture_of(_bytes_of(given, sources), rules, kept=kept, limit=sources.limit)
+        first, *more = _READERS[kind][1](source, sources)
+        return picture_of(first, rules, more, kept, sources.limit)
     except PromptError:
         raise
     except RequestError as error:
-        raise PromptError(str(error), parameter="image") from None
+        raise PromptError(str(error), parameter=kind) from None
 
 
-def decoded_video(
-    given: GivenVideo, rules: AnyRules, sources: ImageSources, kept: KeptPictures | None
-) -> Picture:
-    """A video from a URL, the bytes of an animated file, a list of frames or an array [frames,
-    height, width, 3] of bytes. Raises PromptError."""
-    source = given.source
-    try:
-        if isinstance(source, str):
-            files = sources.read_frames(source)
-        elif isinstance(source, list | tuple) or getattr(source, "ndim", 0) == 4:
-            files = [_bytes_of(frame, sources) for frame in source]
-        elif isinstance(source, bytes | bytearray | memoryview):
-            files = [bytes(source)]
-        else:
-            files = []
-        if not files:
-            raise _error(
-                "must have as a video a list of frames, an array [frames, height, width, 3] of "
-                f"uint8, or an animated GIF or WebP file, got {type(source).__name__}"
-            )
-        return picture_of(files[0], rules, files[1:], kept, sources.limit)
-    except PromptError:
-        raise
-    except RequestError as error:
-        raise PromptError(str(error), parameter="video") from None
+def _frames_of(source: Any, sources: ImageSources) -> list[bytes]:
+    """The files of a video from a URL, the bytes of an animated file, a list of frames or an array
+    [frames, height, width, 3] of bytes."""
+    files: list[bytes] = []
+    if isinstance(source, str):
+        files = sources.read_frames(source)
+    elif isinstance(source, list | tuple) or getattr(source, "ndim", 0) == 4:
+        files = [_bytes_of(frame, sources) for frame in source]
+    elif isinstance(source, bytes | bytearray | memoryview):
+        files = [bytes(source)]
+    if not files:
+        raise _error(
+            "must have as a video a list of frames, an array [frames, height, width, 3] of "
+            f"uint8, or an animated GIF or WebP file, got {type(source).__name__}"
+        )
+    return files
 
 
-def decoded_audio(
-    given: GivenAudio, rules: AnyRules, sources: ImageSources, kept: KeptPictures | None
-) -> Picture:
-    """A sound from a URL, the bytes of a WAV file, or samples with or without their rate. Raises
-    PromptError."""
-    source = given.source
-    try:
-        if isinstance(source, str):
-            data = sources.read(source)
-        elif isinstance(source, bytes | bytearray | memoryview):
-            data = bytes(source)
-        else:
-            data = wav_of(*_samples(source))
-        return picture_of(data, rules, kept=kept, limit=sources.limit)
-    except PromptError:
-        raise
-    except RequestError as error:
-        raise PromptError(str(error), parameter="audio") from None
+def _wav_of(source: Any, sources: ImageSources) -> list[bytes]:
+    """The file of a sound from a URL, the bytes of a WAV file, or samples with or without their
+    rate."""
+    if isinstance(source, str):
+        return [sources.read(source)]
+    if isinstance(source, bytes | bytearray | memoryview):
+        return [bytes(source)]
+    return [wav_of(*_samples(source))]
 
 
 def _samples(given: Any) -> tuple[Any, int]:
@@ -180,6 +165,8 @@ def _are_ids(given: Any, count: int) -> bool:
 
 
 def _bytes_of(given: Any, sources: ImageSources) -> bytes:
+    """The file of a picture from a URL, the bytes of a file, a Pillow image or an array [height,
+    width, 3] of bytes."""
     if isinstance(given, str):
         return sources.read(given)
     if isinstance(given, bytes | bytearray | memoryview):
@@ -226,3 +213,13 @@ def _png(image: Any) -> bytes:
 
 def _error(message: str) -> PromptError:
     return PromptError(f"{_DATA} {message}", parameter=_DATA)
+
+
+_Items = Callable[[Any], list[Any]]
+_Files = Callable[[Any, ImageSources], list[bytes]]
+_READERS: dict[str, tuple[_Items, _Files]] = {
+    "image": (_images, lambda given, sources: [_bytes_of(given, sources)]),
+    "video": (_videos, _frames_of),
+    "audio": (_sounds, _wav_of),
+}
+"""By modality: what is given as a list, and the files of one of them."""

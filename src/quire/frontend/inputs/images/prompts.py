@@ -10,16 +10,15 @@ from functools import cached_property
 from math import inf
 from typing import TYPE_CHECKING, Any
 
-from quire.chat.job import ChatInput, GivenAudio, GivenEmbeds, GivenVideo, take_images
+from quire.chat.job import ChatInput, GivenEmbeds, take_images
 from quire.config.records import ModelConfig
 from quire.errors import ModelError, PromptError, quoted
 from quire.frontend.inputs.images.embeds import NOT_ENABLED, embedded_pictures
 from quire.frontend.inputs.images.given import (
     check_uuids,
-    decoded_audio,
-    decoded_image,
-    decoded_video,
+    decoded,
     given_media,
+    kind_of_given,
 )
 from quire.frontend.inputs.images.placing import (
     Encode,
@@ -33,6 +32,7 @@ from quire.frontend.inputs.images.placing import (
 from quire.frontend.inputs.model_checks import prompt_too_long
 from quire.images.cache import PictureCache
 from quire.images.config import PROCESSOR_KWARGS, ImagesConfig
+from quire.images.modality import MODALITIES
 from quire.images.picture import KeptPictures, Picture
 from quire.images.sources import ImageSources
 
@@ -112,9 +112,9 @@ class ImagePrompts:
         kinds = {form.kind for form in forms_of(self._vision)}
         for kind, count in _counts(given).items():
             if count and kind not in kinds:
-                what = kind if kind == "audio" else f"{kind}s"
+                what = MODALITIES[kind].plural
                 raise PromptError(f"this model takes no {what}", parameter=kind)
-            if count > (most := self._config.limits[kind]):
+            if count > (most := self._config.limits.get(kind, 0)):
                 raise PromptError(
                     f"At most {most} {kind}(s) may be provided in one prompt.", parameter=kind
                 )
@@ -152,12 +152,9 @@ class ImagePrompts:
             if not self._config.takes_embeds:
                 raise PromptError(NOT_ENABLED, parameter="image_embeds")
             return embedded_pictures(given.value, self._vision)
-        if isinstance(given, GivenVideo):
-            video = self._vision.video
-            assert video is not None  # check_number
-            return [decoded_video(given, video.resizing, sources, kept)]
-        decode = decoded_audio if isinstance(given, GivenAudio) else decoded_image
-        return [decode(given, self._vision.resizing, sources, kept)]
+        kind = kind_of_given(given)  # one of the model's: see `check_number`
+        [rules] = [form.resizing for form in forms_of(self._vision) if form.kind == kind]
+        return [decoded(given, rules, sources, kept)]
 
     def in_prompt(
         self,
@@ -233,11 +230,9 @@ class ImagePrompts:
 
 
 def _counts(given: Sequence[Any]) -> dict[str, int]:
-    """Numbers of images, videos and sounds."""
-    videos, sounds = (
-        sum(isinstance(one, kind) for one in given) for kind in (GivenVideo, GivenAudio)
-    )
-    return {"image": len(given) - videos - sounds, "video": videos, "audio": sounds}
+    """How many there are of each modality."""
+    kinds = [*map(kind_of_given, given)]
+    return {name: kinds.count(name) for name in MODALITIES}
 
 
 def rendered_with_images(

@@ -12,7 +12,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp
 
-from quire.chat.job import GivenAudio
+from quire.chat.job import Given
 from quire.errors import RequestError
 from quire.outputs import RequestOutput
 from quire.param_checks import checked_json
@@ -129,7 +129,7 @@ class _Sound:
         images = model.images()
         text = images.transcription(self.form.language, lambda given: encode(model, given, False))
         data, self.form.file = self.form.file, b""
-        pictures = await decoded_pictures(model, images, [GivenAudio(data)], len(data))
+        pictures = await decoded_pictures(model, images, [Given("audio", data)], len(data))
         placed = await model.pool.run_on_thread(
             len(text),
             images.in_transcription,

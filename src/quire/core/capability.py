@@ -1,0 +1,247 @@
+"""`Capability`: the contract of what requests may use besides the model and its KV blocks.
+
+Encoded pictures, adapters, grammars and the KV store are capabilities of an engine, which lists its
+own in `engine_core.py`. `Capabilities` calls their hooks in the order of this list. A `Stage` is a
+capability for which requests wait before the scheduler queues them.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Container, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from quire.errors import RequestError
+from quire.protocol import (
+    EngineCoreOutput,
+    EngineCoreOutputs,
+    EngineCoreRequest,
+    SchedulePlan,
+    SchedulerStats,
+)
+
+if TYPE_CHECKING:
+    from quire.scheduler import Scheduler
+
+
+@dataclass(slots=True)
+class Passed:
+    """Requests that have left a stage, and outputs of requests that have failed."""
+
+    ready: list[EngineCoreRequest] = field(default_factory=list)
+    failed: list[EngineCoreOutput] = field(default_factory=list)
+
+
+class Capability:
+    """Hooks of the engine core's thread. A hook that a class does not override costs nothing."""
+
+    @property
+    def commands(self) -> Mapping[str, Callable[..., Any]]:
+        """Commands that a front end may call by name; they hold no reference to the core."""
+        return {}
+
+    @property
+    def is_active(self) -> bool:
+        """Whether `advance` has something to do."""
+        return True
+
+    def advance(self, *, is_idle: bool) -> Passed | None:
+        """Before a plan is made: takes in what other threads have done, and lets requests go on.
+        `is_idle`: there is nothing else to do, so it may wait for some milliseconds."""
+
+    def check(self, request: EngineCoreRequest) -> None:
+        """Raises RequestError if the engine could never run a request."""
+
+    def begin(self, request: EngineCoreRequest) -> None:
+        """The scheduler has queued a request."""
+
+    def complete(self, plan: SchedulePlan) -> None:
+        """Adds to a plan what the workers need for it."""
+
+    def observe(self, plan: SchedulePlan, duration_s: float) -> None:
+        """A plan was computed, and took so long."""
+
+    def follow(self, outputs: EngineCoreOutputs, step_s: float) -> None:
+        """Takes in the tokens of a step, and may add outputs of requests that fail. `step_s`:
+        duration of the last plan, in seconds."""
+
+    def abort(self, request_ids: Sequence[str]) -> None:
+        """Forgets requests; unknown ids are ignored."""
+
+    def release_ended(self, unfinished: Container[str]) -> None:
+        """Releases what was prepared for requests that have ended."""
+
+    def report(self, stats: SchedulerStats) -> None:
+        """Adds numbers to the statistics of a step."""
+
+    def settle(self) -> None:
+        """Waits for work that uses the weights."""
+
+    def forget(self) -> None:
+        """Drops what was computed: memory of the workers was released, or the weights are new."""
+
+    def has_idle_work(self) -> bool:
+        """Whether `use_idle_time` would do anything."""
+        return False
+
+    def use_idle_time(self) -> bool:
+        """Prepares something for the next requests, for some milliseconds. Returns False if there
+        is nothing left to prepare."""
+        return False
+
+    def shutdown(self) -> None:
+        """Ends threads. Idempotent."""
+
+    def abandon(self) -> None:
+        """Ends threads after the core was dropped without `shutdown`."""
+
+
+class Stage(Capability, ABC):
+    """Prepares one thing that requests need before they are queued."""
+
+    def __init__(self, level_of: Callable[[EngineCoreRequest], float] = lambda _: 0) -> None:
+        """`level_of`: requests of a lower level go first."""
+        self._level_of = level_of
+        self._waiting: dict[str, EngineCoreRequest] = {}
+        """In order of arrival."""
+
+    @property
+    def num_waiting(self) -> int:
+        """Number of requests that wait here."""
+        return len(self._waiting)
+
+    @property
+    def is_active(self) -> bool:
+        return bool(self._waiting)
+
+    @abstractmethod
+    def is_needed_by(self, request: EngineCoreRequest) -> bool:
+        """Whether the request must pass this stage."""
+
+    @abstractmethod
+    def advance(self, *, is_idle: bool) -> Passed:
+        """Prepares the next things, and returns the requests that may go on or have failed."""
+
+    def add(self, request: EngineCoreRequest) -> None:
+        """Lets a request wait; `advance` returns it."""
+        self._waiting[request.request_id] = request
+
+    def has(self, request_id: str) -> bool:
+        """Whether a request waits here."""
+        return request_id in self._waiting
+
+    def abort(self, request_ids: Sequence[str]) -> None:
+        for request_id in request_ids:
+            self._waiting.pop(request_id, None)
+
+    def _in_order(self) -> list[EngineCoreRequest]:
+        """The waiting requests, the most urgent first."""
+        return sorted(self._waiting.values(), key=self._level_of)
+
+
+class Capabilities:
+    """The capabilities of an engine. Owned by the engine core's thread.
+
+    A request passes the stages that it needs one after the other, always in the same order, so
+    that two requests never wait for each other. Then the scheduler gets it.
+    """
+
+    def __init__(self, every: Sequence[Capability], scheduler: Scheduler) -> None:
+        self._scheduler = scheduler
+        self._stages = [one for one in every if isinstance(one, Stage)]
+        self._advancing = [one for one in every if _has(one, "advance")]
+        self._hooks: dict[str, list[Callable[..., Any]]] = {
+            name: [getattr(one, name) for one in every if _has(one, name)]
+            for name, hook in vars(Capability).items()
+            if callable(hook)
+        }
+        self._reporting, self._releasing = self._hooks["report"], self._hooks["release_ended"]
+        self.commands = {name: call for one in every for name, call in one.commands.items()}
+
+    @property
+    def num_waiting(self) -> int:
+        """Number of requests that the scheduler does not have yet."""
+        return sum(one.num_waiting for one in self._stages)
+
+    def hooks(self, name: str) -> list[Callable[..., Any]]:
+        """The hooks of this name that capabilities override, in order."""
+        return self._hooks[name]
+
+    def run(self, name: str, *args: object) -> None:
+        """Calls all hooks of a name."""
+        for hook in self._hooks[name]:
+            hook(*args)
+
+    def add(self, request: EngineCoreRequest) -> None:
+        """Lets a request wait in the first stage that it needs, or queues it. Raises RequestError
+        if its id is in use or if it could never run."""
+        self.run("check", request)
+        if any(one.has(request.request_id) for one in self._stages):
+            raise RequestError(f"a request with id {request.request_id!r} is being served already")
+        self._pass_on(request, self._stages)
+
+    def _pass_on(self, request: EngineCoreRequest, stages: Sequence[Stage]) -> None:
+        for stage in stages:
+            if stage.is_needed_by(request):
+                stage.add(request)
+                return
+        self._scheduler.add_request(request)
+        self.run("begin", request)
+
+    def advance(self, *, is_idle: bool) -> list[EngineCoreOutput]:
+        """Advances each capability, and queues the requests that have passed all stages. Returns
+        the outputs of requests that have failed."""
+        failed: list[EngineCoreOutput] = []
+        for one in self._advancing:
+            if not one.is_active or (passed := one.advance(is_idle=is_idle)) is None:
+                continue
+            failed += passed.failed
+            for request in passed.ready:
+                try:
+                    later = self._stages[self._stages.index(one) + 1 :]  # type: ignore[arg-type]
+                    self._pass_on(request, later)
+                except RequestError as error:
+                    failed.append(refusal_of(request, str(error)))
+        return failed
+
+    def report(self, stats: SchedulerStats) -> None:
+        """Adds the numbers of all to the statistics of a step."""
+        for stage in self._stages:
+            stats.num_waiting += stage.num_waiting
+        for hook in self._reporting:
+            hook(stats)
+
+    def release_ended(self) -> None:
+        """Releases what was prepared for requests that are neither queued nor waiting."""
+        if self._releasing:
+            unfinished = _Unfinished(self._scheduler.states.by_id, self._stages)
+            for hook in self._releasing:
+                hook(unfinished)
+
+
+@dataclass(frozen=True, slots=True)
+class _Unfinished:
+    """Requests that have not ended: those of the scheduler, and those that still wait."""
+
+    queued: Container[str]
+    stages: Sequence[Stage]
+
+    def __contains__(self, request_id: object) -> bool:
+        return request_id in self.queued or any(one.has(str(request_id)) for one in self.stages)
+
+
+def _has(capability: Capability, name: str) -> bool:
+    """Whether a capability overrides a hook."""
+    return getattr(type(capability), name) is not getattr(Capability, name)
+
+
+def refusal_of(request: EngineCoreRequest, message: str) -> EngineCoreOutput:
+    """The output of a request that cannot run because of what it asks for."""
+    return EngineCoreOutput(
+        request_id=request.request_id,
+        finish_reason="error",
+        error=message,
+        is_unmet=True,
+        parameter="model",
+    )
