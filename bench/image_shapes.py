@@ -132,9 +132,9 @@ def tensors(path: Path) -> dict[str, Floats]:
     """The tensors of the published checkpoint by name: zeros, which take no memory."""
     from quire.config.checkpoint.model_files import read_config
     from quire.models import build_program
-    from quire.models.vision.families import vision_model
-    from quire.models.vision.settings import with_image_processor
-    from quire.models.vision.tower import PATCHES, VISION
+    from quire.models.media.families import vision_model
+    from quire.models.media.settings import with_image_processor
+    from quire.models.media.tower import PATCHES, VISION
     from quire.weights.dummy import DummyStore
 
     config = read_config(path)

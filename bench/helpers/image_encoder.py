@@ -21,13 +21,13 @@ from quire.backends.cpu.model import CpuModel
 from quire.config.checkpoint.model_files import read_config
 from quire.images.picture import picture_of
 from quire.images.rules import Layout
-from quire.models.vision.families import vision_model
-from quire.models.vision.model import normalised
-from quire.models.vision.settings import with_image_processor
-from quire.planning.images.encoder import encoder_plans
+from quire.models.media.families import vision_model
+from quire.models.media.model import normalised
+from quire.models.media.settings import with_image_processor
+from quire.planning.image_encoder import encoder_plans
 from quire.program import Attention, Linear, Program
 from quire.weights.dummy import DummyStore
-from quire.worker.images.encoder import ImageEncoder, batch_of
+from quire.worker.image_encoder import ImageEncoder, batch_of
 
 
 class Encoder:

@@ -1,7 +1,7 @@
 """Beam search: `BeamSearchParams`, and the sequences that a search finds. Names are vLLM's.
 
 Made by users and returned by `LLM.beam_search`. What needs no model is checked here;
-`frontend/beams/` checks the rest and searches.
+`frontend/beam_search.py` checks the rest and searches.
 """
 
 from __future__ import annotations

@@ -236,7 +236,7 @@ class LLM(PoolingMethods, UnsupportedTransfers):
         `concurrency_limit`: number of prompts searched at once; None: all. If a prompt is invalid,
         raises RequestError and runs none.
         """
-        from quire.frontend.beams.offline import search_beams
+        from quire.frontend.beam_offline import search_beams
 
         every = as_prompts(prompts)
         options = CallOptions(priority, lora=lora_request, prompt_adapter=prompt_adapter_request)

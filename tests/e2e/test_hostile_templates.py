@@ -55,7 +55,7 @@ def with_template(
 
 def renderers(server: RunningServer) -> list[int]:
     """The process ids of the children that render."""
-    return [pid for pid in server.children() if "quire.chat.process.child" in command_line(pid)]
+    return [pid for pid in server.children() if "quire.chat.template_child" in command_line(pid)]
 
 
 def until_one_renders(server: RunningServer) -> int:

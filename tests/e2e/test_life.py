@@ -147,7 +147,7 @@ def test_the_end_does_not_wait_for_a_model_that_is_being_loaded(
     models.write_text(json.dumps({"models": [{**both[0], "preload": True}, both[1]]}))
     (tmp_path / "sitecustomize.py").write_text(
         "import os, sys, time\n"
-        f"if 'quire.core.process.main' in sys.orig_argv and os.path.exists({str(hold)!r}):\n"
+        f"if 'quire.core.process_main' in sys.orig_argv and os.path.exists({str(hold)!r}):\n"
         "    time.sleep(600)\n"
     )
     path = os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])

@@ -18,7 +18,7 @@ import pytest
 from quire import LLM, AsyncEngineArgs, AsyncLLMEngine, SamplingParams
 from quire.errors import RequestError
 from quire.structured.params import GuidedDecodingParams, StructuredOutputsParams
-from quire.structured.trials.trial import GrammarTrial
+from quire.structured.trial import GrammarTrial
 
 MESSAGES: list[Any] = [{"role": "user", "content": "Tell me something."}]
 SCHEMA = {

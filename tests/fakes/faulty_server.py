@@ -12,7 +12,7 @@ from faulty_core import FaultyCore
 from quire.cli import main
 from quire.config import EngineConfig
 from quire.core.client import EngineCoreClient
-from quire.core.process.host import ProcessHost
+from quire.core.process_host import ProcessHost
 from quire.core.thread_host import ThreadHost
 from quire.frontend.online import async_llm
 

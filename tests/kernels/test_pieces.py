@@ -12,14 +12,14 @@ from small_model import RandomStore
 
 from quire.backends.base import CompiledModel, CompileOptions, KVCacheSpec, StepBatch
 from quire.backends.cpu import CpuBackend
-from quire.backends.cpu.steps import pieces
+from quire.backends.cpu import step_in_pieces as pieces
 from quire.backends.reference import ReferenceBackend
 from quire.errors import BackendError
-from quire.models.vision.families import vision_model
-from quire.models.vision.model import TileStep, VisionModel
+from quire.models.media.families import vision_model
+from quire.models.media.model import TileStep, VisionModel
 from quire.program import Program, kv_layout
 from quire.program.passes import run_passes
-from quire.worker.images.encoder import batch_of
+from quire.worker.image_encoder import batch_of
 
 _TEXT = {"model_type": "llama", "hidden_size": 48}
 _SQUARE = {

@@ -22,7 +22,7 @@ from model_harness import Runner, load, load_adapter
 
 from quire.backends.base import Backend
 from quire.config.engine_args import EngineArgs
-from quire.planning.adapters.merge import merge_adapter
+from quire.planning.merge_adapter import merge_adapter
 
 peft = pytest.importorskip("peft")
 pytestmark = pytest.mark.filterwarnings("ignore")  # of PEFT and transformers

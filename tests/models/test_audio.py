@@ -24,12 +24,12 @@ from quire.errors import ConfigError
 from quire.images.sound.rules import RATE, Sound
 from quire.images.sound.spectrum import log_mel
 from quire.images.sound.wav import resampled, wav_of
-from quire.models.audio import whisper
-from quire.models.vision.families import vision_model
-from quire.models.vision.settings import with_image_processor
+from quire.models.media import whisper
+from quire.models.media.families import vision_model
+from quire.models.media.settings import with_image_processor
 from quire.program import HeadLayout
 from quire.weights import open_encoder
-from quire.worker.images.encoder import ImageEncoder
+from quire.worker.image_encoder import ImageEncoder
 
 _NUM_TOKENS = 32
 _PARAMS = SamplingParams(temperature=0, max_tokens=_NUM_TOKENS, ignore_eos=True, logprobs=3)

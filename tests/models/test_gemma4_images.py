@@ -25,14 +25,14 @@ from quire import LLM, SamplingParams  # noqa: E402
 from quire.backends.reference import ReferenceBackend  # noqa: E402
 from quire.config.checkpoint.model_files import read_config  # noqa: E402
 from quire.errors import CheckpointError, ModelError, RequestError, UnsupportedModelError  # noqa: E402
-from quire.models.families.gemma import gemma4 as text_family  # noqa: E402
-from quire.models.vision import gemma4 as family  # noqa: E402
-from quire.models.vision.families import vision_model  # noqa: E402
-from quire.models.vision.model import VisionModel, normalised  # noqa: E402
-from quire.models.vision.settings import MARK, with_image_processor  # noqa: E402
+from quire.models.families import gemma4 as text_family  # noqa: E402
+from quire.models.media import gemma4 as family  # noqa: E402
+from quire.models.media.families import vision_model  # noqa: E402
+from quire.models.media.model import VisionModel, normalised  # noqa: E402
+from quire.models.media.settings import MARK, with_image_processor  # noqa: E402
 from quire.program import HeadLayout  # noqa: E402
 from quire.weights import open_encoder  # noqa: E402
-from quire.worker.images.encoder import ImageEncoder  # noqa: E402
+from quire.worker.image_encoder import ImageEncoder  # noqa: E402
 
 _SIZES = ((12, 12), (24, 60), (36, 72), (12, 216))
 

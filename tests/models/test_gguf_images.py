@@ -20,8 +20,8 @@ from quire.config.checkpoint.model_files import read_config  # noqa: E402
 from quire.config.model_lookup.gguf import by_likeness  # noqa: E402
 from quire.config.model_lookup.hub import resolve_model  # noqa: E402
 from quire.errors import ConfigError, ModelError  # noqa: E402
-from quire.models.vision.families import vision_model  # noqa: E402
-from quire.models.vision.settings import with_image_processor  # noqa: E402
+from quire.models.media.families import vision_model  # noqa: E402
+from quire.models.media.settings import with_image_processor  # noqa: E402
 
 _SETTINGS: dict[str, Any] = {
     "backend": "reference", "dtype": "float32", "max_model_len": 512,

@@ -17,7 +17,7 @@ Image = pytest.importorskip("PIL.Image")
 
 from quire import LLM, SamplingParams  # noqa: E402
 from quire.images.picture import picture_of  # noqa: E402
-from quire.models.vision.families import vision_model  # noqa: E402
+from quire.models.media.families import vision_model  # noqa: E402
 
 _PARAMS = SamplingParams(temperature=0, max_tokens=8, ignore_eos=True, logprobs=0)
 _TEMPLATE = (

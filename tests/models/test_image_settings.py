@@ -24,9 +24,9 @@ from quire.errors import (  # noqa: E402
 from quire.frontend.inputs.images.prompts import ImagePrompts  # noqa: E402
 from quire.images.picture import picture_of  # noqa: E402
 from quire.images.rules import Multiples  # noqa: E402
-from quire.models.vision.families import vision_model  # noqa: E402
-from quire.models.vision.model import VisionModel, normalised  # noqa: E402
-from quire.models.vision.settings import with_image_processor, with_processor_kwargs  # noqa: E402
+from quire.models.media.families import vision_model  # noqa: E402
+from quire.models.media.model import VisionModel, normalised  # noqa: E402
+from quire.models.media.settings import with_image_processor, with_processor_kwargs  # noqa: E402
 from quire.program import Rope  # noqa: E402
 
 

@@ -17,8 +17,8 @@ Image = pytest.importorskip("PIL.Image")
 
 from quire import LLM, SamplingParams  # noqa: E402
 from quire.images.picture import picture_of  # noqa: E402
-from quire.models.vision.families import vision_model  # noqa: E402
-from quire.models.vision.model import VisionModel, normalised  # noqa: E402
+from quire.models.media.families import vision_model  # noqa: E402
+from quire.models.media.model import VisionModel, normalised  # noqa: E402
 
 _NUM_TOKENS = 32
 _PARAMS = SamplingParams(temperature=0, max_tokens=_NUM_TOKENS, ignore_eos=True, logprobs=3)

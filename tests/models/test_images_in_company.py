@@ -19,14 +19,14 @@ from vision_cases import CASES
 
 Image = pytest.importorskip("PIL.Image")
 
-from quire.backends.cpu.steps import pieces  # noqa: E402
+from quire.backends.cpu import step_in_pieces as pieces  # noqa: E402
 from quire.config.engine_args import EngineArgs  # noqa: E402
 from quire.core import engine_core  # noqa: E402
 from quire.frontend.offline.llm_engine import LLMEngine  # noqa: E402
 from quire.frontend.online.async_llm import AsyncLLM  # noqa: E402
-from quire.models.vision.families import vision_model  # noqa: E402
+from quire.models.media.families import vision_model  # noqa: E402
 from quire.params import SamplingParams  # noqa: E402
-from quire.planning.images import encoder  # noqa: E402
+from quire.planning import image_encoder as encoder  # noqa: E402
 from quire.planning.plan import build_engine_config  # noqa: E402
 
 _SIZES = ((61, 23), (20, 30), (33, 90), (48, 48))

@@ -15,9 +15,9 @@ from model_harness import Runner, load
 
 from quire.backends.reference import ReferenceBackend
 from quire.models import decoder
-from quire.models.families.gemma import gemma3n, gemma4
-from quire.models.families.gemma.blocks import GemmaSpec
-from quire.models.families.gemma.gemma4 import Experts
+from quire.models.families import gemma3n, gemma4
+from quire.models.families.gemma4 import Experts
+from quire.models.families.gemma_blocks import GemmaSpec
 from quire.models.mixers import LatentAttention
 from quire.models.spec import DecoderSpec, QkNorm
 from quire.program import Rotary

@@ -17,10 +17,10 @@ from quire.backends.base import Backend
 from quire.config.checkpoint.model_files import read_config
 from quire.config.model_lookup.hub import resolve_model
 from quire.images.picture import picture_of
-from quire.models.vision.families import vision_model
-from quire.models.vision.settings import with_image_processor
+from quire.models.media.families import vision_model
+from quire.models.media.settings import with_image_processor
 from quire.weights import open_encoder
-from quire.worker.images.encoder import ImageEncoder
+from quire.worker.image_encoder import ImageEncoder
 
 _RECORDED = json.loads(Path(__file__).with_name("mtmd_rows.json").read_text())
 """By case, the beginning of each row (`record_mtmd_rows.py`)."""

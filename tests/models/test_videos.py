@@ -19,9 +19,9 @@ Image = pytest.importorskip("PIL.Image")
 from quire import LLM, SamplingParams  # noqa: E402
 from quire.config.checkpoint.model_files import read_config  # noqa: E402
 from quire.images.picture import Picture, picture_of  # noqa: E402
-from quire.models.vision.families import vision_model  # noqa: E402
-from quire.models.vision.model import normalised  # noqa: E402
-from quire.models.vision.settings import (  # noqa: E402
+from quire.models.media.families import vision_model  # noqa: E402
+from quire.models.media.model import normalised  # noqa: E402
+from quire.models.media.settings import (  # noqa: E402
     with_image_processor,
     with_processor_kwargs,
 )

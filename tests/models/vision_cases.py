@@ -13,8 +13,8 @@ import transformers
 from safetensors.torch import load_file, save_file
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
-from quire.models.vision.model import VisionModel
-from quire.models.vision.pooled import PooledPatches
+from quire.models.media.model import VisionModel
+from quire.models.media.pooled import PooledPatches
 from quire.outputs import RequestOutput
 
 _TEXT: dict[str, Any] = {

@@ -243,7 +243,7 @@ def test_a_model_without_weights_fails_no_load(
     engine.add_request("x", list(work.prompt), params_of(work), lora_request=one)
     wanted = finish(engine)
     assert engine.remove_lora(1)
-    monkeypatch.setattr("quire.worker.adapters.loading.bind_adapter", slow_bind)
+    monkeypatch.setattr("quire.worker.adapter_loading.bind_adapter", slow_bind)
     monkeypatch.setattr(Worker, "_close_model", noted_close)
     if moment == "in sleep":
         engine.sleep(2)

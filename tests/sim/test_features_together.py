@@ -180,7 +180,7 @@ class Round:
     def _with_images(self, llm: LLM) -> dict[str, Any]:
         from PIL import Image
 
-        from quire.models.vision.families import vision_model
+        from quire.models.media.families import vision_model
 
         vision = vision_model(llm.llm_engine.model_config.hf_config)
         assert vision is not None

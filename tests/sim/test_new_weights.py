@@ -22,7 +22,7 @@ from quire.frontend.online.async_llm import AsyncLLM
 from quire.llm import LLM
 from quire.params import SamplingParams
 from quire.weights.adapters import bind_adapter
-from quire.worker.adapters import loading
+from quire.worker import adapter_loading as loading
 from quire.worker.worker import Worker
 
 PARAMS = SamplingParams(temperature=0, max_tokens=8, ignore_eos=True)

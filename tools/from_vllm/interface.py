@@ -12,8 +12,8 @@ from quire.cli.commands.bench import BENCH, SWEEP
 from quire.params import NOT_YET
 from quire.server.apis.chat.schema import ChatRequest
 from quire.server.apis.completions.schema import CompletionRequest
-from quire.server.apis.responses.input import reading as response_reading
-from quire.server.apis.responses.schema.request import ResponsesRequest
+from quire.server.apis.responses import reading as response_reading
+from quire.server.apis.responses.schema import ResponsesRequest
 from quire.server.app import ABSENT_ROUTES
 from quire.server.endpoints import ENDPOINTS, SWITCHES
 from quire.server.generation import reading

@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from quire.chat.job import DEFAULT_SECONDS, ChatInput
-from quire.chat.process.renderer_process import PendingRender, RenderProcess
+from quire.chat.renderer_process import PendingRender, RenderProcess
 from quire.chat.templates import ChatTemplates
 from quire.errors import CapacityError, QuireError, RequestError
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from quire.chat.job import MAX_NESTING, VARIABLES, ChatInput
-from quire.chat.process.renderer_process import RenderProcess
+from quire.chat.renderer_process import RenderProcess
 from quire.chat.templates import ChatTemplates
 from quire.errors import RequestError
 

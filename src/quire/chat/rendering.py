@@ -16,8 +16,8 @@ from jinja2 import nodes
 
 from quire.chat.job import VARIABLES, ChatInput, ContentFormat, RenderJob
 from quire.chat.messages import Images, check_nesting, template_messages
-from quire.chat.sandbox.environment import environment, render_template
-from quire.chat.sandbox.sizes import TemplateLimitError, new_budget
+from quire.chat.sandbox import environment, render_template
+from quire.chat.template_limits import TemplateLimitError, new_budget
 from quire.errors import RequestError
 
 

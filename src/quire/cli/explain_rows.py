@@ -51,7 +51,7 @@ def speed_lines(found: Expected | None) -> Iterator[str]:
 
 def image_rows(plan: EnginePlan) -> list[tuple[str, str]]:
     """The encoder of images or audio, or why there is none."""
-    from quire.models.vision.families import vision_model  # for models with images alone
+    from quire.models.media.families import vision_model  # for models with images alone
 
     model = plan.config.model
     vision = vision_model(model.hf_config) if model.images is not None else None

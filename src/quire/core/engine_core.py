@@ -17,13 +17,13 @@ from typing import Any
 from quire.config.records import EngineConfig
 from quire.core.adapters.stages import adapter_stages
 from quire.core.capability import Capabilities, Capability
+from quire.core.engine_profiler import EngineProfiler
 from quire.core.grammars import Grammars
-from quire.core.images.encoder import image_stage
+from quire.core.images import image_stage
 from quire.core.kv_events import kv_events
 from quire.core.kv_transfers import BlockWriter, KVTransfers, stored_kv
 from quire.core.memory_ahead import MemoryAhead
 from quire.core.pausing import EnginePause
-from quire.core.profiling.engine_profiler import EngineProfiler
 from quire.errors import BackendError, ConfigError, EngineDeadError, IntegrityError
 from quire.executor.base import Executor
 from quire.executor.factory import make_executor

@@ -32,7 +32,7 @@ def make_client(
     if mode == "auto":
         mode = "thread" if (os.cpu_count() or 1) <= _FEW_CORES else "process"
     if mode == "process":
-        from quire.core.process.host import ProcessHost
+        from quire.core.process_host import ProcessHost
 
         return ProcessHost(config, step_timeout_s)
     from quire.core.engine_core import EngineCore

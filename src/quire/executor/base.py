@@ -13,7 +13,7 @@ from quire.errors import BackendError
 from quire.protocol import SchedulePlan, StepResult
 
 if TYPE_CHECKING:
-    from quire.worker.adapters.prompts import PromptAdapters
+    from quire.worker.prompt_adapters import PromptAdapters
 
 
 class Executor(ABC):

@@ -16,7 +16,7 @@ def make_executor(config: EngineConfig) -> Executor:
 
         return MultiprocExecutor(config)
     if backend == "ray":
-        from quire.executor.ray.executor import RayDistributedExecutor
+        from quire.executor.ray_executor import RayDistributedExecutor
 
         return RayDistributedExecutor(config)
     from quire.executor.uniproc import UniProcExecutor

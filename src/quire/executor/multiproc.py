@@ -28,10 +28,10 @@ from quire.executor.runners import make_runner
 from quire.planning.compile_plan import compile_plan
 from quire.program import OpPlace
 from quire.protocol import SchedulePlan, StepResult
-from quire.worker.adapters.prompts import PromptAdapters
 from quire.worker.draft.loading import head_rows
 from quire.worker.draft.pair import DraftingModel, DraftModel
 from quire.worker.model_runner import BegunStep
+from quire.worker.prompt_adapters import PromptAdapters
 
 
 class RankedModel(DraftingModel):

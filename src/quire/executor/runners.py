@@ -7,9 +7,9 @@ from collections.abc import Callable
 from quire.backends.base import LoadedAdapter, StepModel
 from quire.config.records import EngineConfig
 from quire.models import ModelDescription
-from quire.worker.adapters.given_rows import FindRows, rows_are_missing
 from quire.worker.draft.drafter import Drafter
 from quire.worker.draft.medusa import MedusaDrafter
+from quire.worker.given_rows import FindRows, rows_are_missing
 from quire.worker.input_batch import InputBatch
 from quire.worker.model_runner import ModelRunner
 from quire.worker.pooling_runner import PoolingRunner

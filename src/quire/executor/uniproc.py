@@ -13,8 +13,8 @@ from quire.executor.base import Executor
 from quire.executor.runners import make_runner
 from quire.executor.turns import Turns
 from quire.protocol import SchedulePlan, StepResult
-from quire.worker.adapters.prompts import PromptAdapters
 from quire.worker.extension import worker_class
+from quire.worker.prompt_adapters import PromptAdapters
 from quire.worker.worker import Worker
 
 

@@ -13,7 +13,7 @@ from quire.frontend.observers.tracing import RequestTracer, make_tracer
 from quire.tokenizer.for_model import load_tokenizer
 
 if TYPE_CHECKING:
-    from quire.frontend.hf.tokenizer import HFTokenizer
+    from quire.frontend.hf_tokenizer import HFTokenizer
 
 
 class EngineBase:
@@ -56,7 +56,7 @@ class EngineBase:
             if self._hf_tokenizer is None:
                 # They take time to import, and few programs need them.
                 from quire.chat.templates import ChatTemplates
-                from quire.frontend.hf.tokenizer import HFTokenizer
+                from quire.frontend.hf_tokenizer import HFTokenizer
 
                 model, roles = self.config.model, self.tokenizer.roles
                 self._hf_tokenizer = HFTokenizer(

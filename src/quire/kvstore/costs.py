@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import threading
+from collections import Counter
+
+from quire.kvstore.tiers.base import Tier
+
 _WEIGHT = 0.2
 """Weight of the newest observation in a mean."""
 _FIRST_BYTES_PER_S = 1e9
@@ -63,3 +68,41 @@ class ComputeCosts:
         """Expected time to compute `num_tokens`."""
         per_token_s = self._per_token_s.value
         return None if per_token_s is None else num_tokens * per_token_s
+
+
+class StoreCounts:
+    """Sums since the start, by name and by tier or reason. Safe for threads."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._sums: Counter[tuple[str, str]] = Counter()
+
+    def add(self, name: str, label: str, number: float = 1) -> None:
+        """Add `number` to a sum."""
+        with self._lock:
+            self._sums[name, label] += number  # type: ignore[assignment]
+
+    def as_dict(self) -> dict[str, dict[str, float]]:
+        """The sums: by name, then by tier or reason."""
+        with self._lock:
+            found = dict(self._sums)
+        result: dict[str, dict[str, float]] = {}
+        for (name, label), value in sorted(found.items()):
+            result.setdefault(name, {})[label] = value
+        return result
+
+
+def usage_of(tiers: list[Tier]) -> list[dict[str, object]]:
+    """Return the usage of each tier."""
+    found = []
+    for tier in tiers:
+        usage = tier.usage()
+        found.append(
+            {
+                "tier": tier.name,
+                "chunks": usage.num_chunks,
+                "bytes": usage.num_bytes,
+                "max_bytes": usage.max_bytes,
+            }
+        )
+    return found

@@ -8,8 +8,7 @@ from collections.abc import Callable, Sequence
 
 from quire.kvstore.chunk_file import HEADER_BYTES, ChunkError, decode
 from quire.kvstore.chunks import ChunkKey, ChunkShape
-from quire.kvstore.costs import ReadCosts
-from quire.kvstore.counts import StoreCounts
+from quire.kvstore.costs import ReadCosts, StoreCounts
 from quire.kvstore.tiers.base import Buffer, Tier, TierError, TierWatcher
 from quire.log import get_logger
 

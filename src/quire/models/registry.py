@@ -21,11 +21,11 @@ _MODULES: dict[str, tuple[str | tuple[str, ...], ...]] = {
         "GlmForCausalLM",
     ),
     "granite": (("GraniteForCausalLM", "granite"), "MiniCPMForCausalLM"),
-    "layer_norm": (
+    "bloom_mpt_starcoder": (
         "BloomForCausalLM", "MPTForCausalLM", "MptForCausalLM", "NemotronForCausalLM",
         "Starcoder2ForCausalLM",
     ),
-    "learned_positions": ("GPT2LMHeadModel", "OPTForCausalLM"),
+    "gpt2_and_opt": ("GPT2LMHeadModel", "OPTForCausalLM"),
     "llama": (
         "ApertusForCausalLM", "ArceeForCausalLM", "Ernie4_5ForCausalLM", "Ernie4_5_ForCausalLM",
         "HeliumForCausalLM", "HunYuanDenseV1ForCausalLM", "InternLM3ForCausalLM",
@@ -33,25 +33,27 @@ _MODULES: dict[str, tuple[str | tuple[str, ...], ...]] = {
         "SeedOssForCausalLM", ("SmolLM3ForCausalLM", "smollm3"),
     ),
     "olmo": ("Exaone4ForCausalLM", "Olmo2ForCausalLM", "Olmo3ForCausalLM", "OlmoForCausalLM"),
-    "parallel": (
+    "neox_phi_falcon": (
         "FalconForCausalLM", "GPTJForCausalLM", "GPTNeoXForCausalLM", "PhiForCausalLM",
         "RWForCausalLM", "StableLMEpochForCausalLM", "StableLmForCausalLM",
     ),
-    "remote": (
+    "internlm_baichuan_exaone": (
         "BaiChuanForCausalLM", "BaichuanForCausalLM", "ExaoneForCausalLM",
         ("InternLM2ForCausalLM", "internlm2"),
     ),
-    "windows": (
+    "mistral": (
         ("Ministral3ForCausalLM", "ministral3"), "MinistralForCausalLM",
         ("MistralForCausalLM", "mistral"),
+    ),
+    "qwen": (
         ("Qwen2ForCausalLM", "qwen2", "qwen2_5_vl_text", "qwen2_vl_text"),
         ("Qwen3ForCausalLM", "qwen3", "qwen3_vl_text"),
     ),
-    "encoders.bert": (
+    "bert": (
         "BertModel", "BgeM3EmbeddingModel", "CamembertModel", "DistilBertModel", "JinaBertModel",
         "MPNetModel", "RobertaModel", "XLMRobertaModel",
     ),
-    "encoders.rotary": (
+    "rotary_encoders": (
         "EuroBertModel", "GteModel", "JinaEmbeddingsV3Model", "ModernBertModel", "NewModel",
         "NomicBertModel",
     ),
@@ -68,17 +70,19 @@ _MODULES: dict[str, tuple[str | tuple[str, ...], ...]] = {
         "MellumForCausalLM", "Qwen2MoeForCausalLM", ("Qwen3MoeForCausalLM", "qwen3_moe"),
         ("Qwen3VLMoeForCausalLM", "qwen3_vl_moe_text"),
     ),
-    "experts.shared_mlps": (("Ernie4_5_MoeForCausalLM", "ernie4_5_moe"), "HunYuanMoEV1ForCausalLM"),
-    "experts.sigmoid_routers": (
+    "experts.ernie_and_hunyuan": (
+        ("Ernie4_5_MoeForCausalLM", "ernie4_5_moe"), "HunYuanMoEV1ForCausalLM",
+    ),
+    "experts.glm_moe_and_others": (
         "Dots1ForCausalLM", "ExaoneMoEForCausalLM", "ExaoneMoeForCausalLM",
         ("Glm4MoeForCausalLM", "glm4_moe"), "MiniMaxM2ForCausalLM", "SolarOpenForCausalLM",
     ),
-    "gemma.dense": (
+    "gemma": (
         ("Gemma2ForCausalLM", "gemma2"), ("Gemma3ForCausalLM", "gemma3_text"),
         ("GemmaForCausalLM", "gemma"),
     ),
-    "gemma.gemma3n": (("Gemma3nForCausalLM", "gemma3n_text"),),
-    "gemma.gemma4": (
+    "gemma3n": (("Gemma3nForCausalLM", "gemma3n_text"),),
+    "gemma4": (
         ("Gemma4ForCausalLM", "gemma4_text"), ("Gemma4UnifiedForCausalLM", "gemma4_unified_text"),
     ),
     "hybrid.lfm2": (("Lfm2ForCausalLM", "lfm2"), ("Lfm2MoeForCausalLM", "lfm2_moe")),
@@ -88,17 +92,17 @@ _MODULES: dict[str, tuple[str | tuple[str, ...], ...]] = {
     "hybrid.mamba2": (
         "BambaForCausalLM", "FalconH1ForCausalLM", "Mamba2ForCausalLM", "NemotronHForCausalLM",
     ),
-    "hybrid.qwen": (
+    "hybrid.qwen_next": (
         "Qwen3NextForCausalLM", ("Qwen3_5ForCausalLM", "qwen3_5_text"),
         ("Qwen3_5MoeForCausalLM", "qwen3_5_moe_text"),
     ),
-    "latent.deepseek": (
+    "experts.deepseek_v3": (
         ("DeepseekV2ForCausalLM", "deepseek_v2"),
         ("DeepseekV3ForCausalLM", "deepseek_v3", "kimi_k2"), "Glm4MoeLiteForCausalLM",
         "MiniCPM3ForCausalLM",
     ),
-    "latent.kimi": ("KimiLinearForCausalLM",),
-    "latent.longcat": ("LongcatFlashForCausalLM",),
+    "experts.kimi_linear": ("KimiLinearForCausalLM",),
+    "experts.longcat": ("LongcatFlashForCausalLM",),
 }  # fmt: skip
 """The architectures of the families in each module of `families`. One that is the text part of
 multimodal checkpoints has the values of `model_type` that stand for it there."""

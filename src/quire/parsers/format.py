@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from quire.parsers.reader import Parse
-from quire.parsers.reasoning.tags import ReasoningTags as ReasoningTags
+from quire.parsers.reasoning_tags import ReasoningTags as ReasoningTags
 from quire.parsers.reply import Reply
 from quire.structured.tags.parts import Part
 from quire.structured.tags.starts import first_texts

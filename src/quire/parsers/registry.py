@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from quire.parsers.channels import harmony, muse_glimmer
+from quire.parsers import harmony, muse_glimmer
 from quire.parsers.format import ReplyFormat, ToolFormat
-from quire.parsers.reasoning.families import FAMILIES
-from quire.parsers.reasoning.tags import ReasoningTags
-from quire.parsers.tool_formats.json import bare, hermes, lists, mistral, named
-from quire.parsers.tool_formats.tagged import (
-    elements,
-    gemma,
-    kimi_k3,
-    pairs,
-    parameter_families,
-    plamo,
-    pythonic,
-)
+from quire.parsers.reasoning_families import FAMILIES
+from quire.parsers.reasoning_tags import ReasoningTags
+from quire.parsers.tool_formats import bare_json as bare
+from quire.parsers.tool_formats import gemma, hermes, kimi_k3, mistral, plamo, pythonic
+from quire.parsers.tool_formats import json_lists as lists
+from quire.parsers.tool_formats import minimax_m3 as elements
+from quire.parsers.tool_formats import named_json as named
+from quire.parsers.tool_formats import tagged_families as parameter_families
+from quire.parsers.tool_formats import tagged_pairs as pairs
 
 TOOL_FORMATS: dict[str, type[ToolFormat]] = {
     "hermes": hermes.HermesCalls,

@@ -18,10 +18,10 @@ from quire.config.records import WeightSource
 from quire.errors import CheckpointError, ConfigError
 from quire.models import ModelDescription, as_asked
 from quire.models.heads.mark import without_head
+from quire.models.media.settings import with_image_processor, with_processor_kwargs
 from quire.models.rope.overrides import overridden_rope
 from quire.models.transformers.choice import with_model_impl
-from quire.models.vision.settings import with_image_processor, with_processor_kwargs
-from quire.planning.pooling.choice import with_pooling
+from quire.planning.pooling import with_pooling
 from quire.planning.stored_matrices import as_stored
 from quire.weights import PACKED_NAME, PackedHeader, projector_file, weight_files
 from quire.weights.packed_file import read_packed_header

@@ -30,10 +30,10 @@ from quire.errors import CheckpointError, ConfigError, quoted
 from quire.forbidden_tokens import ForbiddenTokens
 from quire.log import get_logger
 from quire.models import GGUF_FORMATS, BlockFormats, Expanded, Shipped
-from quire.planning.adapters.given_rows import prompt_adapters, prompt_embeds_width
 from quire.planning.checkpoint import Checkpoint
 from quire.planning.facts import Facts
-from quire.planning.images.choice import ImagesChoice, images_choice
+from quire.planning.given_rows import prompt_adapters, prompt_embeds_width
+from quire.planning.images import ImagesChoice, images_choice
 from quire.planning.kv.events import check_events_of_engines
 from quire.planning.reasoning_marks import reasoning_marks
 from quire.reasoning.marks import ReasoningMarks

@@ -23,7 +23,7 @@ from quire.errors import ConfigError, DoesNotFitError
 from quire.images.config import PROCESSOR_KWARGS, ImagesConfig
 from quire.models import ModelDescription, Shipped, as_asked, build_program
 from quire.models.base import HfConfig
-from quire.planning.images.encoder import encoder_bytes
+from quire.planning.image_encoder import encoder_bytes
 from quire.program import Experts, Program, keep_all, kv_layout, layout_of_rank
 from quire.program.passes import give_hidden, of_rank, run_passes
 from quire.units import format_bytes

@@ -26,15 +26,15 @@ from quire.errors import CheckpointError, ConfigError, ModelNotFoundError, quote
 from quire.logits_processors.loading import ProcessorName, processor_names
 from quire.planning.checkpoint import Checkpoint, read_checkpoint
 from quire.planning.environment import check_environment, log_config_file, log_level
-from quire.planning.kv.asked import AskedStore, asked_store
 from quire.planning.kv.disk import StoreDisk, store_disk
 from quire.planning.kv.events import kv_events_config
+from quire.planning.kv.options import AskedStore, asked_store
 from quire.planning.kv.weights_digest import weights_digest
 from quire.planning.machine import available_memory
 from quire.planning.profiler import profiler_config
 
 if TYPE_CHECKING:
-    from quire.planning.draft_model.facts import DraftFacts
+    from quire.planning.draft_model import DraftFacts
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,8 +84,8 @@ def gather_facts(args: EngineArgs) -> Facts:
     draft = None
     speculation = args.create_speculative_config()
     if speculation is not None and speculation.has_model:
-        from quire.planning.draft_model.facts import draft_facts
-        from quire.planning.draft_model.heads import head_facts
+        from quire.planning.draft_heads import head_facts
+        from quire.planning.draft_model import draft_facts
 
         read = head_facts if speculation.has_head else draft_facts
         draft = read(args, speculation, checkpoint)

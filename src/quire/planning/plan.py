@@ -22,7 +22,7 @@ from quire.models.registry import architectures_of
 from quire.models.rope.factors import rope_factors, with_rope_factors
 from quire.planning.choices import Choices, settle_choices
 from quire.planning.compile_plan import CompilePlan, fit_plan
-from quire.planning.draft_model.facts import draft_config
+from quire.planning.draft_model import draft_config
 from quire.planning.facts import Facts, gather_facts
 from quire.planning.kv.identity import kv_fingerprint, with_draft
 from quire.planning.kv.store import describe, settle_store

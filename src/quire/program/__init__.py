@@ -1,6 +1,6 @@
 """The program IR: a model as a flat list of ops over named values."""
 
-from quire.program.building.builder import Builder, ExpertTensors, HeadLayout, Out, Rotary, Routing
+from quire.program.builder import Builder, ExpertTensors, HeadLayout, Out, Rotary, Routing
 from quire.program.kv_groups import check_layout, keep_all, kv_layout, layout_of_rank
 from quire.program.liveness import last_reads
 from quire.program.ops import (

@@ -13,7 +13,8 @@ from quire.server.apis import (
     scores,
     service,
 )
-from quire.server.apis.audio import routes as audio
+from quire.server.apis import tokenizer as text
+from quire.server.apis import transcriptions as audio
 from quire.server.apis.chat import fim
 from quire.server.apis.chat import routes as chat
 from quire.server.apis.completions import routes as completions
@@ -27,7 +28,6 @@ from quire.server.apis.ollama import models as ollama_models
 from quire.server.apis.ollama import routes as ollama_texts
 from quire.server.apis.responses import compaction
 from quire.server.apis.responses import create as responses
-from quire.server.apis.text import routes as text
 from quire.server.apis.tokens import routes as tokens
 from quire.server.args import ServerArgs
 

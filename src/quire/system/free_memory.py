@@ -7,6 +7,7 @@ because the heap is fragmented; `malloc_trim` returns it. With another C library
 from __future__ import annotations
 
 import ctypes
+import os
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8  # malloc.h
 _KEPT_BYTES = 1 << 20
@@ -34,3 +35,13 @@ def release_free_memory() -> None:
     malloc_trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if malloc_trim is not None:
         malloc_trim(0)
+
+
+def libc_version() -> str:
+    """Name and version, as `glibc 2.36`; "" if unknown."""
+    if "CS_GNU_LIBC_VERSION" not in os.confstr_names:
+        return ""
+    try:
+        return os.confstr("CS_GNU_LIBC_VERSION") or ""
+    except (OSError, ValueError):
+        return ""

@@ -134,13 +134,13 @@ SURFACE: dict[str, dict[str, str]] = {
     },
     "vllm.sequence": {"quire.outputs": "Logprob PromptLogprobs SampleLogprobs"},
     "vllm.tokenizers": {
-        "quire.frontend.hf.tokenizer": "TokenizerLike=HFTokenizer",
+        "quire.frontend.hf_tokenizer": "TokenizerLike=HFTokenizer",
         "quire.vllm.own.tokenizers": "cached_get_tokenizer get_tokenizer",
     },
-    "vllm.tokenizers.protocol": {"quire.frontend.hf.tokenizer": "TokenizerLike=HFTokenizer"},
+    "vllm.tokenizers.protocol": {"quire.frontend.hf_tokenizer": "TokenizerLike=HFTokenizer"},
     "vllm.tokenizers.registry": {"quire.vllm.own.tokenizers": "cached_get_tokenizer get_tokenizer"},
     "vllm.transformers_utils.tokenizer": {
-        "quire.frontend.hf.tokenizer": "AnyTokenizer=HFTokenizer",
+        "quire.frontend.hf_tokenizer": "AnyTokenizer=HFTokenizer",
         "quire.vllm.own.tokenizers": "cached_get_tokenizer get_tokenizer",
     },
     "vllm.usage.usage_lib": {"quire.vllm.own.records": "UsageContext"},

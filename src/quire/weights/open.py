@@ -44,7 +44,7 @@ class _Format:
 
 
 def _read_gguf(files: list[Path]) -> WeightStore:
-    from quire.weights.gguf.store import GgufStore
+    from quire.weights.gguf_store import GgufStore
 
     return GgufStore(files)
 

@@ -20,7 +20,7 @@ from quire.config.records import LogprobsMode
 from quire.errors import IntegrityError
 from quire.protocol import ScheduledRequest, SchedulePlan
 from quire.protocol.pooling_params import PoolingParams
-from quire.worker.adapters.given_rows import FindRows, GivenRows, rows_are_missing
+from quire.worker.given_rows import FindRows, GivenRows, rows_are_missing
 from quire.worker.prompt_logprobs import PromptLogprobRows, PromptRows
 from quire.worker.sampling_rows import Drafts, Masks, Rows, SamplingRows
 

@@ -32,11 +32,11 @@ from quire.program.printer import format_program
 from quire.ranks import RankGroup
 from quire.system.free_memory import release_free_memory
 from quire.weights import PackedFile
-from quire.worker.adapters.loading import WorkerAdapters
-from quire.worker.adapters.rank_kv import kv_runs, own_kv
+from quire.worker.adapter_loading import WorkerAdapters
 from quire.worker.handles import ABSENT_OF_WORKER, ModelHandle, RunnerHandle, refuse
-from quire.worker.images.encoder import TileEncoding, load_encoder
+from quire.worker.image_encoder import TileEncoding, load_encoder
 from quire.worker.model_weights import ModelWeights
+from quire.worker.rank_kv import kv_runs, own_kv
 
 logger = get_logger(__name__)
 

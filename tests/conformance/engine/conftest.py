@@ -11,7 +11,7 @@ import pytest
 
 from quire.config import EngineConfig
 from quire.core.client import EngineCoreClient, EngineListener
-from quire.core.process.host import ProcessHost
+from quire.core.process_host import ProcessHost
 from quire.core.thread_host import ThreadHost
 from quire.errors import EngineDeadError
 from quire.params import SamplingParams

@@ -37,7 +37,7 @@ MOMENTS = ("start", "prefill", "decode", "idle")
 NUM_CALLERS = 6
 MARK = "MARK_OF_DEATHS"
 """A variable in the environment of all processes of this module."""
-ENGINE, RANK, AGENT = "quire.core.process.main", "rank_main", "quire.executor.ray.agent_main"
+ENGINE, RANK, AGENT = "quire.core.process_main", "rank_main", "quire.executor.ray_agent"
 ACTOR = "the process of Ray that started the agent"
 KINDS = {"rank": RANK, "leader": ENGINE, "engine": ENGINE}
 RAY = {"tensor_parallel_size": 2, "distributed_executor_backend": "ray", "backend": "cpu"}

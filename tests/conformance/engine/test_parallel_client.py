@@ -25,7 +25,7 @@ from quire.adapters import LoRARequest
 from quire.config.engine_args import EngineArgs
 from quire.core.parallel.client import ParallelClient, _start_all
 from quire.core.parallel.restarts import Restarts
-from quire.core.process.host import ProcessHost
+from quire.core.process_host import ProcessHost
 from quire.errors import ConfigError, EngineDeadError, RequestError
 from quire.frontend.online.async_llm import AsyncLLM
 from quire.outputs import RequestOutput

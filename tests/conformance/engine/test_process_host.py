@@ -98,7 +98,7 @@ def test_a_process_that_cannot_be_started_is_told(monkeypatch: pytest.MonkeyPatc
 def test_news_that_cannot_be_read_are_a_death(monkeypatch: pytest.MonkeyPatch) -> None:
     client = make_process_client(make_config())
     unreadable = SimpleNamespace(decode=msgspec.msgpack.Decoder(int).decode)
-    monkeypatch.setattr("quire.core.process.host.event_decoder", unreadable)
+    monkeypatch.setattr("quire.core.process_host.event_decoder", unreadable)
     end = time.monotonic() + 60
     while client.health().state != "dead" and time.monotonic() < end:
         time.sleep(0.02)

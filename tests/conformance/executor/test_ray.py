@@ -14,7 +14,7 @@ from tiny_checkpoint import write_tiny_checkpoint
 
 from quire.core.engine_core import EngineCore
 from quire.executor.nodes.tls import TlsConnection
-from quire.executor.ray.executor import RayDistributedExecutor
+from quire.executor.ray_executor import RayDistributedExecutor
 
 pytestmark = [
     pytest.mark.long,  # a Ray cluster is a dozen processes

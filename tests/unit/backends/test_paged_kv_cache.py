@@ -7,7 +7,7 @@ import pytest
 from kv_layouts import group_of
 
 from quire.backends.base import KVCacheSpec
-from quire.backends.paged.kv_cache import PagedKVCache, block_bytes
+from quire.backends.paged_kv_cache import PagedKVCache, block_bytes
 from quire.config.kv_groups import KVGroup, KVLayout
 
 WIDE = group_of((0, 2), 2, 6)

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from quire.backends.paged.kv_formats import KV_FORMATS, Floats
+from quire.backends.kv_formats import KV_FORMATS, Floats
 
 HEAD_DIM = 6
 

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from small_model import one_request
 
 from quire.backends.base import KVCacheSpec
-from quire.backends.paged.kv_cache import PagedKVCache
-from quire.backends.paged.kv_formats import narrow_to_bfloat16, widen_bfloat16
+from quire.backends.kv_formats import narrow_to_bfloat16, widen_bfloat16
+from quire.backends.paged_kv_cache import PagedKVCache
 from quire.backends.reference.linear import RowIndependentMatrix
 from quire.backends.reference.ops import Frame, Weights, run
 from quire.config.kv_groups import KVLayout

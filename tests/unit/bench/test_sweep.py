@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from ports import free_ports
 
-from quire.bench.sweep.serve import SweepServeArgs, SweepWorkloadArgs, run_sweep, run_workload_sweep
-from quire.bench.sweep.server_process import ServerProcess
-from quire.bench.sweep.settings import Setting, are_linked, parse_links, read_settings
+from quire.bench.server_process import ServerProcess
+from quire.bench.sweep_serve import SweepServeArgs, SweepWorkloadArgs, run_sweep, run_workload_sweep
+from quire.bench.sweep_settings import Setting, are_linked, parse_links, read_settings
 from quire.cli import main
 from quire.errors import BackendError, ConfigError
 

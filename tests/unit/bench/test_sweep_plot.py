@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from quire.bench.sweep.plot import SweepParetoArgs, SweepPlotArgs, draw_pareto, draw_sweep
+from quire.bench.sweep_plot import SweepParetoArgs, SweepPlotArgs, draw_pareto, draw_sweep
 from quire.cli import main
 from quire.errors import ConfigError
 

@@ -20,11 +20,11 @@ from processes import is_alive
 from rendered_here import HELLO
 
 from quire.chat import async_renderer as renderer_module
+from quire.chat import renderer_process as process_module
 from quire.chat.async_renderer import NUM_PROCESSES, AsyncChatRenderer, RenderBounds
 from quire.chat.job import MAX_MEMORY_BYTES, ChatInput
-from quire.chat.process import renderer_process as process_module
-from quire.chat.process.renderer_process import RenderProcess
 from quire.chat.renderer import ChatRenderer
+from quire.chat.renderer_process import RenderProcess
 from quire.chat.templates import ChatTemplates
 from quire.errors import CapacityError, QuireError, RequestError
 
@@ -98,7 +98,7 @@ def test_it_has_nothing_of_its_parent(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_it_imports_jinja_and_no_part_of_the_engine() -> None:
-    code = "import sys, quire.chat.process.child; print(*sys.modules)"
+    code = "import sys, quire.chat.template_child; print(*sys.modules)"
     command = _command()
     command[command.index("-c") + 1] = f"import sys; sys.path += sys.argv[1:]; {code}"
     modules = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
@@ -154,7 +154,7 @@ def test_memory_is_bounded_and_given_back(process: RenderProcess) -> None:
 @pytest.mark.parametrize("how", ["exit", "kill"])
 def test_it_ends_with_its_parent(how: str) -> None:
     code = (
-        "import os, signal; from quire.chat.process.renderer_process import RenderProcess; "
+        "import os, signal; from quire.chat.renderer_process import RenderProcess; "
         "p = RenderProcess(); print(p.pid, flush=True); "
     ) + ("raise SystemExit(0)" if how == "exit" else "os.kill(os.getpid(), signal.SIGKILL)")
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
@@ -166,7 +166,7 @@ def test_it_ends_with_its_parent(how: str) -> None:
 def test_it_ends_with_its_parent_in_the_midst_of_a_job() -> None:
     code = (
         "import sys, threading, time; "
-        "from quire.chat.process.renderer_process import RenderProcess; "
+        "from quire.chat.renderer_process import RenderProcess; "
         "from quire.chat.templates import ChatTemplates; from quire.chat.job import ChatInput; "
         "j = ChatTemplates({'default': sys.stdin.read()}, {}).job(ChatInput(["
         "{'role': 'user', 'content': 'hi'}]), 1.0); p = RenderProcess(); "

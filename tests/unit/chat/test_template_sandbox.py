@@ -8,7 +8,7 @@ import time
 import pytest
 from rendered_here import rendered_here
 
-from quire.chat.sandbox import sizes
+from quire.chat import template_limits as sizes
 from quire.errors import RequestError
 
 ENDLESS = "{% for i in range(99999) %}{% for j in range(99999) %}"

@@ -9,7 +9,7 @@ import pytest
 from page_server import ScriptedServer, say, say_haltingly
 
 from quire.cli import main
-from quire.cli.conversation.client import Server, ServerError
+from quire.cli.http_client import Server, ServerError
 from quire.errors import ConfigError
 
 

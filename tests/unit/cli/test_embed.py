@@ -10,7 +10,7 @@ import pytest
 from tiny_encoder import write_encoder
 
 from quire.cli.app import main
-from quire.cli.rows.files import RowFile
+from quire.cli.row_files import RowFile
 from quire.errors import ConfigError
 
 TEXTS = ["the sky is blue", "red", "sky " * 60]

@@ -13,7 +13,7 @@ import pytest
 
 from quire.cli import main
 from quire.cli.in_process import InProcessServer
-from quire.cli.rows.work import ENDING, Journal
+from quire.cli.row_work import ENDING, Journal
 
 SCHEMA = {
     "type": "object",

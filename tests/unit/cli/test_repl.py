@@ -10,8 +10,8 @@ from unittest.mock import Mock
 
 import pytest
 
-from quire.cli.conversation.client import SamplingDefaults
-from quire.cli.conversation.repl import Conversation, Repl, TokenCounts, completions, image_part
+from quire.cli.http_client import SamplingDefaults
+from quire.cli.repl import Conversation, Repl, TokenCounts, completions, image_part
 from quire.cli.terminal import LineEditor, StopOnInterrupt, printable, read_line
 from quire.errors import RequestError
 from quire.parsers.events import Content, Event, Message

@@ -11,7 +11,7 @@ import pytest
 
 from quire.cli import main
 from quire.cli.commands.chat import split_words
-from quire.cli.conversation.local import LocalConversation
+from quire.cli.local_conversation import LocalConversation
 from quire.config.checkpoint.model_files import chat_sampling_params
 from quire.config.engine_args import EngineArgs
 from quire.errors import ConfigError

@@ -7,7 +7,7 @@ import random
 import numpy as np
 import pytest
 
-from quire.core.images.manager import ImageManager, TileEncoder
+from quire.core.images import ImageManager, TileEncoder
 from quire.errors import BackendError
 from quire.images.cache import PictureCache
 from quire.images.rules import Layout

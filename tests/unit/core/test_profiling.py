@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from quire.config.records import ProfilerConfig
-from quire.core.profiling import engine_profiler, trace
-from quire.core.profiling.engine_profiler import EngineProfiler
+from quire.core import engine_profiler, trace
+from quire.core.engine_profiler import EngineProfiler
 from quire.errors import ConfigError
 from quire.protocol import SchedulePlan
 

@@ -13,8 +13,8 @@ from quire.beam_search import BeamSearchParams
 from quire.config.records import EngineConfig
 from quire.errors import EngineGenerateError, RequestError
 from quire.frontend.arguments import RequestOptions
-from quire.frontend.beams.begin import begin_search, request_output_of, sequences_of
-from quire.frontend.beams.search import BeamSearch
+from quire.frontend.beam_begin import begin_search, request_output_of, sequences_of
+from quire.frontend.beam_search import BeamSearch
 from quire.frontend.inputs.input_processor import EngineInput, InputProcessor
 from quire.inputs import TokensPrompt
 from quire.outputs import CompletionOutput, FlatLogprobs, RequestOutput

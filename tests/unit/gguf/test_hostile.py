@@ -16,7 +16,7 @@ from quire.gguf.keys import Keys
 from quire.gguf.model_config import generation_config, model_config
 from quire.gguf.split import read_headers
 from quire.gguf.tokenizers.files import token_texts, tokenizer_files
-from quire.weights.gguf.store import GgufStore
+from quire.weights.gguf_store import GgufStore
 
 CONFIG = {
     "architectures": ["LlamaForCausalLM"], "vocab_size": 280, "hidden_size": 16,

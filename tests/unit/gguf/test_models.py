@@ -15,7 +15,7 @@ from quire.config.model_lookup.hub import resolve_model
 from quire.errors import CheckpointError, ModelNotFoundError, UnsupportedModelError
 from quire.models import build_program, model_facts, name_map
 from quire.weights import bind, open_checkpoint
-from quire.weights.gguf.store import GgufStore
+from quire.weights.gguf_store import GgufStore
 
 SHAPE = {
     "vocab_size": 300, "hidden_size": 48, "intermediate_size": 40, "num_hidden_layers": 2,

@@ -28,7 +28,7 @@ from quire.images.rules import (  # noqa: E402
     SquareTiles,
     Whole,
 )
-from quire.models.vision.model import normalised  # noqa: E402
+from quire.models.media.model import normalised  # noqa: E402
 
 _HALF: dict[str, Any] = {"mean": (0.5, 0.5, 0.5), "std": (0.5, 0.5, 0.5)}
 _CLIP: dict[str, Any] = {

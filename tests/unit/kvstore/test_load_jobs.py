@@ -10,11 +10,11 @@ from functools import partial
 import pytest
 from dict_tier import DictTier
 
+from quire.kvstore import readers as readers_module
 from quire.kvstore.chunk_file import HEADER_BYTES, encode
 from quire.kvstore.chunks import ChunkKey, ChunkShape
 from quire.kvstore.jobs import LoadedChunk, LoadJob, LookupJob, StoredChunk
-from quire.kvstore.loading import readers as readers_module
-from quire.kvstore.loading.pace import ReadPace
+from quire.kvstore.readers import ReadPace
 from quire.kvstore.store import NUM_READ_THREADS, KVStore
 from quire.kvstore.tiers.base import Buffer
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from quire.cli import main
-from quire.cli.conversation.client import Server
+from quire.cli.http_client import Server
 from quire.log import _EscapingFormatter
 from quire.log.printing import one_line, printable, say
 

@@ -12,7 +12,7 @@ import pytest
 from logits_processors import Ledger, TargetToken
 
 from quire.config.engine_args import EngineArgs
-from quire.core.process.channel import EngineBoot, boot_decoder, encoder
+from quire.core.process_channel import EngineBoot, boot_decoder, encoder
 from quire.errors import ConfigError
 from quire.logits_processors import LogitsProcessor
 from quire.logits_processors.loading import GROUPS, load_processors, processor_names

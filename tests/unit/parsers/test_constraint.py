@@ -14,9 +14,9 @@ from quire.parsers.call_rules import CallRules, OfferedTool
 from quire.parsers.constraint import named_as_tools, reply_constraint
 from quire.parsers.format import ReplyFormat
 from quire.parsers.parser import ReplyParser
-from quire.parsers.reasoning.tags import ReasoningTags
+from quire.parsers.reasoning_tags import ReasoningTags
 from quire.parsers.registry import REASONING_FORMATS, TOOL_FORMATS
-from quire.parsers.tool_formats.json.hermes import HermesCalls
+from quire.parsers.tool_formats.hermes import HermesCalls
 from quire.structured.params import StructuredOutputsParams
 from quire.structured.source import grammar_of
 

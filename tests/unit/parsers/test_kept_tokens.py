@@ -9,8 +9,8 @@ from tokenizers import AddedToken
 
 from quire.parsers.format import ReplyFormat
 from quire.parsers.kept_tokens import kept_token_ids
-from quire.parsers.reasoning.tags import ReasoningTags
-from quire.parsers.tool_formats.json.hermes import HermesCalls
+from quire.parsers.reasoning_tags import ReasoningTags
+from quire.parsers.tool_formats.hermes import HermesCalls
 from quire.tokenizer import Tokenizer
 
 FORMAT = ReplyFormat(ReasoningTags("<think>", "</think>"), HermesCalls())

@@ -16,11 +16,11 @@ from quire.parsers.constraint import reply_constraint
 from quire.parsers.events import Message
 from quire.parsers.format import ReplyFormat
 from quire.parsers.parser import parse_whole
-from quire.parsers.reasoning.tags import ReasoningTags
+from quire.parsers.reasoning_tags import ReasoningTags
 from quire.parsers.registry import REASONING_FORMATS, TOOL_FORMATS, reply_format
 from quire.structured.config import StructuredOutputsConfig
 from quire.structured.tags.starts import first_texts
-from quire.structured.trials.trial import GrammarTrial
+from quire.structured.trial import GrammarTrial
 
 SCHEMAS: dict[str, Any] = {
     "get_weather": {

@@ -9,7 +9,7 @@ from quire.parsers.events import CallBegins, Message, ToolCall
 from quire.parsers.format import ReplyFormat
 from quire.parsers.parser import ReplyParser
 from quire.parsers.registry import REASONING_FORMATS
-from quire.parsers.tool_formats.json.hermes import HermesCalls
+from quire.parsers.tool_formats.hermes import HermesCalls
 
 CALL = '<tool_call>{"name": "f", "arguments": {}}</tool_call>'
 CALLED = [ToolCall("f", None, "{}", is_complete=True)]

@@ -8,9 +8,9 @@ from tokenizers import Tokenizer as RustTokenizer
 
 from quire.parsers.format import ReplyFormat
 from quire.parsers.parser import ReplyParser
-from quire.parsers.reasoning.token_count import ReasoningTokenCount
+from quire.parsers.reasoning_tags import ReasoningTokenCount
 from quire.parsers.registry import REASONING_FORMATS
-from quire.parsers.tool_formats.json.hermes import HermesCalls
+from quire.parsers.tool_formats.hermes import HermesCalls
 from quire.tokenizer import IncrementalDetokenizer, Tokenizer
 
 CALL = '<tool_call>{"name": "f", "arguments": {}}</tool_call>'

@@ -15,7 +15,7 @@ from quire.adapters.config import lora_config
 from quire.cli.app import main
 from quire.config.engine_args import EngineArgs
 from quire.errors import CheckpointError, ConfigError
-from quire.planning.adapters.merge import merge_adapter
+from quire.planning.merge_adapter import merge_adapter
 
 EVERY = (*PROJECTIONS, "embed_tokens", "lm_head")
 

@@ -100,8 +100,8 @@ def make_scripted(make_harness: MakeHarness) -> MakeScripted:
         from scripted_core import scripted
 
         from quire.parsers.format import ReplyFormat
-        from quire.parsers.reasoning.tags import ReasoningTags
-        from quire.parsers.tool_formats.json.hermes import HermesCalls
+        from quire.parsers.reasoning_tags import ReasoningTags
+        from quire.parsers.tool_formats.hermes import HermesCalls
 
         harness = make_harness(core=scripted(text, step_s), **options)
         reasoning = ReasoningTags("<think>", "</think>")

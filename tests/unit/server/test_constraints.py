@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from quire.structured.params import StructuredOutputsParams
-from quire.structured.trials.trial import GrammarTrial
+from quire.structured.trial import GrammarTrial
 
 from .conftest import Harness
 

@@ -14,8 +14,8 @@ import pytest
 from hostile_replies import HostileCore
 
 from quire.parsers.format import ReplyFormat
-from quire.parsers.reasoning.tags import ReasoningTags
-from quire.parsers.tool_formats.json.hermes import HermesCalls
+from quire.parsers.reasoning_tags import ReasoningTags
+from quire.parsers.tool_formats.hermes import HermesCalls
 
 from .conftest import MakeHarness
 

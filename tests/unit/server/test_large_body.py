@@ -11,7 +11,7 @@ import pytest
 from quire.errors import RequestError
 from quire.server.apis.chat.schema import ChatRequest
 from quire.server.apis.completions.schema import CompletionRequest
-from quire.server.apis.text.schema import DetokenizeRequest, TokenizeRequest
+from quire.server.apis.tokenizer import DetokenizeRequest, TokenizeRequest
 from quire.server.bodies import large as large_body
 from quire.server.bodies.json_http import BodyDecoder
 from quire.server.bodies.large import BodyLimits, decode_large

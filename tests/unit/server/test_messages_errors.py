@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from quire.parsers.format import ReplyFormat
-from quire.parsers.tool_formats.json.hermes import HermesCalls
+from quire.parsers.tool_formats.hermes import HermesCalls
 
 from .conftest import Harness, MakeHarness, MakeScripted
 from .messages_client import BODY, COUNT, PATH, TOOLS

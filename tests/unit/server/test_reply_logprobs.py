@@ -9,7 +9,7 @@ import pytest
 
 from quire.outputs import CompletionOutput, FlatLogprobs
 from quire.server.bodies.json_pieces import encoded
-from quire.server.generation.replies.logprobs import (
+from quire.server.generation.logprobs import (
     CompletionLists,
     LogprobsWriter,
     prompt_logprobs,

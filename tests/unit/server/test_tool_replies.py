@@ -8,8 +8,8 @@ import pytest
 
 from quire.parsers.detection.found import FoundFormat
 from quire.parsers.format import ReplyFormat
-from quire.parsers.tool_formats.json.hermes import HermesCalls
-from quire.parsers.tool_formats.json.mistral import MistralCalls
+from quire.parsers.tool_formats.hermes import HermesCalls
+from quire.parsers.tool_formats.mistral import MistralCalls
 
 from .conftest import Harness
 from .test_completions import events_of

@@ -10,10 +10,10 @@ import pytest
 from texts import checked_grammar, follows, trial
 
 from quire.errors import RequestError
+from quire.structured import trial_process as module
 from quire.structured.params import StructuredOutputsParams
 from quire.structured.tags.grammar import tags_grammar
 from quire.structured.tags.texts import AddedTokens
-from quire.structured.trials import process as module
 
 Schema = dict[str, Any]
 

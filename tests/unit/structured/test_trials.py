@@ -11,11 +11,11 @@ import pytest
 from texts import checked_grammar, trial
 
 from quire.errors import QuireError, RequestError
+from quire.structured import trial_process as module
 from quire.structured.config import StructuredOutputsConfig
 from quire.structured.params import StructuredOutputsParams
-from quire.structured.trials import process as module
-from quire.structured.trials.trial import GrammarTrial
-from quire.structured.trials.wire import TrialJob, TrialVocabulary
+from quire.structured.trial import GrammarTrial
+from quire.structured.trial_process import TrialJob, TrialVocabulary
 
 JOB = TrialJob(TrialVocabulary(("<a>",), ("<a>",), None), "start: /a+/")
 

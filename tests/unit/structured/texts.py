@@ -11,7 +11,7 @@ from quire.structured.config import StructuredOutputsConfig
 from quire.structured.limits import parser_limits
 from quire.structured.params import StructuredOutputsParams
 from quire.structured.source import grammar_of
-from quire.structured.trials.trial import GrammarTrial
+from quire.structured.trial import GrammarTrial
 from quire.structured.vocabulary import Vocabulary, byte_vocabulary
 
 ADDED = {"<tool>": True, "<plain>": False, "[CALL]": True}

@@ -14,7 +14,7 @@ from trained_tokenizers import TEXTS, byte_fallback, byte_level, save, word_leve
 
 from quire.config.checkpoint.model_files import DEMO_MODEL_PATH
 from quire.errors import RequestError
-from quire.frontend.hf.tokenizer import HFTokenizer
+from quire.frontend.hf_tokenizer import HFTokenizer
 
 transformers = pytest.importorskip("transformers")
 

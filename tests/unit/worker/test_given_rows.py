@@ -10,7 +10,7 @@ import pytest
 
 from quire.errors import IntegrityError
 from quire.protocol import InputRows
-from quire.worker.adapters.given_rows import GivenRows, axis_positions, spans_of
+from quire.worker.given_rows import GivenRows, axis_positions, spans_of
 
 WIDTH = 3
 

@@ -19,7 +19,9 @@ from quire.backends.base import (
     KVCacheSpec,
 )
 from quire.backends.cpu.adapters import AdapterLoader
+from quire.backends.cpu.caller_rows import CallerRows
 from quire.backends.cpu.encode import encode
+from quire.backends.cpu.given_rows import GivenRowPlaces
 from quire.backends.cpu.library import DTYPES, Library, build, load
 from quire.backends.cpu.lowering import (
     Home,
@@ -35,14 +37,12 @@ from quire.backends.cpu.model import CpuModel
 from quire.backends.cpu.packed import find_packed
 from quire.backends.cpu.packing import Packer
 from quire.backends.cpu.packing_alike import AlikePacker
+from quire.backends.cpu.rank_callback import RankCallback
 from quire.backends.cpu.stand_ins import stand_ins
-from quire.backends.cpu.steps.caller_rows import CallerRows
-from quire.backends.cpu.steps.given_rows import GivenRowPlaces
-from quire.backends.cpu.steps.pieces import PieceOps
-from quire.backends.cpu.steps.rank_callback import RankCallback
-from quire.backends.cpu.steps.step_kv import has_step_kv, step_kv
-from quire.backends.cpu.steps.unpooled import UnpooledOps
+from quire.backends.cpu.step_in_pieces import PieceOps
+from quire.backends.cpu.step_kv import has_step_kv, step_kv
 from quire.backends.cpu.stored_weights import num_bytes, stored_weights
+from quire.backends.cpu.unpooled import UnpooledOps
 from quire.backends.cpu.weights import WeightLoader, unread_places
 from quire.config.kv_groups import StateGroup
 from quire.errors import BackendError

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from quire.errors import BackendError, ConfigError
 from quire.log import get_logger
-from quire.system.libc import libc_version
+from quire.system.free_memory import libc_version
 from quire.weights.mapped_file import use_guard
 
 logger = get_logger(__name__)

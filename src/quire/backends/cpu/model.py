@@ -24,20 +24,20 @@ from quire.backends.base import (
     check_blocks,
 )
 from quire.backends.cpu.adapters import AdapterLoader
+from quire.backends.cpu.given_rows import GivenRowPlaces
 from quire.backends.cpu.library import Library
 from quire.backends.cpu.lowering import NativeOp, StoredWeight
-from quire.backends.cpu.steps.given_rows import GivenRowPlaces
-from quire.backends.cpu.steps.pieces import CpuStepInPieces, PieceOps
-from quire.backends.cpu.steps.step_kv import step_tables
-from quire.backends.cpu.steps.unpooled import UnpooledOps
+from quire.backends.cpu.step_in_pieces import CpuStepInPieces, PieceOps
+from quire.backends.cpu.step_kv import step_tables
+from quire.backends.cpu.unpooled import UnpooledOps
 from quire.config.kv_groups import KVGroup, StateGroup
 from quire.errors import BackendError, RankError
 from quire.program import OpPlace
 from quire.weights.adapters import AdapterWeights
 
 if TYPE_CHECKING:
-    from quire.backends.cpu.steps.caller_rows import CallerRows
-    from quire.backends.cpu.steps.rank_callback import RankCallback
+    from quire.backends.cpu.caller_rows import CallerRows
+    from quire.backends.cpu.rank_callback import RankCallback
 
 _RANKS = "ranks: "
 """First words of the errors of rank_exchange.cpp."""

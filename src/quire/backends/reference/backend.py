@@ -27,10 +27,10 @@ from quire.backends.base import (
     StepBatch,
     StepOutput,
 )
+from quire.backends.batch_check import check_axes_and_spans, check_batch, check_token_types
 from quire.backends.given_rows import RowWidths
-from quire.backends.paged.batch_check import check_axes_and_spans, check_batch, check_token_types
-from quire.backends.paged.kv_cache import KV_CACHE_DTYPES, PagedKVCache, block_bytes
-from quire.backends.paged.model import PagedModel
+from quire.backends.paged_kv_cache import KV_CACHE_DTYPES, PagedKVCache, block_bytes
+from quire.backends.paged_model import PagedModel
 from quire.backends.reference.adapters import ReferenceAdapter, StepAdapters
 from quire.backends.reference.linear import RowIndependentMatrix
 from quire.backends.reference.ops import Frame, Weights, run
@@ -54,7 +54,7 @@ from quire.program import (
 )
 from quire.program.values import WEIGHT_FORMATS
 from quire.ranks import RankGroup
-from quire.system.libc import libc_version
+from quire.system.free_memory import libc_version
 from quire.weights import PackedFile, WeightStore, warn_not_finite
 from quire.weights.adapters import AdapterWeights
 

@@ -27,9 +27,9 @@ from quire.backends.base import (
     MemoryReport,
     StepBatch,
 )
-from quire.backends.paged.batch_check import check_batch
-from quire.backends.paged.kv_cache import KV_CACHE_DTYPES, PagedKVCache, block_bytes
-from quire.backends.paged.model import PagedModel
+from quire.backends.batch_check import check_batch
+from quire.backends.paged_kv_cache import KV_CACHE_DTYPES, PagedKVCache, block_bytes
+from quire.backends.paged_model import PagedModel
 from quire.backends.transformers.loading import load
 from quire.backends.transformers.paged_cache import Piece, paged_cache
 from quire.errors import BackendError, reason

@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from transformers.cache_utils import Cache, CacheLayerMixin
 
-from quire.backends.paged.kv_cache import PagedKVCache
+from quire.backends.paged_kv_cache import PagedKVCache
 from quire.errors import BackendError
 from quire.program import Attention
 

@@ -15,9 +15,9 @@ from quire.bench.offline import (
     run_throughput,
 )
 from quire.bench.serve import ServeBenchArgs, run
-from quire.bench.sweep.plot import SweepParetoArgs, SweepPlotArgs, draw_pareto, draw_sweep
-from quire.bench.sweep.serve import SweepServeArgs, SweepWorkloadArgs, run_sweep, run_workload_sweep
-from quire.bench.sweep.settings import SweepStartupArgs, run_startup_sweep
+from quire.bench.sweep_plot import SweepParetoArgs, SweepPlotArgs, draw_pareto, draw_sweep
+from quire.bench.sweep_serve import SweepServeArgs, SweepWorkloadArgs, run_sweep, run_workload_sweep
+from quire.bench.sweep_settings import SweepStartupArgs, run_startup_sweep
 from quire.cli.command import Command, Group
 from quire.config.command_line.engine_options import add_engine_options, engine_args
 from quire.config.command_line.options import add_options, read

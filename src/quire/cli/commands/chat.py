@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from quire import env
-from quire.cli.conversation.client import Piece, Server, ServerError
-from quire.cli.conversation.repl import (
+from quire.cli.http_client import Piece, Server, ServerError
+from quire.cli.repl import (
     REASONING,
     Conversation,
     Repl,
@@ -32,7 +32,7 @@ from quire.log.printing import say
 from quire.parsers.events import Content, Event, Reasoning
 
 if TYPE_CHECKING:
-    from quire.cli.conversation.local import LocalConversation
+    from quire.cli.local_conversation import LocalConversation
 
 
 def chat_options(parser: Parser) -> None:
@@ -205,7 +205,7 @@ def run(args: argparse.Namespace) -> int:
             raise RequestError("standard input is empty; give a prompt")
     if not args.verbose:
         quiet_log()
-    from quire.cli.conversation.local import LocalConversation
+    from quire.cli.local_conversation import LocalConversation
 
     conversation = LocalConversation(engine_args(args, defaults=_ONE_USER), args.system_prompt)
     try:

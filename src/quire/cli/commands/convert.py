@@ -63,7 +63,7 @@ def merge(args: argparse.Namespace) -> int:
     """
     example = "quire merge Qwen/Qwen3-0.6B adapters/mine qwen3-mine"
     places = _places(args, 3, "a model, an adapter and a new directory", example)
-    from quire.planning.adapters.merge import merge_adapter
+    from quire.planning.merge_adapter import merge_adapter
 
     base, adapter, out = places[0], *(Path(place).expanduser() for place in places[1:])
     num_bytes = merge_adapter(EngineArgs(base), adapter, out)

@@ -15,7 +15,7 @@ from typing import Any
 
 from quire import env
 from quire.cli.completion import SHELLS, script
-from quire.cli.conversation.client import Server
+from quire.cli.http_client import Server
 from quire.config.checkpoint.model_files import DEMO_MODEL, read_config
 from quire.config.command_line.parser import Parser
 from quire.config.model_lookup.aliases import read_aliases, remove_alias, set_alias

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from quire.cli.rows.files import DELIMITERS, TABLES, Row, RowFile, check_target
-from quire.cli.rows.prompts import Prompts, check_column, read_text
-from quire.cli.rows.work import RowError, RowRun
+from quire.cli.row_files import DELIMITERS, TABLES, Row, RowFile, check_target
+from quire.cli.row_prompts import Prompts, check_column, read_text
+from quire.cli.row_work import RowError, RowRun
 from quire.cli.terminal import quiet_log
 from quire.config.command_line.engine_options import (
     add_engine_options,
@@ -28,7 +28,7 @@ from quire.errors import ConfigError, EngineDeadError, QuireError, quoted
 
 if TYPE_CHECKING:
     from quire.cli.in_process import InProcessServer
-    from quire.cli.rows.work import Answer
+    from quire.cli.row_work import Answer
 
 
 _DEFAULTS = {"max_num_queued_reqs": 1_000_000, "disable_log_stats": True}

@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from quire.cli.conversation.client import Server, ServerError
+from quire.cli.http_client import Server, ServerError
 from quire.config.command_line.parser import Parser
 from quire.log.printing import one_line, say
 

@@ -23,7 +23,7 @@ from quire.core.client import EngineCoreClient, EngineHealth, EngineListener
 from quire.core.commands import AbortRequests, AddRequest, Call, Command
 from quire.core.parallel.joining import join_answers, join_stats, join_stores
 from quire.core.parallel.restarts import CarriedState, Restarts, replaces_weights
-from quire.core.process.host import ProcessHost
+from quire.core.process_host import ProcessHost
 from quire.errors import EngineDeadError
 from quire.log import get_logger
 from quire.placement import Placement

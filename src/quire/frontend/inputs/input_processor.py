@@ -43,7 +43,7 @@ from quire.protocol import EngineCoreRequest
 from quire.protocol.pooling_params import PoolingParams, prompt_of
 from quire.reasoning.marks import ReasoningTokens
 from quire.structured.params import StructuredOutputsParams
-from quire.structured.trials.trial import GrammarTrial
+from quire.structured.trial import GrammarTrial
 from quire.system import clock
 from quire.tokenizer import Tokenizer
 

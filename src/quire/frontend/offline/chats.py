@@ -17,7 +17,7 @@ from quire.inputs import PromptType, TokensPrompt
 from quire.system.deferred_signals import deliver_signals
 
 if TYPE_CHECKING:
-    from quire.frontend.hf.tokenizer import HFTokenizer
+    from quire.frontend.hf_tokenizer import HFTokenizer
     from quire.frontend.offline.llm_engine import LLMEngine
 
 _FORMATS = ("auto", "string", "openai")

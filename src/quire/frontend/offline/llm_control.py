@@ -11,7 +11,7 @@ from quire.frontend.offline.engine_control import BlockingControl
 from quire.params import SamplingParams
 
 if TYPE_CHECKING:
-    from quire.frontend.hf.tokenizer import HFTokenizer
+    from quire.frontend.hf_tokenizer import HFTokenizer
     from quire.frontend.offline.llm_engine import LLMEngine
     from quire.metrics.reader import Metric
 

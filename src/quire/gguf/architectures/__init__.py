@@ -17,11 +17,11 @@ from quire.gguf.architectures.encoders import (
 )
 from quire.gguf.architectures.facts import has_part, window
 from quire.gguf.architectures.gemma_inputs import GEMMA_INPUTS
-from quire.gguf.architectures.hybrid.latent import DEEPSEEK_V3, LATENT, has_sigmoid
-from quire.gguf.architectures.hybrid.recurrent import FALCON_MAMBA, RECURRENT, has_norms_of_steps
+from quire.gguf.architectures.latent import DEEPSEEK_V3, LATENT, has_sigmoid
 from quire.gguf.architectures.layer_norms import FALCON_40B, LAYER_NORMS
 from quire.gguf.architectures.llama_like import CHATGLM, LLAMA_LIKE, OLMO3
 from quire.gguf.architectures.mixtures import LLAMA_WITH_EXPERTS, MIXTURES
+from quire.gguf.architectures.recurrent import FALCON_MAMBA, RECURRENT, has_norms_of_steps
 from quire.gguf.architectures.refusals import not_read
 from quire.gguf.architectures.row import Architecture, Config, Place
 from quire.gguf.architectures.sigmoid_mixtures import SIGMOID_MIXTURES

@@ -1,11 +1,10 @@
 """Quantised checkpoints: which weights keep their format, and which are expanded."""
 
-from quire.models.quantised.asked import as_expanded, with_order, with_plain
 from quire.models.quantised.block_formats import GGUF_FORMATS, BlockFormats
-from quire.models.quantised.described import quantisation_of
 from quire.models.quantised.expanded import Expanded
-from quire.models.quantised.held import as_asked, shipped_format
-from quire.models.quantised.shipped import Shipped
+from quire.models.quantised.in_config import as_expanded, quantisation_of, with_order, with_plain
+from quire.models.quantised.readers import as_asked, shipped_format
+from quire.models.quantised.shipped_linears import Shipped
 from quire.models.quantised.shipped_program import with_shipped_formats
 
 __all__ = [

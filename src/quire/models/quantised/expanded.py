@@ -9,7 +9,7 @@ Layout = Literal[
     "awq", "gptq", "pack-quantized", "int-quantized", "fp8", "nvfp4", "nvfp4-pack", "mxfp4-parts",
     "mxfp4-pack", "bitsandbytes", "hqq", "torchao",
 ]  # fmt: skip
-"""The tensor layout of a matrix; `weights/quantised/layouts` reads it."""
+"""The tensor layout of a matrix; `weights/quantised/layouts.py` reads it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from itertools import groupby
 
 from quire.errors import UnsupportedModelError
 from quire.models.quantised.block_formats import BlockFormats
-from quire.models.quantised.shipped import Shipped
+from quire.models.quantised.shipped_linears import Shipped
 from quire.program.ops import Experts, Linear, Logits, Op
 from quire.program.program import Program
 from quire.program.values import GroupedFormat, Param

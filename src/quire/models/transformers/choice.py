@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from quire.errors import UnsupportedModelError
 from quire.models.base import HfConfig
-from quire.models.quantised.described import quantisation_of
+from quire.models.quantised.in_config import quantisation_of
 from quire.models.registry import ModelRegistry, architectures_of, resolve
 from quire.models.text_part import has_other_parts, text_part
 from quire.models.transformers.installation import leave_out_torchvision

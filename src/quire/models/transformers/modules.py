@@ -24,7 +24,7 @@ from quire.models.config_reader import (
     MAX_VOCAB,
     ConfigReader,
 )
-from quire.models.quantised.described import quantisation_of
+from quire.models.quantised.in_config import quantisation_of
 from quire.models.registry import architectures_of
 
 with warnings.catch_warnings():  # what other libraries warn of as they are imported is theirs

@@ -23,7 +23,7 @@ from quire.parsers.detection.rendering import Frame, Probing, Reply
 from quire.parsers.events import Message
 from quire.parsers.format import ToolFormat, texts_within
 from quire.parsers.parser import parse_whole
-from quire.parsers.reasoning.tags import ReasoningTags
+from quire.parsers.reasoning_tags import ReasoningTags
 from quire.parsers.registry import TOOL_FORMATS, reply_format
 from quire.structured.tags.parts import Part
 

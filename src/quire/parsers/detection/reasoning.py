@@ -9,7 +9,7 @@ from quire.parsers.detection.conversations import ANSWER, REASONING, answered
 from quire.parsers.detection.found import Origin
 from quire.parsers.detection.rendering import Frame, Probing
 from quire.parsers.parser import parse_whole
-from quire.parsers.reasoning.tags import ReasoningTags
+from quire.parsers.reasoning_tags import ReasoningTags
 from quire.parsers.registry import REASONING_FORMATS, reply_format
 
 _USUAL = "qwen3"

@@ -16,7 +16,7 @@ from quire.log import get_logger
 from quire.parsers.detection.json_in_tags import JsonInTags, Marks
 from quire.parsers.detection.names import DECLARED, FormatChoice
 from quire.parsers.format import ToolFormat
-from quire.parsers.reasoning.tags import ReasoningTags
+from quire.parsers.reasoning_tags import ReasoningTags
 
 logger = get_logger(__name__)
 

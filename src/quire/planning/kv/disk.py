@@ -8,7 +8,7 @@ from pathlib import Path
 
 from quire import env
 from quire.errors import quoted
-from quire.planning.kv.asked import AskedStore
+from quire.planning.kv.options import AskedStore
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from quire.config.kv_cache import KVStoreConfig
 from quire.config.records import CacheConfig, WeightSource
 from quire.errors import ConfigError
-from quire.planning.kv.asked import AskedStore
 from quire.planning.kv.disk import StoreDisk
+from quire.planning.kv.options import AskedStore
 from quire.redaction import redact_url
 from quire.units import GiB, MiB, format_bytes
 

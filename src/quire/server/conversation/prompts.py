@@ -305,7 +305,7 @@ async def render_chat(model: ServedModel, chat: ChatInput, *, offers_tools: bool
     renderer = model.chat_renderer()
     if not chat.tools or not offers_tools or not await model.describes_tools_in_words():
         return await renderer.render(chat)
-    from quire.parsers.tool_formats.json.generic import with_tools_in_words  # rarely used
+    from quire.parsers.tool_formats.in_words import with_tools_in_words  # rarely used
 
     messages, tools = msgspec.to_builtins([chat.messages, chat.tools])
     described = replace(chat, messages=with_tools_in_words(messages, tools), tools=None)

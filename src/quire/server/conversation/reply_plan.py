@@ -16,7 +16,7 @@ from quire.parsers.constraint import named_as_tools, reply_constraint
 from quire.parsers.events import Arguments, CallBegins, CallEnds, Event, Message, Reasoning
 from quire.parsers.format import ReplyFormat
 from quire.parsers.parser import ReplyParser
-from quire.parsers.reasoning.token_count import ReasoningTokenCount
+from quire.parsers.reasoning_tags import ReasoningTokenCount
 from quire.reasoning.marks import ReasoningMarks
 from quire.server.conversation.conversation import Conversation
 from quire.server.conversation.tools import ToolUse
@@ -67,7 +67,7 @@ class ReplyPlan:
         found, tools, reply = await model.reply_format(), chat.tool_use, asked.reply
         tools = replace(tools, rules=replace(tools.rules, level=model.args.tool_strict_level))
         if tools.is_searched and await model.describes_tools_in_words():
-            from quire.parsers.tool_formats.json.generic import GenericCalls  # rarely used
+            from quire.parsers.tool_formats.in_words import GenericCalls  # rarely used
 
             found = replace(found, tools=GenericCalls())
         if found.reasoning is not None and reply.reasoning_is_content:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from quire.adapters import AdapterModule
 from quire.chat.async_renderer import AsyncChatRenderer, RenderBounds
-from quire.chat.process.renderer_process import CLOCK_FACTOR
+from quire.chat.renderer_process import CLOCK_FACTOR
 from quire.chat.templates import ChatTemplates
 from quire.config import EngineConfig
 from quire.core.hosts import EngineMode

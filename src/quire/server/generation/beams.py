@@ -18,7 +18,7 @@ from quire.server.served_model import ServedModel
 from quire.server.work_pool import LARGE_SIZE, check_wanted
 
 if TYPE_CHECKING:
-    from quire.frontend.beams.search import BeamSearch
+    from quire.frontend.beam_search import BeamSearch
     from quire.frontend.inputs.input_processor import EngineInput
     from quire.frontend.online.online_requests import OnlineRequests
 
@@ -112,7 +112,7 @@ class BeamGeneration(Generation):
         yield await self.model.pool.run(_size(self._searches), self._found)
 
     def _found(self) -> list[tuple[int, RequestOutput]]:
-        from quire.frontend.beams.begin import request_output_of
+        from quire.frontend.beam_begin import request_output_of
 
         tokenizer = self.model.loaded_engine().tokenizer
         found = []
@@ -129,7 +129,7 @@ def _size(searches: Sequence[BeamSearch]) -> int:
 
 
 def _searches(asked: Submission, beams: BeamSearchParams) -> list[BeamSearch]:
-    from quire.frontend.beams.begin import begin_search  # rarely used
+    from quire.frontend.beam_begin import begin_search  # rarely used
 
     processor = asked.model.live_engine().input_processor
     max_model_len = asked.model.config.model.max_model_len

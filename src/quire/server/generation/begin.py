@@ -23,14 +23,14 @@ from quire.server.generation.beams import (
     beam_sampling_params,
     beam_search_params,
 )
-from quire.server.generation.prompts import PreparedPrompt, as_tenant, joint_salt
-from quire.server.generation.replies.portions import (
+from quire.server.generation.portions import (
     ReplyHead,
     WholeWriter,
     Writer,
     streamed,
     written_whole,
 )
+from quire.server.generation.prompts import PreparedPrompt, as_tenant, joint_salt
 from quire.server.generation.request import AnyRequest
 from quire.server.generation.run import Deadline, Generation, Submission, chosen_engine, deadline_of
 from quire.server.generation.sampling import check_lists, lists_work, sampling_params

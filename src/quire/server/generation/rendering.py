@@ -15,9 +15,9 @@ from quire.server.bodies.json_http import context_of, json_response, pieced_resp
 from quire.server.bodies.json_pieces import JsonList
 from quire.server.conversation.prompts import prompts_of
 from quire.server.generation.limits import params_in_room
+from quire.server.generation.portions import ReplyHead
 from quire.server.generation.prompts import PreparedPrompt
 from quire.server.generation.reading import refuse_unsupported
-from quire.server.generation.replies.portions import ReplyHead
 from quire.server.generation.request import AnyRequest
 from quire.server.generation.request_fields import GenerationFields, TokenId
 from quire.server.generation.run import params_work

@@ -11,7 +11,7 @@ from quire.chat.templates import read_chat_template
 from quire.config.checkpoint.model_files import read_text
 from quire.config.model_lookup.hub import resolve_model
 from quire.errors import ConfigError, quoted
-from quire.frontend.hf.tokenizer import HFTokenizer
+from quire.frontend.hf_tokenizer import HFTokenizer
 
 ChatCompletionMessageParam = Mapping[str, Any]
 """Type of a message of a conversation, for annotations."""

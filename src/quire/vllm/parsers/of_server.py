@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from quire.errors import ConfigError
 from quire.parsers.format import ReplyFormat, Schemas, ToolFormat
 from quire.parsers.reader import Parse
-from quire.parsers.reasoning.tags import ReasoningTags
+from quire.parsers.reasoning_tags import ReasoningTags
 from quire.parsers.registry import REASONING_FORMATS, TOOL_FORMATS
 from quire.parsers.reply import Reply
-from quire.parsers.tool_formats.json.generic import GenericCalls
+from quire.parsers.tool_formats.in_words import GenericCalls
 from quire.server.apis.chat.schema import ChatRequest
 from quire.structured.tags.parts import Part
 from quire.vllm.parsers.reader import PluginReader

@@ -12,7 +12,7 @@ from typing import Any
 
 from quire.parsers.format import ReplyFormat, ToolFormat
 from quire.parsers.parser import ReplyParser, parse_whole
-from quire.parsers.reasoning.tags import ReasoningTags
+from quire.parsers.reasoning_tags import ReasoningTags
 from quire.parsers.registry import REASONING_FORMATS, reply_format
 from quire.vllm.parsers.families import Beginning, FamilyRules, Stream, calls_as_text, rules_of
 from quire.vllm.parsers.records import DeltaMessage, delta_of

@@ -19,8 +19,8 @@ from quire.server.apis.chat import schema as chat
 from quire.server.apis.chat.reading import read_chat, tools_of_chat
 from quire.server.apis.completions import schema as completion
 from quire.server.apis.completions.reading import read_completion
-from quire.server.apis.responses.input.reading import read_response
-from quire.server.apis.responses.schema import request as responses
+from quire.server.apis.responses import schema as responses
+from quire.server.apis.responses.reading import read_response
 from quire.server.apis.responses.tools import offered_tools, shown_tools, tools_of_response
 from quire.server.bodies.json_http import body_decoder
 from quire.server.conversation.conversation import thinking_variables

@@ -10,7 +10,7 @@ import pytest
 
 from quire.parsers.format import ReplyFormat
 from quire.parsers.parser import parse_whole
-from quire.parsers.tool_formats.json.generic import GenericCalls, with_tools_in_words
+from quire.parsers.tool_formats.in_words import GenericCalls, with_tools_in_words
 
 FUNCTION = {"name": "f", "description": "Does é.", "parameters": {"type": "object"}}
 TOOL = {"type": "function", "function": {**FUNCTION, "strict": True}}

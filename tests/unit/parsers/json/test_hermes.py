@@ -7,9 +7,9 @@ from replies import message_of, parsed
 
 from quire.parsers.events import Message, ToolCall
 from quire.parsers.format import ReplyFormat
-from quire.parsers.reasoning.tags import ReasoningTags
-from quire.parsers.tool_formats.json.bare import LlamaCalls
-from quire.parsers.tool_formats.json.hermes import HermesCalls
+from quire.parsers.reasoning_tags import ReasoningTags
+from quire.parsers.tool_formats.bare_json import LlamaCalls
+from quire.parsers.tool_formats.hermes import HermesCalls
 
 FORMAT = ReplyFormat(ReasoningTags("<think>", "</think>"), HermesCalls())
 TOOLS = {"f": {}, "g": {}}

@@ -8,7 +8,7 @@ from tests.unit.parsers.tagged.calls import TOOLS, Call, read
 from quire.parsers.events import ToolCall
 from quire.parsers.format import ReplyFormat
 from quire.parsers.parser import parse_whole
-from quire.parsers.tool_formats.tagged.elements import MiniMaxM3Calls
+from quire.parsers.tool_formats.minimax_m3 import MiniMaxM3Calls
 
 M = "]<]minimax[>["
 QUOTE = '<|"|>'

@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
-from quire.server.apis.responses.output.writer import ResponsesWriter
+from quire.server.apis.responses.writing import ResponsesWriter
 
 from .asking import RESPONSES, body_of, events_in
 from .test_stored import until_ended

@@ -8,10 +8,10 @@ import msgspec
 import pytest
 
 from quire.errors import RequestError
-from quire.server.apis.responses.input.messages import input_items
-from quire.server.apis.responses.input.reading import read_response
-from quire.server.apis.responses.output.open_items import custom_input
-from quire.server.apis.responses.schema.request import ResponsesRequest
+from quire.server.apis.responses.messages import input_items
+from quire.server.apis.responses.open_items import custom_input
+from quire.server.apis.responses.reading import read_response
+from quire.server.apis.responses.schema import ResponsesRequest
 from quire.server.apis.responses.tools import offered_tools, shown_tools
 from quire.server.conversation.conversation import Conversation
 from quire.server.generation.request import TextRequest

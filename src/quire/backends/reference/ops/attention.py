@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quire.backends.base import StepBatch, TokenRows
-from quire.backends.paged.kv_cache import PagedKVCache
+from quire.backends.paged_kv_cache import PagedKVCache
 from quire.backends.reference.ops.frame import Floats, Frame, run
 from quire.errors import BackendError
 from quire.program import Attention, JoinHeads, Rope

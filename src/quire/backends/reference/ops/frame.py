@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quire.backends.base import StepBatch
-from quire.backends.paged.kv_cache import PagedKVCache
+from quire.backends.paged_kv_cache import PagedKVCache
 from quire.backends.reference.adapters import StepAdapters, change_product
 from quire.backends.reference.linear import RowIndependentMatrix
 from quire.errors import BackendError

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from quire.backends.base import StepBatch
-from quire.backends.paged.kv_cache import PagedKVCache
+from quire.backends.paged_kv_cache import PagedKVCache
 from quire.backends.reference.activations import ACTIVATIONS, Doubles, sigmoid
 from quire.backends.reference.ops.frame import Floats, Frame, divide, run
 from quire.config.kv_groups import STATE_CHUNK

@@ -28,7 +28,7 @@ from quire.images.rules import (
 )
 
 if TYPE_CHECKING:
-    from quire.models.vision.model import VisionModel
+    from quire.models.media.model import VisionModel
 
 NOT_ENABLED = "You must set `--enable-mm-embeds` to input `image_embeds`."
 _NAME, _GRID = "image_embeds", "image_grid_thw"

@@ -23,7 +23,7 @@ from quire.images.picture import Picture
 from quire.protocol import ImageInput, InputRows
 
 if TYPE_CHECKING:
-    from quire.models.vision.model import VideoForm, VisionModel
+    from quire.models.media.model import VideoForm, VisionModel
 
 Encode = Callable[[str], list[int]]
 

@@ -37,7 +37,7 @@ from quire.images.picture import KeptPictures, Picture
 from quire.images.sources import ImageSources
 
 if TYPE_CHECKING:
-    from quire.models.vision.model import VisionModel
+    from quire.models.media.model import VisionModel
 
 
 class ImagePrompts:
@@ -68,7 +68,7 @@ class ImagePrompts:
         if not kwargs:
             return self
         self.check_on(PROCESSOR_KWARGS)
-        from quire.models.vision.settings import OF_REQUESTS, with_processor_kwargs
+        from quire.models.media.settings import OF_REQUESTS, with_processor_kwargs
 
         if not isinstance(kwargs, Mapping) or not OF_REQUESTS.issuperset(kwargs):
             raise PromptError(
@@ -216,7 +216,7 @@ class ImagePrompts:
 
     @cached_property
     def _vision(self) -> VisionModel:
-        from quire.models.vision.families import vision_model  # for requests with images alone
+        from quire.models.media.families import vision_model  # for requests with images alone
 
         found = vision_model(self._model.hf_config)
         if found is None:

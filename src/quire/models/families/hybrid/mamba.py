@@ -15,7 +15,12 @@ from quire.models.experts import (
     read_width,
 )
 from quire.models.families.hybrid.mamba2 import FINAL_NORM_NAMES, mixers_only
-from quire.models.families.hybrid.reading import MAX_STATE, NO_LIMIT, read_conv, with_mixers
+from quire.models.families.hybrid.recurrent_fields import (
+    MAX_STATE,
+    NO_LIMIT,
+    read_conv,
+    with_mixers,
+)
 from quire.models.mixers import MambaMixer
 from quire.models.reading import read_activation, read_hidden_size, read_num_layers, read_spec
 from quire.models.spec import DecoderSpec

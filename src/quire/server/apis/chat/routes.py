@@ -12,8 +12,8 @@ from quire.server.apis.chat.writing import batch_writer, chat_writer
 from quire.server.apis.endpoint import Routes
 from quire.server.bodies.json_http import context_of
 from quire.server.generation.begin import begin, generate, whole_of
+from quire.server.generation.portions import ReplyHead
 from quire.server.generation.rendering import RenderedPrompt, refuse_beams, rendered
-from quire.server.generation.replies.portions import ReplyHead
 
 ROUTES = Routes("generation")
 

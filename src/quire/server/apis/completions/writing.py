@@ -14,11 +14,11 @@ from quire.server.apis.completions.schema import (
     CompletionResponse,
 )
 from quire.server.bodies.json_pieces import JsonList
+from quire.server.generation.logprobs import CompletionLists, prompt_logprobs
+from quire.server.generation.portions import ReplyHead, Update
 from quire.server.generation.prompts import PreparedPrompt
-from quire.server.generation.replies.logprobs import CompletionLists, prompt_logprobs
-from quire.server.generation.replies.portions import ReplyHead, Update
-from quire.server.generation.replies.writer import ReplyWriter
 from quire.server.generation.request import AnyRequest
+from quire.server.generation.writer import ReplyWriter
 from quire.tokenizer import Tokenizer
 
 

@@ -18,7 +18,7 @@ from quire.server.apis.hugging_face.tgi_schema import (
     TgiStreamDetails,
     TgiToken,
 )
-from quire.server.generation.replies.portions import ReplyHead, StepWriter, Update, check_end
+from quire.server.generation.portions import ReplyHead, StepWriter, Update, check_end
 from quire.server.generation.request import AnyRequest
 from quire.server.http.event_stream import event
 from quire.tokenizer import Tokenizer

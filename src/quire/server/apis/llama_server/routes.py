@@ -29,7 +29,7 @@ from quire.server.conversation.conversation import Conversation
 from quire.server.conversation.prompts import chat_prompt
 from quire.server.generation.begin import generate
 from quire.server.generation.gaps import Gap
-from quire.server.generation.replies.portions import ReplyHead
+from quire.server.generation.portions import ReplyHead
 from quire.server.generation.request import AnyRequest
 from quire.server.generation.texts import TextPrompts
 from quire.version import __version__

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from quire.outputs import CompletionOutput, RequestOutput
 from quire.server.apis.llama_server.schema import LlamaReply, Timings
-from quire.server.generation.replies.portions import StepWriter, check_end
+from quire.server.generation.portions import StepWriter, check_end
 from quire.server.http.event_stream import PLAIN_FORM, event
 
 LLAMA_FORM = PLAIN_FORM

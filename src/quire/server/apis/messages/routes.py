@@ -33,7 +33,7 @@ from quire.server.conversation.messages import ChatMessage
 from quire.server.conversation.prompts import chat_input, prompts_of
 from quire.server.generation.begin import begin, reply_of
 from quire.server.generation.limits import count_chars
-from quire.server.generation.replies.portions import ReplyHead
+from quire.server.generation.portions import ReplyHead
 from quire.server.generation.request import AnyRequest
 from quire.server.served_model import ServedModel
 

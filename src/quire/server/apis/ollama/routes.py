@@ -35,7 +35,7 @@ from quire.server.generation.pooling import (
     listed,
     usage_of,
 )
-from quire.server.generation.replies.portions import ReplyHead
+from quire.server.generation.portions import ReplyHead
 from quire.server.generation.request import AnyRequest
 from quire.server.generation.request_fields import Count, Int64
 from quire.server.http.auth import check_operator, is_operator

@@ -19,8 +19,8 @@ from quire.server.apis.ollama.schema import (
     ReplyMessage,
 )
 from quire.server.conversation.reply_plan import ParsedReply
+from quire.server.generation.portions import ReplyHead, StepWriter, check_end
 from quire.server.generation.prompts import PreparedPrompt
-from quire.server.generation.replies.portions import ReplyHead, StepWriter, check_end
 from quire.server.http.error_forms import ollama_problem
 from quire.server.http.event_stream import StreamForm
 from quire.tokenizer import Tokenizer

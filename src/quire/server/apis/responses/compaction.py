@@ -14,16 +14,16 @@ from starlette.responses import Response
 
 from quire.errors import RequestError
 from quire.server.apis.endpoint import Routes
-from quire.server.apis.responses.input.messages import (
+from quire.server.apis.responses.items_schema import Item, ItemPart, OutputItem, OutputMessage
+from quire.server.apis.responses.messages import (
     input_items,
     kept_item,
     kind_of,
     restored,
 )
-from quire.server.apis.responses.input.summaries import content_of
-from quire.server.apis.responses.schema.items import Item, ItemPart, OutputItem, OutputMessage
-from quire.server.apis.responses.schema.reply import ResponseUsage
-from quire.server.apis.responses.schema.request import ResponsesRequest
+from quire.server.apis.responses.reply_schema import ResponseUsage
+from quire.server.apis.responses.schema import ResponsesRequest
+from quire.server.apis.responses.summaries import content_of
 
 _INSTRUCTION = (
     "Summarize the conversation above for an assistant that continues it and does not see it. Say "

@@ -13,10 +13,8 @@ from starlette.types import ASGIApp
 
 from quire.errors import QuireError, RequestError, quoted
 from quire.server.apis.endpoint import BAD_BODY, Routes
-from quire.server.apis.responses.input.asked import Asked, asked_of
-from quire.server.apis.responses.output.shape import ResponseShape
-from quire.server.apis.responses.output.writer import ResponsesWriter
-from quire.server.apis.responses.schema.reply import (
+from quire.server.apis.responses.asked import Asked, asked_of
+from quire.server.apis.responses.reply_schema import (
     AnyEvent,
     InputTokens,
     ItemList,
@@ -24,8 +22,9 @@ from quire.server.apis.responses.schema.reply import (
     ResponseDeleted,
     ResponseQuery,
 )
-from quire.server.apis.responses.schema.reply import Response as ResponseReply
-from quire.server.apis.responses.schema.request import ResponsesRequest
+from quire.server.apis.responses.reply_schema import Response as ResponseReply
+from quire.server.apis.responses.schema import ResponsesRequest
+from quire.server.apis.responses.shape import ResponseShape
 from quire.server.apis.responses.store import (
     ResponseKey,
     ResponseStore,
@@ -33,6 +32,7 @@ from quire.server.apis.responses.store import (
     StoredResponse,
     response_store,
 )
+from quire.server.apis.responses.writing import ResponsesWriter
 from quire.server.bodies.json_http import (
     context_of,
     named_event_stream,
@@ -42,8 +42,8 @@ from quire.server.bodies.json_pieces import JsonList, encoded
 from quire.server.context import ServerContext
 from quire.server.conversation.prompts import prompts_of
 from quire.server.generation.begin import begin, whole_reply
+from quire.server.generation.portions import ReplyHead, written
 from quire.server.generation.rendering import RenderedPrompt, rendered
-from quire.server.generation.replies.portions import ReplyHead, written
 from quire.server.generation.request import AnyRequest
 from quire.server.generation.run import Generation
 from quire.server.http.auth import owner_of

@@ -17,7 +17,7 @@ from quire.server.http.problems import HttpError, Problem
 from quire.units import format_bytes
 
 if TYPE_CHECKING:
-    from quire.server.apis.responses.schema.reply import ResponseStatus
+    from quire.server.apis.responses.reply_schema import ResponseStatus
 
 
 _ITEM_BYTES = 200

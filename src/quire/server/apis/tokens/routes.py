@@ -19,7 +19,7 @@ from quire.server.apis.tokens.writing import TokensWriter
 from quire.server.bodies.json_http import context_of
 from quire.server.context import ServerContext
 from quire.server.generation.begin import begin, reply_of
-from quire.server.generation.replies.portions import ReplyHead
+from quire.server.generation.portions import ReplyHead
 from quire.server.generation.request import AnyRequest
 from quire.server.generation.run import Generation
 from quire.server.http.auth import TENANT_SALT

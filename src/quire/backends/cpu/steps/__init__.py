@@ -1,1 +1,0 @@
-"""Work of a native model's step besides its ops: exchanges with other ranks, and K and V."""

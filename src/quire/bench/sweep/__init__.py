@@ -1,1 +1,0 @@
-"""`quire bench sweep`: a benchmark under many settings, one after the other."""

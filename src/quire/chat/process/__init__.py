@@ -1,1 +1,0 @@
-"""The child processes that render templates, and the protocol of their sockets."""

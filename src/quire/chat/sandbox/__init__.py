@@ -1,1 +1,0 @@
-"""The sandbox of templates: the functions that they may call, and their limits."""

@@ -1,1 +1,0 @@
-"""Conversations at the terminal, with an engine in this process or with a server."""

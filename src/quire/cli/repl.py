@@ -1,0 +1,310 @@
+"""The conversation loop of `quire run` and `quire chat`: prompts, slash commands, streaming.
+
+Uses only the interface `Conversation`, which may be a local engine or a server.
+"""
+
+from __future__ import annotations
+
+import base64
+import mimetypes
+import sys
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from quire.cli.http_client import SamplingDefaults, ServerError
+from quire.cli.terminal import LineEditor, StopOnInterrupt, dim, read_line, say_dim
+from quire.errors import RequestError
+from quire.images.job import MAX_FILE_BYTES
+from quire.images.sources import checked_size
+from quire.log.printing import printable, say
+from quire.params import SamplingParams
+from quire.parsers.events import Content, Event, Message, Reasoning
+from quire.suggest import did_you_mean
+
+
+class ReplyPrinter:
+    """Prints one reply.
+
+    On a terminal, reasoning is grey and a blank line follows it. Otherwise it is put between
+    `<think>` and `</think>`, so that programs can separate it from the answer.
+    """
+
+    def __init__(self) -> None:
+        self._is_terminal = sys.stdout.isatty()
+        self._is_reasoning = False
+        self._skips_breaks = False
+
+    def show(self, event: Event) -> None:
+        """Print the next piece."""
+        if isinstance(event, Reasoning):
+            text = printable(event.text)
+            if not self._is_reasoning:
+                self._is_reasoning = True
+                text = text.lstrip("\n") if self._is_terminal else f"<think>\n{text}"
+            self._write(dim(text) if text else "")
+        elif isinstance(event, Content):
+            self._end_reasoning()
+            text = printable(event.text)
+            if self._skips_breaks:
+                text = text.lstrip("\n")
+                self._skips_breaks = not text
+            self._write(text)
+
+    def end(self) -> None:
+        """Finish the output: the reply is complete or was stopped."""
+        self._end_reasoning()
+        self._write("\n")
+
+    def _end_reasoning(self) -> None:
+        if self._is_reasoning:
+            self._is_reasoning, self._skips_breaks = False, True
+            self._write("\n\n" if self._is_terminal else "\n</think>\n")
+
+    def _write(self, text: str) -> None:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+
+
+SETTINGS: dict[str, Callable[[str], object]] = {
+    "temperature": float,
+    "top_p": float,
+    "top_k": int,
+    "min_p": float,
+    "max_tokens": int,
+    "seed": int,
+    "stop": str,
+}
+"""The settings of `/set`, with a parser for each value."""
+
+RETRIABLE = (RequestError, ServerError)
+"""Errors of one message, after which the conversation continues."""
+
+REASONING: dict[str | None, bool | None] = {"on": True, "off": False, "": None, None: None}
+"""Values of the reasoning option; None: not set by the user."""
+
+_HELP = """\
+  /help                show this
+  /reset               clear the conversation
+  /system [TEXT]       set the system prompt (empty: none) and start over
+  /set [NAME VALUE]    show the sampling settings, or change one; `/set NAME default` resets it
+  /reasoning [on|off]  whether to reason before answers (empty: the model's default)
+  /image FILE          add an image to the next message
+  /stats               show or hide the speed after each answer
+  /quit                quit (Ctrl+D too)
+a line that ends with \\ continues on the next one."""
+
+COMMANDS = ("/help", "/reset", "/system", "/set", "/reasoning", "/image", "/stats", "/quit")
+
+
+@dataclass(slots=True)
+class TokenCounts:
+    """Token counts of one answer; 0 if the server did not send them."""
+
+    prompt: int = 0
+    cached: int = 0
+    completion: int = 0
+
+
+class Conversation(ABC):
+    """The interface to a chat model, with the message history. Owned by the main thread.
+
+    Invariant: `history` contains only pairs of message and answer. If an answer is stopped, its
+    first part is kept; a failed one is not kept.
+    """
+
+    def __init__(self, system_prompt: str | None = None) -> None:
+        self.system_prompt = system_prompt
+        self.settings: dict[str, object] = {}
+        """Settings that the user has set."""
+        self.defaults: SamplingDefaults | None = None
+        """Defaults of other settings; None: unknown."""
+        self.reasoning: bool | None = None
+        """Whether the model reasons before it answers; None: the chat template's default."""
+        self.history: list[dict[str, Any]] = []
+        self.images: list[dict[str, Any]] = []
+        """The images of the next message, as parts of its content."""
+        self.counts = TokenCounts()
+
+    @abstractmethod
+    def stream(self, messages: list[dict[str, Any]]) -> Iterator[Event]:
+        """Yields the reasoning and the answer in pieces and fills `counts`. Closing the generator
+        stops the request."""
+
+    def sampling(self) -> dict[str, object]:
+        """The settings to request; the engine or the server adds the model's defaults."""
+        return {**(self.defaults.chat if self.defaults else {}), **self.settings}
+
+    def template_variables(self) -> dict[str, bool]:
+        """The chat template's variables for reasoning; templates use one of the two names."""
+        if self.reasoning is None:
+            return {}
+        return {"enable_thinking": self.reasoning, "thinking": self.reasoning}
+
+    def messages_with(self, text: str) -> list[dict[str, Any]]:
+        """The whole conversation, with the new message last."""
+        system = [{"role": "system", "content": self.system_prompt}] if self.system_prompt else []
+        return [*system, *self.history, {"role": "user", "content": self._content(text)}]
+
+    def _content(self, text: str) -> str | list[dict[str, Any]]:
+        return [*self.images, {"type": "text", "text": text}] if self.images else text
+
+    def remember(self, text: str, reply: Message) -> None:
+        """Add a message and its reply to the history."""
+        answer = {"role": "assistant", "content": reply.content}
+        if reply.reasoning:
+            answer["reasoning"] = reply.reasoning
+        self.history += [{"role": "user", "content": self._content(text)}, answer]
+        self.images = []
+
+
+@dataclass(slots=True)
+class Repl:
+    """Reads and answers messages until the user quits."""
+
+    conversation: Conversation
+    name: str
+    """Name of the history file."""
+    show_stats: bool = False
+    _stop: StopOnInterrupt = field(default_factory=StopOnInterrupt)
+
+    def loop(self, greeting: str) -> int:
+        """Run until /quit or the end of input. Returns the exit code."""
+        say(greeting)
+        with LineEditor(self.name, completions):
+            while True:
+                try:
+                    line = read_line("> ")
+                except KeyboardInterrupt:
+                    say()
+                    continue  # at the prompt, Ctrl+C discards the line, as in a shell
+                if line is None or line.strip() in ("/quit", "/exit", "/q", "/bye"):
+                    return 0
+                try:
+                    if line.startswith("/"):
+                        say(self.command(line.strip()))
+                    elif line.strip():
+                        self.say(line)
+                except RETRIABLE as error:
+                    say(error)
+
+    def say(self, text: str) -> str:
+        """Send one message, print the answer as it arrives, and return it."""
+        begin = time.perf_counter()
+        first: float | None = None
+        events: list[Event] = []
+        printer = ReplyPrinter()
+        with self._stop as stop:
+            stream = self.conversation.stream(self.conversation.messages_with(text))
+            for event in stream:
+                if first is None:
+                    first = time.perf_counter()
+                events.append(event)
+                printer.show(event)
+                if stop.requested:
+                    say_dim(" [stopped]", end="")
+                    break
+            close = getattr(stream, "close", None)
+            if close is not None:
+                close()
+        printer.end()
+        reply = Message.of(events)
+        self.conversation.remember(text, reply)
+        if self.show_stats and first is not None:
+            say_dim(speed_line(self.conversation.counts, begin, first, time.perf_counter()))
+        return reply.content
+
+    def command(self, line: str) -> str:
+        """Execute a slash command and return the text to print."""
+        word, _, rest = line.partition(" ")
+        conversation = self.conversation
+        if word == "/help":
+            return _HELP
+        if word == "/reset":
+            conversation.history.clear()
+            return dim("the conversation is empty")
+        if word == "/system":
+            conversation.system_prompt = rest.strip() or None
+            conversation.history.clear()
+            return dim(f"system prompt: {conversation.system_prompt or 'none'}")
+        if word == "/stats":
+            self.show_stats = not self.show_stats
+            return dim(f"speed is {'shown' if self.show_stats else 'hidden'}")
+        if word == "/image":
+            conversation.images.append(image_part(rest.strip()))
+            return dim(f"{len(conversation.images)} image(s) go with the next message")
+        if word == "/set":
+            return self._set(rest.split())
+        if word == "/reasoning":
+            return self._set_reasoning(rest.strip())
+        return f"unknown command {word}{did_you_mean(word, COMMANDS)}"
+
+    def _set_reasoning(self, word: str) -> str:
+        if word not in REASONING:
+            return f"/reasoning must be on or off, not {word!r}"
+        self.conversation.reasoning = REASONING[word]
+        return dim(f"reasoning: {word or 'the default of the model'}")
+
+    def _set(self, words: list[str]) -> str:
+        settings = self.conversation.settings
+        if not words:
+            return "\n".join(f"  {name} = {self._value(name)}" for name in SETTINGS)
+        name, value = words[0], " ".join(words[1:])
+        if name not in SETTINGS:
+            return f"unknown setting {name}{did_you_mean(name, SETTINGS)}"
+        if value in ("", "default"):
+            settings.pop(name, None)
+            return dim(f"{name} = {self._value(name)}")
+        try:
+            wanted: dict[str, Any] = {name: SETTINGS[name](value)}
+            SamplingParams(**wanted)
+        except RequestError as error:
+            return str(error)
+        except ValueError:
+            return f"{name} must be a number, not {value!r}"
+        settings.update(wanted)
+        return dim(f"{name} = {settings[name]}")
+
+    def _value(self, name: str) -> str:
+        conversation = self.conversation
+        if name in conversation.settings:
+            return str(conversation.settings[name])
+        return (
+            conversation.defaults.shown(name) if conversation.defaults else "the server's default"
+        )
+
+
+def image_part(path: str) -> dict[str, Any]:
+    """An image file as a part of a message. Raises RequestError if it cannot be read."""
+    if not path:
+        raise RequestError("the name of an image file must follow, as in /image cat.png")
+    try:
+        with open(Path(path).expanduser(), "rb") as file:
+            data = checked_size(file.read(MAX_FILE_BYTES + 1))
+    except (OSError, ValueError) as error:
+        raise RequestError(f"the image {path!r} cannot be read: {error}") from None
+    kind = mimetypes.guess_type(path)[0] or "image/png"
+    url = f"data:{kind};base64,{base64.b64encode(data).decode()}"
+    return {"type": "image_url", "image_url": {"url": url}}
+
+
+def completions(line: str) -> list[str]:
+    """The possible completions of a line, for the Tab key."""
+    command, space, _ = line.partition(" ")
+    choices: Iterable[str] = COMMANDS
+    if space:
+        values = {"/set": SETTINGS, "/reasoning": ("on", "off")}.get(command, ())
+        choices = (f"{command} {value}" for value in values)
+    return [choice for choice in choices if line.startswith("/") and choice.startswith(line)]
+
+
+def speed_line(counts: TokenCounts, begin: float, first: float, end: float) -> str:
+    """A line with the time to first token, and the tokens per second after it."""
+    parts = [f"first token {1000 * (first - begin):.0f} ms"]
+    if counts.completion > 1 and end > first:
+        parts.append(f"{(counts.completion - 1) / (end - first):.1f} tokens/s")
+    parts.append(f"{counts.prompt} in ({counts.cached} cached), {counts.completion} out")
+    return "[" + ", ".join(parts) + "]"

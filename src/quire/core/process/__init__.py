@@ -1,1 +1,0 @@
-"""The engine core in its own process."""

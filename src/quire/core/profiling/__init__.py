@@ -1,1 +1,0 @@
-"""Profiling of an engine's steps: `EngineProfiler` and the trace that it records."""

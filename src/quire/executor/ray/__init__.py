@@ -1,1 +1,0 @@
-"""Ranks whose machines Ray chooses, and whose processes Ray starts."""

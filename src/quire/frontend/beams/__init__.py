@@ -1,1 +1,0 @@
-"""Beam search for both front ends: each step is a request of one token for each beam."""

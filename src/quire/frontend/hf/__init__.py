@@ -1,1 +1,0 @@
-"""The tokenizer returned by `get_tokenizer()`, with methods of `transformers` tokenizers."""

@@ -1,1 +1,0 @@
-"""Architectures with recurrent layers and with latent attention."""

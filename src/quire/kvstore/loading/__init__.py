@@ -1,1 +1,0 @@
-"""Loading of chunks from the tiers into the block pool."""

@@ -1,1 +1,0 @@
-"""Families of encoders, which give vectors and classes."""

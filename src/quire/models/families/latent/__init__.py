@@ -1,1 +1,0 @@
-"""Families with multi-head latent attention."""

@@ -1,1 +1,0 @@
-"""Families whose replies are messages on channels: each replaces `ReplyFormat` completely."""

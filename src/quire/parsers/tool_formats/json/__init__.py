@@ -1,1 +1,0 @@
-"""Formats whose calls are JSON objects or have JSON objects as arguments."""

@@ -1,1 +1,0 @@
-"""Calls whose arguments are not plain JSON: tags, Python literals, channels."""

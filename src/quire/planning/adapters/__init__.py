@@ -1,1 +1,0 @@
-"""Writes checkpoints with an adapter in their weights."""

@@ -1,1 +1,0 @@
-"""The draft model of an engine: what is read of it, and what is refused."""

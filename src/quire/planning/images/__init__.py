@@ -1,1 +1,0 @@
-"""Images: choice.py decides whether an engine takes them, encoder.py plans the encoder."""

@@ -1,1 +1,0 @@
-"""Whether a model pools, and how: from its files and the engine's arguments."""

@@ -1,1 +1,0 @@
-"""Writing of a program by a model file: `Builder` and its parts."""

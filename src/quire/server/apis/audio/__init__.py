@@ -1,1 +1,0 @@
-"""`/v1/audio/transcriptions`: the words of a sound."""

@@ -1,1 +1,0 @@
-"""From a request of `/v1/responses` to a chat."""

@@ -1,1 +1,0 @@
-"""From the events of a reply to a response and its stream events."""

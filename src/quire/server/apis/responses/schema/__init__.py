@@ -1,1 +1,0 @@
-"""The types of `/v1/responses`: requests, items, replies, and stream events."""

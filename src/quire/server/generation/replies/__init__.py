@@ -1,1 +1,0 @@
-"""Code shared by the replies of all APIs: heads, log-probabilities, token counts, chunks."""

@@ -1,1 +1,0 @@
-"""Whether a grammar works, found out in a child process before the engine has it."""

@@ -1,1 +1,0 @@
-"""Adapters and given rows on the worker's side."""

@@ -1,0 +1,168 @@
+"""`ImageEncoder`: runs the programs of a model's image encoder, a tile at a time.
+
+A tile is one request of one step, so the bits of its rows depend on the tile alone. The step is
+computed in pieces, between the steps of the text model. Created and called by the worker.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, closing
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quire.backends.base import (
+    Backend,
+    CompiledModel,
+    StepBatch,
+    StepInPieces,
+    StepOutput,
+    TokenRows,
+)
+from quire.config.records import Dtype, EngineConfig
+from quire.errors import BackendError
+from quire.images.rules import Resizing
+from quire.models.media.model import Floats, TileStep, VisionModel, normalised
+from quire.planning.image_encoder import encoder_plans
+from quire.weights import WeightStore, open_encoder
+from quire.weights.dummy import DummyStore
+from quire.worker.image_weights import VisionStore
+
+
+class ImageEncoder:
+    """Compiled programs of one encoder. One caller at a time."""
+
+    def __init__(
+        self,
+        backend: Backend,
+        vision: VisionModel,
+        store: WeightStore | None,
+        dtype: Dtype,
+        max_model_len: int,
+    ) -> None:
+        """Compiles the programs. `store` None: the weights are made up. `max_model_len`: most rows
+        of a picture. Raises CheckpointError and BackendError."""
+        self.vision = vision
+        self._tables = _tables(vision, store)
+        self._models: list[CompiledModel] = []
+        with ExitStack() as stack:
+            for plan in encoder_plans(backend, vision, dtype, max_model_len):
+                weights: WeightStore = DummyStore(plan.program)
+                if store is not None:
+                    weights = VisionStore(store, vision, plan.program)
+                model = backend.compile(plan.program, weights, plan.kv, plan.options)
+                stack.callback(model.close)
+                self._models.append(model)
+            stack.pop_all()
+
+    def begin(self, tile: NDArray[np.uint8] | Floats) -> TileEncoding:
+        """Begins with a tile: bytes [frames, height, width, 3], or a spectrum [frames, bins]. The
+        tile before it is dropped."""
+        return TileEncoding(self.vision, self._models, self._tables, tile)
+
+    def close(self) -> None:
+        """Frees the weights. Idempotent."""
+        for model in self._models:
+            model.close()
+
+
+class TileEncoding:
+    """A tile that is being encoded: one program after the other."""
+
+    def __init__(
+        self,
+        vision: VisionModel,
+        models: Sequence[CompiledModel],
+        tables: list[Floats],
+        tile: NDArray[np.uint8] | Floats,
+    ) -> None:
+        self._patching, self._tables = vision.patching, tables
+        values: Any = tile
+        self._size = (tile.shape[0], tile.shape[1])
+        if isinstance(vision.resizing, Resizing):
+            self._size = (tile.shape[1], tile.shape[2])
+            values = normalised(values if len(tile) > 1 else values[0], vision.resizing)
+        inputs: list[Callable[[Floats], TileStep]] = [self._of_tower, self._of_projector]
+        if vision.stem is not None:
+            inputs.insert(0, self._patching.stem_step)
+        self._left = [*zip(models, inputs, strict=True)]
+        self._running: StepInPieces | None = self._next(values)
+
+    def _of_tower(self, values: Floats) -> TileStep:
+        return self._patching.step(values, self._tables)
+
+    def _of_projector(self, hidden: Floats) -> TileStep:
+        return TileStep(self._patching.merged(hidden, self._size, self._tables))
+
+    def _next(self, values: Floats) -> StepInPieces:
+        """The next program, with the results of the one before."""
+        model, step = self._left.pop(0)
+        return model.in_pieces(batch_of(step(values)))
+
+    def advance(self, seconds: float) -> Floats | None:
+        """Computes for about `seconds`. Returns the rows of the text model [rows, width] when they
+        are done, None before. Raises BackendError, also if a number is not finite."""
+        end = time.perf_counter() + seconds
+        if self._running is None:
+            raise BackendError("the tile is encoded already")
+        while (output := self._running.advance(end - time.perf_counter())) is not None:
+            if not self._left:
+                break
+            self._running = self._next(_vectors(output))
+            if time.perf_counter() >= end:
+                return None
+        if output is None:
+            return None
+        self._running = None
+        rows = self._patching.ordered(_vectors(output), self._size, self._tables)
+        if not np.isfinite(rows).all():
+            raise BackendError("the encoder has computed a number that is not finite")
+        return rows
+
+
+def load_encoder(config: EngineConfig, backend: Backend) -> ImageEncoder | None:
+    """The encoder of an engine that takes images. Raises CheckpointError and BackendError."""
+    model = config.model
+    from quire.models.media.families import vision_model  # for models with images alone
+
+    vision = None if model.images is None else vision_model(model.hf_config)
+    if vision is None:
+        return None
+    if model.weights == "dummy":
+        return ImageEncoder(backend, vision, None, model.dtype, model.max_model_len)
+    with closing(open_encoder(model.path)) as store:
+        return ImageEncoder(backend, vision, store, model.dtype, model.max_model_len)
+
+
+def _tables(vision: VisionModel, store: WeightStore | None) -> list[Floats]:
+    tensors = vision.patching.tables
+    if store is None:
+        return [np.zeros(one.slot_shape, np.float32) for one in tensors]
+    found = VisionStore(store, vision, vision.tower)
+    return [found.table(one) for one in tensors]
+
+
+def batch_of(step: TileStep) -> StepBatch:
+    """A step that has one tile and nothing else."""
+    count = len(step.rows)
+    return StepBatch(
+        token_ids=np.zeros(count, np.int32),
+        positions=np.arange(count, dtype=np.int32),
+        seq_starts=np.array([0, count], np.int32),
+        context_lens=np.array([count], np.int32),
+        block_tables=np.zeros((1, 0, 0), np.int32),
+        logits_rows=np.arange(step.num_skipped, count, dtype=np.int32),
+        sampling=None,
+        input_rows=[TokenRows(0, step.rows)],
+        axis_positions=step.axis_positions,
+        spans=step.spans,
+    )
+
+
+def _vectors(output: StepOutput) -> Floats:
+    if output.vectors is None:
+        raise BackendError("the encoder has no result")
+    return output.vectors
