@@ -33,7 +33,7 @@ TIERS = (
 """The names of `quire_tier` in quire.h. Those of one kind of processor are mostly in order of
 speed; `best_tier` has the exception."""
 
-REINSTALL = "pip install --force-reinstall --no-cache-dir quire"
+REINSTALL = "pip install --force-reinstall --no-cache-dir quire-engine"
 """Compiles again: without `--no-cache-dir`, pip may take a wheel that it built elsewhere."""
 
 _CHECKED_STRUCTS = (
