@@ -136,3 +136,24 @@ def test_what_is_missing_is_found(tmp_path: Path) -> None:
     assert [problem_of(words) for words in commands_of(page)] == [
         None, "there is no command surf", "quire serve has no option --no-such-option",
     ]  # fmt: skip
+
+
+_INSTALLS = re.compile(r"\b(?:pip3?|pipx|uv|conda)\b[^\n]*?\b(?:install|add|run)\b([^\n#]*)")
+_OTHERS_PACKAGE = re.compile(r"quire(\[[\w,]*\])?([=<>~!].*)?")
+
+
+def test_nothing_says_to_install_a_package_of_others() -> None:
+    """The name `quire` belongs to another project on PyPI; this one is `quire-engine`."""
+    names = subprocess.run(
+        ["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout.splitlines()
+    wrong = [
+        f"{name}: {found[0].strip()}"
+        for name in names
+        if (ROOT / name).is_file() and b"\0" not in (ROOT / name).read_bytes()[:1024]
+        for found in _INSTALLS.finditer((ROOT / name).read_text(errors="replace"))
+        if any(_OTHERS_PACKAGE.fullmatch(word.strip("`'\".,;:()")) for word in found[1].split())
+    ]
+    assert not wrong, "\n".join(wrong)
+    assert _OTHERS_PACKAGE.fullmatch("quire[redis]>=1")
+    assert not _OTHERS_PACKAGE.fullmatch("quire-engine[redis]")

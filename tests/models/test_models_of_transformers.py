@@ -219,7 +219,7 @@ def without_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("without_the_extra")
 @pytest.mark.parametrize("impl", ["auto", "transformers"])
 def test_without_the_extra_the_error_names_it(plain: Path, impl: str) -> None:
-    with pytest.raises(UnsupportedModelError, match=r"pip install 'quire\[transformers\]'"):
+    with pytest.raises(UnsupportedModelError, match=r"pip install 'quire-engine\[transformers\]'"):
         planned(plain, model_impl=impl)
 
 

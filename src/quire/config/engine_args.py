@@ -70,7 +70,7 @@ class EngineArgs:
     others; `dummy` takes random numbers, to measure speed without a checkpoint."""
     model_impl: ModelImpl = "auto"
     """Who computes the model: `vllm` the families here, `transformers` the modules of transformers,
-    slowly (needs `quire[transformers]`); `auto` these where no family has the architecture."""
+    slowly (needs `quire-engine[transformers]`); `auto` these where no family has the architecture."""
     runner: Runner = "auto"
     """Results of the model: `generate` for text, or `pooling` for vectors and classes of texts;
     `auto`: decided by its class and its files."""
@@ -268,7 +268,7 @@ class EngineArgs:
     and of the memory; a request goes to the one where its first token is expected first."""
     distributed_executor_backend: str | None = argument(None, "ParallelConfig")
     """Who starts the processes: `uni` computes in the engine itself, `mp` in a process for each
-    rank, `ray` in such processes on machines of a Ray cluster (needs `quire[ray]`); `uni` by
+    rank, `ray` in such processes on machines of a Ray cluster (needs `quire-engine[ray]`); `uni` by
     default, and `mp` where there are several ranks."""
     nnodes: int = argument(1, "ParallelConfig", "-n", check=at_least_one(2))
     """Machines that compute together; their ranks are divided among them in order. The others run
@@ -300,7 +300,7 @@ class EngineArgs:
     "torch_profiler_dir": DIRECTORY}, also torch_profiler_with_stack, torch_profiler_use_gzip,
     delay_iterations and max_iterations, as vLLM has them."""
     otlp_traces_endpoint: str | None = argument(None, "ObservabilityConfig")
-    """OTLP endpoint to which a trace of each request is sent (needs `quire[otel]`); also
+    """OTLP endpoint to which a trace of each request is sent (needs `quire-engine[otel]`); also
     from OTEL_EXPORTER_OTLP_TRACES_ENDPOINT, nowhere by default."""
 
     def create_speculative_config(self) -> SpeculationConfig | None:

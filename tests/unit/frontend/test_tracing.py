@@ -115,5 +115,5 @@ def test_what_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ConfigError, match=r"must be grpc or http/protobuf, not 'smoke'"):
         RequestTracer.to_endpoint("http://127.0.0.1:1", "m")
     monkeypatch.setitem(sys.modules, "opentelemetry.sdk.trace", None)
-    with pytest.raises(ConfigError, match=r"pip install 'quire\[otel\]'"):
+    with pytest.raises(ConfigError, match=r"pip install 'quire-engine\[otel\]'"):
         RequestTracer.to_endpoint("http://127.0.0.1:1", "m")

@@ -83,7 +83,7 @@ def test_entry_points_that_are_wrong() -> None:
 
 @pytest.mark.parametrize("url", ["ftp://host/x", "mine://x", "/var/cache", "", "redis:localhost"])
 def test_what_is_unknown_names_what_is_known(url: str) -> None:
-    with pytest.raises(ConfigError, match=r"quire\[redis\].*quire\[objects\].*quire.kv_tiers"):
+    with pytest.raises(ConfigError, match=r"quire-engine\[redis\].*quire-engine\[objects\].*quire.kv_tiers"):
         scheme_of(url)
 
 
@@ -96,5 +96,5 @@ def test_a_missing_package_is_told(
 ) -> None:
     for name in (package, f"{package}.exceptions"):
         monkeypatch.setitem(sys.modules, name, None)
-    with pytest.raises(ConfigError, match=rf"pip install 'quire\[{extra}\]'"):
+    with pytest.raises(ConfigError, match=rf"pip install 'quire-engine\[{extra}\]'"):
         open_tier(url)

@@ -52,7 +52,7 @@ def test_what_never_runs_is_offered_neither_the_extra_nor_a_family(
 def test_what_may_run_is_offered_both(monkeypatch: pytest.MonkeyPatch) -> None:
     text = refusal(monkeypatch, {"architectures": ["YiForCausalLM"], **LLAMA})
     assert "the nearest is LlamaForCausalLM" in text
-    assert "pip install 'quire[transformers]'" in text
+    assert "pip install 'quire-engine[transformers]'" in text
 
 
 def test_bitnet_is_not_offered_llama(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -60,7 +60,7 @@ def test_bitnet_is_not_offered_llama(monkeypatch: pytest.MonkeyPatch) -> None:
     config = {"architectures": ["BitNetForCausalLM"], "model_type": "bitnet", **LLAMA}
     text = refusal(monkeypatch, config)
     assert "LlamaForCausalLM" not in text
-    assert "pip install 'quire[transformers]'" in text
+    assert "pip install 'quire-engine[transformers]'" in text
 
 
 @pytest.mark.parametrize(("model_type", "found"), RELATIVES.items())

@@ -36,7 +36,7 @@ speed; `best_tier` has the exception."""
 DTYPES = {"float32": "F32", "bfloat16": "BF16", "int8": "INT8"}
 """The names of dtypes in quire.h."""
 
-REINSTALL = "pip install --force-reinstall --no-cache-dir quire"
+REINSTALL = "pip install --force-reinstall --no-cache-dir quire-engine"
 """Compiles again: without `--no-cache-dir`, pip may take a wheel that it built elsewhere."""
 
 _CHECKED_STRUCTS = (

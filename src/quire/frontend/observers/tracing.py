@@ -1,7 +1,7 @@
 """`RequestTracer`: exports a span `llm_request` for each finished request by OpenTelemetry.
 
 An observer of the output processor, used if an endpoint is configured. The packages are an extra
-(`quire[otel]`) and are imported only then. Names and meanings of the attributes are vLLM's; the
+(`quire-engine[otel]`) and are imported only then. Names and meanings of the attributes are vLLM's; the
 export is configured by the `OTEL_*` variables that the SDK reads.
 """
 
@@ -61,7 +61,7 @@ class RequestTracer(RequestObserver):
         except ImportError as error:
             raise ConfigError(
                 f"otlp_traces_endpoint requires OpenTelemetry ({error}); "
-                "install it with `pip install 'quire[otel]'`"
+                "install it with `pip install 'quire-engine[otel]'`"
             ) from None
         named = "OTEL_SERVICE_NAME" in os.environ
         resource = Resource.create({} if named else {"service.name": "quire"})

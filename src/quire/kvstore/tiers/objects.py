@@ -50,7 +50,7 @@ class ObjectTier(Tier):
             from obstore.exceptions import BaseError
         except ImportError:
             raise ConfigError(
-                f"a tier {_place_of(url)} needs obstore: `pip install 'quire[objects]'`"
+                f"a tier {_place_of(url)} needs obstore: `pip install 'quire-engine[objects]'`"
             ) from None
         self._obstore_error: type[Exception] = BaseError
         self._ttl = None if ttl_s is None else timedelta(seconds=ttl_s)

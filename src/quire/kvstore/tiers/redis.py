@@ -53,7 +53,7 @@ class RedisTier(Tier):
             from redis.exceptions import RedisError
         except ImportError:
             raise ConfigError(
-                "a redis:// tier needs redis-py: `pip install 'quire[redis]'`"
+                "a redis:// tier needs redis-py: `pip install 'quire-engine[redis]'`"
             ) from None
         self._redis_error: type[Exception] = RedisError
         self._ttl_ms = None if ttl_s is None else max(1, int(ttl_s * 1000))

@@ -87,7 +87,7 @@ def _known() -> str:
     own = "".join(f", {scheme}://" for scheme in sorted(_installed() - _BUILT_IN.keys()))
     return (
         "supported are redis://, rediss://, unix://, valkey:// and valkeys:// "
-        "(`pip install 'quire[redis]'`), s3://, gs://, az:// and abfs:// "
-        f"(`pip install 'quire[objects]'`){own}, and those of packages with an entry point in the "
+        "(`pip install 'quire-engine[redis]'`), s3://, gs://, az:// and abfs:// "
+        f"(`pip install 'quire-engine[objects]'`){own}, and those of packages with an entry point in the "
         f"group {GROUP}"
     )

@@ -20,7 +20,7 @@ from quire.models.transformers.mark import MARK
 if TYPE_CHECKING:
     from quire.config.engine_args import ModelImpl
 
-EXTRA = "pip install 'quire[transformers]'"
+EXTRA = "pip install 'quire-engine[transformers]'"
 
 _NEEDED = ("torch", "transformers")
 

@@ -47,7 +47,7 @@ def build_llm_deployment(
         serve = import_module("ray.serve")
     except ImportError as error:
         raise ConfigError(
-            f"quire.ray.serve needs Ray: pip install 'quire[ray]' ({error})"
+            f"quire.ray.serve needs Ray: pip install 'quire-engine[ray]' ({error})"
         ) from None
     from quire.ray.serve.replica import Replica  # needs all that loads a model
 
