@@ -27,7 +27,9 @@ def test_a_fresh_environment_needs_no_compiler(tmp_path: Path) -> None:
         [python, ROOT / "examples" / "first_script.py"],
         [place / "bin" / "quire", "doctor"],
     ):
-        done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True)
+        done = subprocess.run(
+            command, env=environment, cwd=tmp_path, capture_output=True, text=True
+        )
         assert done.returncode == 0, done.stdout + done.stderr
     tiers = "import quire.backends.cpu.library as l; print(l.load().isa)"
     built = subprocess.run(

@@ -16,8 +16,8 @@ from quire.server.apis.responses import reading as response_reading
 from quire.server.apis.responses.schema import ResponsesRequest
 from quire.server.app import ABSENT_ROUTES
 from quire.server.endpoints import ENDPOINTS, SWITCHES
-from quire.server.generation import reading
-from quire.server.generation.request_fields import GenerationFields
+from quire.server.requests import reading
+from quire.server.requests.fields import GenerationFields
 
 _KINDS = {
     "both": GenerationFields,

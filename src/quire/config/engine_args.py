@@ -70,7 +70,8 @@ class EngineArgs:
     others; `dummy` takes random numbers, to measure speed without a checkpoint."""
     model_impl: ModelImpl = "auto"
     """Who computes the model: `vllm` the families here, `transformers` the modules of transformers,
-    slowly (needs `quire-engine[transformers]`); `auto` these where no family has the architecture."""
+    slowly (needs `quire-engine[transformers]`); `auto` these where no family has the
+    architecture."""
     runner: Runner = "auto"
     """Results of the model: `generate` for text, or `pooling` for vectors and classes of texts;
     `auto`: decided by its class and its files."""

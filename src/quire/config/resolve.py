@@ -135,7 +135,8 @@ def _check_ray(args: EngineArgs) -> None:
     """Raises ConfigError where Ray is not installed, or is not what divides the work."""
     if find_spec("ray") is None:
         raise ConfigError(
-            "distributed_executor_backend='ray' needs Ray: pip install 'quire-engine[ray]'; or use 'mp'"
+            "distributed_executor_backend='ray' needs Ray: pip install 'quire-engine[ray]'; or use "
+            "'mp'"
         )
     if args.nnodes > 1:
         raise ConfigError(

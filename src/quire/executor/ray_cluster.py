@@ -26,7 +26,8 @@ def connect(config: EngineConfig) -> Any:
         ray = import_module("ray")
     except ImportError as error:
         raise ConfigError(
-            f"distributed_executor_backend='ray' needs Ray: pip install 'quire-engine[ray]' ({error})"
+            "distributed_executor_backend='ray' needs Ray: pip install 'quire-engine[ray]' "
+            f"({error})"
         ) from None
     if ray.is_initialized():
         return ray

@@ -37,7 +37,8 @@ def check_installed() -> None:
     """Raises QuireError unless Pillow is installed."""
     if importlib.util.find_spec("PIL") is None:
         raise QuireError(
-            "images need the package Pillow, which is not installed: pip install 'quire-engine[images]'"
+            "images need the package Pillow, which is not installed: pip install "
+            "'quire-engine[images]'"
         )
 
 

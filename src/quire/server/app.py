@@ -28,7 +28,6 @@ from quire.metrics.series import MetricSet
 from quire.server import ui
 from quire.server.answering import answered, contained, error_reply, with_error_replies
 from quire.server.apis import page
-from quire.server.apis.endpoint import Endpoint
 from quire.server.apis.page import LiveView
 from quire.server.apis.responses.store import ResponseStore
 from quire.server.context import ServerContext
@@ -39,6 +38,7 @@ from quire.server.http.auth import PROBE_PATHS, AuthMiddleware, WebPageGuard
 from quire.server.http.middleware import IGNORED_HEADER, BodyMiddleware, RequestIdMiddleware
 from quire.server.http.problems import Problem, problem_of
 from quire.server.openapi import docs_page, openapi_document
+from quire.server.routing import Endpoint
 
 logger = get_logger(__name__)
 

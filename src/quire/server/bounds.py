@@ -10,8 +10,8 @@ from quire.chat.job import MAX_MEMORY_BYTES, MAX_STEPS, MAX_TEXT
 from quire.config import EngineConfig
 from quire.images.job import MAX_REQUEST_SECONDS
 from quire.server.args import ServerArgs
-from quire.server.generation.limits import WorkLimits
 from quire.server.http.listening import BACKLOG
+from quire.server.requests.limits import WorkLimits
 from quire.server.served_adapters import MAX_ADDED
 from quire.structured.compile import MAX_CACHE_BYTES, NUM_THREADS
 from quire.structured.limits import MAX_BYTES, MAX_LEXER_STATES, MAX_WORK_S

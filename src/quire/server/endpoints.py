@@ -18,7 +18,6 @@ from quire.server.apis import transcriptions as audio
 from quire.server.apis.chat import fim
 from quire.server.apis.chat import routes as chat
 from quire.server.apis.completions import routes as completions
-from quire.server.apis.endpoint import Endpoint, Switch
 from quire.server.apis.engine import routes as engine
 from quire.server.apis.hugging_face import tei, tgi, vertex
 from quire.server.apis.llama_server import embedding as llama_embedding
@@ -30,6 +29,7 @@ from quire.server.apis.responses import compaction
 from quire.server.apis.responses import create as responses
 from quire.server.apis.tokens import routes as tokens
 from quire.server.args import ServerArgs
+from quire.server.routing import Endpoint, Switch
 
 SWITCHES: dict[Switch, str] = {
     "adapters": "--enable-lora and the environment variable VLLM_ALLOW_RUNTIME_LORA_UPDATING=1",

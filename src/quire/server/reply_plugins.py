@@ -16,7 +16,7 @@ from quire.server.args import ServerArgs
 
 if TYPE_CHECKING:
     from quire.server.conversation.conversation import Conversation
-    from quire.server.generation.request import AnyRequest
+    from quire.server.requests.request import AnyRequest
     from quire.server.served_model import ServedModel
 
 _MODULE = "quire.vllm.parsers.of_server"

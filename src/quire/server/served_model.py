@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 from quire.config import EngineConfig
 from quire.errors import EngineDeadError, RequestError
 from quire.server.args import ServerArgs
-from quire.server.generation.limits import WorkLimits
 from quire.server.http.problems import HttpError, unavailable
+from quire.server.requests.limits import WorkLimits
 from quire.server.served_adapters import ServedAdapters
 from quire.server.work_pool import WorkPool
 from quire.version import __version__

@@ -26,7 +26,9 @@ from quire.worker.worker import Worker
 _HAS_RAY = find_spec("ray") is not None
 _RAY = [
     pytest.mark.long,  # a Ray cluster is a dozen processes
-    pytest.mark.skipif(not _HAS_RAY, reason="Ray is not installed: pip install 'quire-engine[ray]'"),
+    pytest.mark.skipif(
+        not _HAS_RAY, reason="Ray is not installed: pip install 'quire-engine[ray]'"
+    ),
 ]
 KINDS: dict[str, tuple[Callable[[EngineConfig], Executor], dict[str, Any]]] = {
     "uni": (UniProcExecutor, {}),

@@ -83,7 +83,9 @@ def test_entry_points_that_are_wrong() -> None:
 
 @pytest.mark.parametrize("url", ["ftp://host/x", "mine://x", "/var/cache", "", "redis:localhost"])
 def test_what_is_unknown_names_what_is_known(url: str) -> None:
-    with pytest.raises(ConfigError, match=r"quire-engine\[redis\].*quire-engine\[objects\].*quire.kv_tiers"):
+    with pytest.raises(
+        ConfigError, match=r"quire-engine\[redis\].*quire-engine\[objects\].*quire.kv_tiers"
+    ):
         scheme_of(url)
 
 

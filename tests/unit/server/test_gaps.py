@@ -8,8 +8,8 @@ import pytest
 from fake_core import FakeCore
 
 from quire.protocol import EngineCoreRequest
-from quire.server.generation import gaps
-from quire.server.generation.gaps import Gap, gap_ids
+from quire.server.requests import texts as gaps
+from quire.server.requests.texts import Gap, gap_ids
 
 from .conftest import Harness, MakeHarness
 

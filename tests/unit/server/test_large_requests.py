@@ -17,7 +17,7 @@ import pytest
 from asgi_client import AsgiClient
 from loop_lag import LoopLag
 
-from quire.server.generation import sampling
+from quire.server.requests import sampling
 from quire.server.work_pool import INLINE_SIZE, WorkPool
 
 from .conftest import Harness, MakeHarness

@@ -10,7 +10,7 @@ import pytest
 from quire.errors import RequestError
 from quire.server.apis.llama_server.reading import read_llama
 from quire.server.apis.llama_server.schema import LlamaCompletionRequest
-from quire.server.generation.texts import TextPrompts
+from quire.server.requests.texts import TextPrompts
 
 from .conftest import Harness
 

@@ -11,7 +11,7 @@ from quire.errors import RequestError
 from quire.server.apis.messages.reading import read_message, read_prompt
 from quire.server.apis.messages.schema import MessagesRequest
 from quire.server.conversation.conversation import Conversation
-from quire.server.generation.request import TextRequest
+from quire.server.requests.request import TextRequest
 
 from .conftest import MakeScripted
 from .messages_client import BODY, COUNT, PATH, TOOLS

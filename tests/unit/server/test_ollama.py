@@ -19,7 +19,7 @@ from quire.server.apis.ollama.schema import (
     OllamaMessage,
 )
 from quire.server.conversation.conversation import Conversation
-from quire.server.generation.request import TextRequest
+from quire.server.requests.request import TextRequest
 
 from .conftest import Harness
 

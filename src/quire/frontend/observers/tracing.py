@@ -1,8 +1,8 @@
 """`RequestTracer`: exports a span `llm_request` for each finished request by OpenTelemetry.
 
 An observer of the output processor, used if an endpoint is configured. The packages are an extra
-(`quire-engine[otel]`) and are imported only then. Names and meanings of the attributes are vLLM's; the
-export is configured by the `OTEL_*` variables that the SDK reads.
+(`quire-engine[otel]`) and are imported only then. Names and meanings of the attributes are vLLM's;
+the export is configured by the `OTEL_*` variables that the SDK reads.
 """
 
 from __future__ import annotations

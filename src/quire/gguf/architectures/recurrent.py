@@ -1,6 +1,7 @@
 """Architectures with recurrent layers: convolutions, gated delta rules and Mamba.
 
-Files have the decays of a state as they are used, -exp(A_log); `weights/gguf_store.py` takes the logarithm.
+Files have the decays of a state as they are used, -exp(A_log); `weights/gguf_store.py` takes the
+logarithm.
 """
 
 from __future__ import annotations

@@ -88,6 +88,6 @@ def _known() -> str:
     return (
         "supported are redis://, rediss://, unix://, valkey:// and valkeys:// "
         "(`pip install 'quire-engine[redis]'`), s3://, gs://, az:// and abfs:// "
-        f"(`pip install 'quire-engine[objects]'`){own}, and those of packages with an entry point in the "
-        f"group {GROUP}"
+        f"(`pip install 'quire-engine[objects]'`){own}, and those of packages with an entry point "
+        f"in the group {GROUP}"
     )

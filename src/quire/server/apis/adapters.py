@@ -8,8 +8,8 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
 from quire.adapters import AdapterModule
-from quire.server.apis.endpoint import Routes
 from quire.server.bodies.json_http import context_of, queried_model
+from quire.server.routing import Routes
 
 
 class LoadLoRARequest(msgspec.Struct, kw_only=True):

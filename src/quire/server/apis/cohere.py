@@ -13,7 +13,6 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from quire.errors import RequestError, quoted
-from quire.server.apis.endpoint import Routes
 from quire.server.generation.pooling import (
     PoolingFields,
     PoolingJob,
@@ -21,7 +20,8 @@ from quire.server.generation.pooling import (
     usage_of,
     written,
 )
-from quire.server.generation.request_fields import Int64
+from quire.server.requests.fields import Int64
+from quire.server.routing import Routes
 
 EmbeddingType = Literal["float", "binary", "ubinary", "base64"]
 

@@ -17,7 +17,6 @@ from quire.config.pooling import PoolingTask
 from quire.errors import RequestError
 from quire.outputs import LateChunkingMetadata
 from quire.protocol.pooling_params import LateChunkingParams, PoolingParams
-from quire.server.apis.endpoint import Routes
 from quire.server.conversation.conversation import Conversation
 from quire.server.conversation.messages import ChatMessage
 from quire.server.conversation.prompts import chat_text
@@ -35,7 +34,8 @@ from quire.server.generation.pooling import (
     usage_of,
     written,
 )
-from quire.server.generation.request_fields import Count, Int64
+from quire.server.requests.fields import Count, Int64
+from quire.server.routing import Routes
 
 EncodingFormat = Literal["float", "base64", "bytes", "bytes_only"]
 

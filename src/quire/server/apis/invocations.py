@@ -27,7 +27,6 @@ from quire.server.apis.embeddings import (
     embeddings,
     pooling,
 )
-from quire.server.apis.endpoint import Routes
 from quire.server.apis.scores import (
     RerankRequest,
     RerankResponse,
@@ -37,7 +36,7 @@ from quire.server.apis.scores import (
     score,
 )
 from quire.server.bodies.json_http import context_of, field_names, model_of, read_body
-from quire.server.fleet.choice import Gives
+from quire.server.routing import Gives, Routes
 
 _ADAPTER_HEADER = "x-amzn-sagemaker-adapter-identifier"
 

@@ -9,14 +9,14 @@ import msgspec
 from starlette.requests import Request
 
 from quire.errors import ConfigError, RequestError
-from quire.server.apis.endpoint import Routes
 from quire.server.bodies.json_http import context_of, queried_model
 from quire.server.conversation.conversation import Conversation
 from quire.server.conversation.messages import PromptFields
 from quire.server.conversation.prompts import chat_prompt
-from quire.server.generation.prompts import joint_salt, tokenized
-from quire.server.generation.request_fields import CacheSalt, Count
 from quire.server.http.auth import TENANT_SALT
+from quire.server.requests.fields import CacheSalt, Count
+from quire.server.requests.prompts import joint_salt, tokenized
+from quire.server.routing import Routes
 from quire.server.served_model import ServedModel
 
 

@@ -14,7 +14,6 @@ from quire.errors import RequestError, quoted
 from quire.frontend.inputs.tokenization import Tokenization, Truncation
 from quire.frontend.scoring import ScoreLimits, Scoring
 from quire.outputs import ScoringRequestOutput
-from quire.server.apis.endpoint import Routes
 from quire.server.apis.hugging_face import TEI_NAMES
 from quire.server.generation.pooling import (
     ListReply,
@@ -26,7 +25,8 @@ from quire.server.generation.pooling import (
     size_of,
     usage_of,
 )
-from quire.server.generation.request_fields import Count
+from quire.server.requests.fields import Count
+from quire.server.routing import Routes
 
 Texts = str | list[str]
 DocumentText = str | dict[str, Any]

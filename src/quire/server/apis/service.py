@@ -12,11 +12,11 @@ from starlette.responses import Response
 from quire.adapters import AnyAdapterRequest, LoRARequest
 from quire.config.kv_cache import KVEventsConfig
 from quire.metrics.exposition import CONTENT_TYPE
-from quire.server.apis.endpoint import BAD_BODY, Routes
 from quire.server.bodies.json_http import context_of, json_response, queried_model
 from quire.server.fleet.catalog import parsed_keep_alive
-from quire.server.generation.request_fields import Count
 from quire.server.http.auth import is_operator
+from quire.server.requests.fields import Count
+from quire.server.routing import BAD_BODY, Routes
 from quire.server.served_model import ServedModel
 from quire.version import __version__
 

@@ -17,24 +17,23 @@ from quire.chat.job import Given
 from quire.errors import RequestError
 from quire.outputs import RequestOutput
 from quire.param_checks import checked_json
-from quire.server.apis.endpoint import Routes
 from quire.server.bodies.json_http import context_of
-from quire.server.generation.beam_fields import fields_without_beams, refuse_with_beams
 from quire.server.generation.begin import generate
 from quire.server.generation.portions import ReplyHead, Update, Writer, check_end
-from quire.server.generation.prompts import PreparedPrompt, decoded_pictures, encode
-from quire.server.generation.reading import given
-from quire.server.generation.reply_options import ReplyOptions
-from quire.server.generation.request import AnyRequest, TextRequest
-from quire.server.generation.request_fields import (
+from quire.server.generation.writer import ChunkWriter
+from quire.server.http.event_stream import while_present
+from quire.server.requests.beam_fields import fields_without_beams, refuse_with_beams
+from quire.server.requests.fields import (
     ChunkFields,
     Count,
     FinishReasonText,
     Int64,
     SamplerFields,
 )
-from quire.server.generation.writer import ChunkWriter
-from quire.server.http.event_stream import while_present
+from quire.server.requests.prompts import PreparedPrompt, decoded_pictures, encode
+from quire.server.requests.reading import given
+from quire.server.requests.request import AnyRequest, ReplyOptions, TextRequest
+from quire.server.routing import Routes
 from quire.server.served_model import ServedModel
 
 _BINARY = {"format": "binary", "contentMediaType": "audio/wav"}

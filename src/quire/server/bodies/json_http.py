@@ -13,11 +13,10 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from quire.errors import RequestError, quoted
-from quire.server.apis.endpoint import Endpoint
 from quire.server.bodies.json_pieces import joined
 from quire.server.bodies.lax_values import Body, Decoded, decode_lax
 from quire.server.context import ServerContext
-from quire.server.fleet.choice import Gives, first_that_gives
+from quire.server.fleet.choice import first_that_gives
 from quire.server.fleet.use import MODEL_USE, ModelUse
 from quire.server.http.event_stream import PLAIN_FORM, EventStream
 from quire.server.http.problems import (
@@ -27,6 +26,7 @@ from quire.server.http.problems import (
     decode_problem,
     route_path,
 )
+from quire.server.routing import Endpoint, Gives
 from quire.server.served_model import ServedModel
 
 _BYTES_PER_UNIT = 64

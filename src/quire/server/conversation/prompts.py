@@ -24,15 +24,15 @@ from quire.images.modality import MODALITIES
 from quire.server.conversation.conversation import Conversation, thinking_variables
 from quire.server.conversation.messages import ChatMessage, ContentPart
 from quire.server.conversation.reply_plan import ChatPrompt, ReplyPlan
-from quire.server.generation.limits import count_chars
-from quire.server.generation.prompts import (
+from quire.server.requests.limits import count_chars
+from quire.server.requests.prompts import (
     PreparedPrompt,
     decode_embeds,
     decoded_pictures,
     encode,
     tokenized,
 )
-from quire.server.generation.request import AnyRequest
+from quire.server.requests.request import AnyRequest
 from quire.server.served_model import ServedModel
 
 _TYPE = "prompt_embeds"

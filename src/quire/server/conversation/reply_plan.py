@@ -20,9 +20,9 @@ from quire.parsers.reasoning_tags import ReasoningTokenCount
 from quire.reasoning.marks import ReasoningMarks
 from quire.server.conversation.conversation import Conversation
 from quire.server.conversation.tools import ToolUse
-from quire.server.generation.prompts import PreparedPrompt
-from quire.server.generation.request import AnyRequest
 from quire.server.reply_plugins import ReplyReader, RequestPlugins, reply_plugins
+from quire.server.requests.prompts import PreparedPrompt
+from quire.server.requests.request import AnyRequest
 from quire.server.served_model import ServedModel
 from quire.structured.params import StructuredOutputsParams
 from quire.tokenizer import IncrementalDetokenizer, Tokenizer

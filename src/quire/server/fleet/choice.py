@@ -3,17 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Literal
 
 from quire.config.pooling import PoolingTask
 from quire.config.records import ModelConfig
+from quire.server.routing import Gives
 from quire.server.served_model import ServedModel
-
-Gives = (
-    Literal["anything", "text", "words of sound", "pooled", "embed or classify", "sparse", "scores"]
-    | PoolingTask
-)
-"""Result of a route; a model that gives it can answer the route."""
 
 
 def _pools_by(task: PoolingTask) -> Callable[[ModelConfig], bool]:

@@ -10,10 +10,10 @@ from quire.beam_search import BeamSearchParams
 from quire.errors import RequestError
 from quire.outputs import RequestOutput
 from quire.params import SamplingParams
-from quire.server.generation.limits import params_in_room
-from quire.server.generation.request import AnyRequest
 from quire.server.generation.run import Deadline, Generation, Submission
-from quire.server.generation.sampling import check_bounds, sampling_params
+from quire.server.requests.limits import params_in_room
+from quire.server.requests.request import AnyRequest
+from quire.server.requests.sampling import check_bounds, sampling_params
 from quire.server.served_model import ServedModel
 from quire.server.work_pool import LARGE_SIZE, check_wanted
 

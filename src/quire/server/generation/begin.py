@@ -30,12 +30,12 @@ from quire.server.generation.portions import (
     streamed,
     written_whole,
 )
-from quire.server.generation.prompts import PreparedPrompt, as_tenant, joint_salt
-from quire.server.generation.request import AnyRequest
 from quire.server.generation.run import Deadline, Generation, Submission, chosen_engine, deadline_of
-from quire.server.generation.sampling import check_lists, lists_work, sampling_params
 from quire.server.http.auth import TENANT_SALT, is_operator
 from quire.server.http.event_stream import OPENAI_FORM, EventStream, StreamForm, until_gone
+from quire.server.requests.prompts import PreparedPrompt, as_tenant, joint_salt
+from quire.server.requests.request import AnyRequest
+from quire.server.requests.sampling import check_lists, lists_work, sampling_params
 
 MadeWriter = TypeVar("MadeWriter")
 MakeWriter = Callable[[AnyRequest, ReplyHead, list[Any]], MadeWriter]

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 
 from quire.outputs import CompletionOutput, FlatLogprobs
 from quire.server.bodies.json_pieces import ITEMS_AT_ONCE, JsonList
-from quire.server.generation.request_fields import (
+from quire.server.requests.fields import (
     ChatLogprobs,
     CompletionLogprobs,
     PositionLogprobs,

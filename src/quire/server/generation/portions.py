@@ -20,14 +20,14 @@ from quire.errors import RequestError
 from quire.frontend.inputs.model_checks import cannot_generate
 from quire.outputs import CompletionOutput, FlatLogprobs, RequestOutput
 from quire.server.bodies.json_pieces import encoded
-from quire.server.generation.request_fields import ReplyFields
 from quire.server.http.problems import HttpError, Problem
+from quire.server.requests.fields import ReplyFields
 from quire.server.work_pool import WorkPool
 
 if TYPE_CHECKING:
     from quire.server.context import ServerContext, Target
-    from quire.server.generation.request import AnyRequest
     from quire.server.generation.run import Generation
+    from quire.server.requests.request import AnyRequest
 
 
 Reply = TypeVar("Reply", bound=ReplyFields)

@@ -17,10 +17,10 @@ from quire.errors import RequestError
 from quire.frontend.arguments import RequestOptions, check_data_parallel_rank, located
 from quire.outputs import RequestOutput
 from quire.params import SamplingParams
-from quire.server.generation.limits import params_in_room
-from quire.server.generation.prompts import PreparedPrompt, engine_input
-from quire.server.generation.sampling import lists_work
 from quire.server.http.problems import HttpError, unavailable
+from quire.server.requests.limits import params_in_room
+from quire.server.requests.prompts import PreparedPrompt, engine_input
+from quire.server.requests.sampling import lists_work
 from quire.server.served_model import ServedModel
 
 if TYPE_CHECKING:

@@ -15,7 +15,8 @@ from quire.outputs.request_output import PredictionCounts, RequestSpecDecodeMetr
 from quire.server.bodies.json_pieces import JsonList, encoded
 from quire.server.generation.logprobs import LogprobsWriter
 from quire.server.generation.portions import ReplyHead, Writer
-from quire.server.generation.request_fields import (
+from quire.server.http.event_stream import event
+from quire.server.requests.fields import (
     ChunkFields,
     CompletionTokensDetails,
     PromptTokensDetails,
@@ -23,12 +24,11 @@ from quire.server.generation.request_fields import (
     Usage,
     WholeReplyFields,
 )
-from quire.server.http.event_stream import event
 from quire.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
-    from quire.server.generation.prompts import PreparedPrompt
-    from quire.server.generation.reply_options import ReplyOptions
+    from quire.server.requests.prompts import PreparedPrompt
+    from quire.server.requests.request import ReplyOptions
 
 
 def make_usage(

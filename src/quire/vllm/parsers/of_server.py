@@ -27,7 +27,7 @@ from quire.vllm.parsers.tool_parser import ToolParser, ToolParserManager
 
 if TYPE_CHECKING:
     from quire.server.conversation.conversation import Conversation
-    from quire.server.generation.request import AnyRequest
+    from quire.server.requests.request import AnyRequest
     from quire.server.served_model import ServedModel
 
 

@@ -26,9 +26,9 @@ from quire.server.bodies.json_http import body_decoder
 from quire.server.conversation.conversation import thinking_variables
 from quire.server.conversation.messages import ChatMessage
 from quire.server.generation.beams import alone, beam_search_params
-from quire.server.generation.request import AnyRequest
-from quire.server.generation.sampling import params_of
 from quire.server.http.problems import decode_problem
+from quire.server.requests.request import AnyRequest
+from quire.server.requests.sampling import params_of
 
 Own = TypeVar("Own", bound="_Body")
 

@@ -14,7 +14,7 @@ from quire.server.apis.responses.reading import read_response
 from quire.server.apis.responses.schema import ResponsesRequest
 from quire.server.apis.responses.tools import offered_tools, shown_tools
 from quire.server.conversation.conversation import Conversation
-from quire.server.generation.request import TextRequest
+from quire.server.requests.request import TextRequest
 
 from .asking import function
 

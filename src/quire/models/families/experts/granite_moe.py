@@ -16,7 +16,7 @@ from quire.models.experts import (
     read_width,
 )
 from quire.models.families.granite import granite_spec, with_factors
-from quire.models.families.hybrid.recurrent_fields import read_mamba2, read_recurrent, with_mixers
+from quire.models.families.recurrent_fields import read_mamba2, read_recurrent, with_mixers
 from quire.models.reading import read_activation, read_num_layers, read_spec
 from quire.models.spec import DecoderSpec, LayerNames, Names
 from quire.program import Routing

@@ -10,7 +10,7 @@ from quire.models.decoder import decoder_family
 from quire.models.families.experts.deepseek import sigmoid_experts
 from quire.models.families.experts.deepseek_v3 import latent_spec
 from quire.models.families.experts.mixtral import MIXTRAL_NAMES
-from quire.models.families.hybrid.recurrent_fields import read_conv, read_recurrent
+from quire.models.families.recurrent_fields import read_conv, read_recurrent
 from quire.models.mixers import KimiDeltaMixer, LatentAttention
 from quire.models.reading import read_activation, read_num_layers
 from quire.models.spec import DecoderSpec

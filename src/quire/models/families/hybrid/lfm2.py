@@ -8,7 +8,7 @@ from quire.models.config_reader import MAX_FEED_FORWARD, MAX_LAYERS, ConfigReade
 from quire.models.decoder import decoder_family
 from quire.models.experts import MoeSpec, read_num_experts, read_top_k, read_width
 from quire.models.families.experts.mixtral import MIXTRAL_NAMES
-from quire.models.families.hybrid.recurrent_fields import read_conv, read_recurrent, with_mixers
+from quire.models.families.recurrent_fields import read_conv, read_recurrent, with_mixers
 from quire.models.mixers import ShortConvMixer
 from quire.models.reading import read_factor, read_mlp_size, read_num_layers, read_spec
 from quire.models.spec import DecoderSpec, LayerNames, Names, QkNorm

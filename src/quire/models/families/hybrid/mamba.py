@@ -15,7 +15,7 @@ from quire.models.experts import (
     read_width,
 )
 from quire.models.families.hybrid.mamba2 import FINAL_NORM_NAMES, mixers_only
-from quire.models.families.hybrid.recurrent_fields import (
+from quire.models.families.recurrent_fields import (
     MAX_STATE,
     NO_LIMIT,
     read_conv,

@@ -15,7 +15,7 @@ from quire.models.config_reader import (
 from quire.models.decoder import decoder_family
 from quire.models.experts import MAX_EXPERTS, ExpertLatent, ExpertNames, MoeSpec, SharedExpert
 from quire.models.families.experts.deepseek import sigmoid_moe
-from quire.models.families.hybrid.recurrent_fields import (
+from quire.models.families.recurrent_fields import (
     MAX_STATE,
     NO_LIMIT,
     no_attention,

@@ -12,7 +12,7 @@ from quire.models.config_reader import MAX_HEAD_DIM, MAX_HEADS, MAX_LAYERS, Conf
 from quire.models.decoder import decoder_family
 from quire.models.experts import MoeSpec, in_sparse_layers
 from quire.models.families.experts.qwen_moe import qwen_moe
-from quire.models.families.hybrid.recurrent_fields import read_conv, read_recurrent, with_mixers
+from quire.models.families.recurrent_fields import read_conv, read_recurrent, with_mixers
 from quire.models.mixers import GatedDeltaMixer
 from quire.models.reading import read_activation, read_num_layers, read_spec
 from quire.models.spec import DecoderSpec, QkNorm

@@ -11,15 +11,13 @@ from starlette.types import ASGIApp
 
 from quire.server.apis.chat.schema import ChatChunk, ChatResponse
 from quire.server.apis.chat.writing import chat_writer
-from quire.server.apis.endpoint import Routes
 from quire.server.bodies.json_http import context_of
 from quire.server.generation.begin import generate
-from quire.server.generation.gaps import Gap
-from quire.server.generation.reading import given
-from quire.server.generation.reply_options import ReplyOptions
-from quire.server.generation.request import TextRequest
-from quire.server.generation.request_fields import Int64, SamplerFields
-from quire.server.generation.texts import TextPrompts
+from quire.server.requests.fields import Int64, SamplerFields
+from quire.server.requests.reading import given
+from quire.server.requests.request import ReplyOptions, TextRequest
+from quire.server.requests.texts import Gap, TextPrompts
+from quire.server.routing import Routes
 
 
 class FimRequest(SamplerFields, kw_only=True, forbid_unknown_fields=True):

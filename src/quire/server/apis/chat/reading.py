@@ -16,14 +16,14 @@ from quire.server.apis.chat.schema import (
 from quire.server.conversation.conversation import Conversation
 from quire.server.conversation.messages import ChatMessage, Tool
 from quire.server.conversation.tools import ToolChoice, ToolUse, tool_use
-from quire.server.generation.reading import (
+from quire.server.requests.reading import (
     check_top,
     read_logprobs,
     read_prompt_logprobs,
     refuse_unsupported,
     text_request,
 )
-from quire.server.generation.request import AnyRequest, Source, TextRequest
+from quire.server.requests.request import AnyRequest, Source, TextRequest
 from quire.server.served_model import ServedModel
 
 

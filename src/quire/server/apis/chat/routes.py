@@ -9,11 +9,11 @@ from starlette.types import ASGIApp
 from quire.server.apis.chat.reading import read_batch, read_chat
 from quire.server.apis.chat.schema import BatchChatRequest, ChatChunk, ChatRequest, ChatResponse
 from quire.server.apis.chat.writing import batch_writer, chat_writer
-from quire.server.apis.endpoint import Routes
 from quire.server.bodies.json_http import context_of
 from quire.server.generation.begin import begin, generate, whole_of
 from quire.server.generation.portions import ReplyHead
 from quire.server.generation.rendering import RenderedPrompt, refuse_beams, rendered
+from quire.server.routing import Routes
 
 ROUTES = Routes("generation")
 

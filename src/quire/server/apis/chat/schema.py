@@ -9,7 +9,7 @@ from msgspec import Meta
 
 from quire.server.args import ReasoningEffort
 from quire.server.conversation.messages import ChatMessage, ContentPart, FunctionDefinition, Tool
-from quire.server.generation.request_fields import (
+from quire.server.requests.fields import (
     ChatLogprobs,
     ChunkFields,
     Count,

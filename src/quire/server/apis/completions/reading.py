@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from quire.errors import RequestError
 from quire.server.apis.completions.schema import CompletionRequest
-from quire.server.generation.gaps import Gap
-from quire.server.generation.reading import (
+from quire.server.requests.reading import (
     read_logprobs,
     read_prompt_logprobs,
     refuse_unsupported,
     text_request,
 )
-from quire.server.generation.request import TextRequest
-from quire.server.generation.texts import TextPrompts
+from quire.server.requests.request import TextRequest
+from quire.server.requests.texts import Gap, TextPrompts
 
 
 def read_completion(request: CompletionRequest) -> TextRequest[Gap | TextPrompts]:

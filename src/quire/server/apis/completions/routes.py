@@ -13,10 +13,10 @@ from quire.server.apis.completions.schema import (
     CompletionResponse,
 )
 from quire.server.apis.completions.writing import completion_writer
-from quire.server.apis.endpoint import Routes
 from quire.server.bodies.json_http import context_of
 from quire.server.generation.begin import generate
 from quire.server.generation.rendering import RenderedPrompt, refuse_beams, rendered
+from quire.server.routing import Routes
 
 ROUTES = Routes("generation")
 

@@ -6,7 +6,7 @@ from typing import Any, ClassVar, Literal
 
 import msgspec
 
-from quire.server.generation.request_fields import (
+from quire.server.requests.fields import (
     DEFAULT_MAX_TOKENS,
     ChunkFields,
     CompletionLogprobs,

@@ -8,7 +8,7 @@ import msgspec
 from msgspec import Meta
 
 from quire.core.pausing import PauseMode
-from quire.server.generation.request_fields import Count
+from quire.server.requests.fields import Count
 
 
 class SleepQuery(msgspec.Struct, kw_only=True):

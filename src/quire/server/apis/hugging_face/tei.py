@@ -16,7 +16,6 @@ from quire.errors import RequestError
 from quire.frontend.inputs.model_checks import cannot_pool, wrong_task
 from quire.frontend.scoring import PairTokens, ScoreLimits
 from quire.protocol.pooling_params import PoolingParams
-from quire.server.apis.endpoint import Routes
 from quire.server.apis.hugging_face import TEI_NAMES
 from quire.server.bodies.json_http import context_of
 from quire.server.fleet.choice import first_that_gives
@@ -28,7 +27,8 @@ from quire.server.generation.pooling import (
     listed,
     pair_form,
 )
-from quire.server.generation.request_fields import Count, Int64
+from quire.server.requests.fields import Count, Int64
+from quire.server.routing import Routes
 from quire.tokenizer import Tokenizer
 from quire.version import __version__
 

@@ -9,7 +9,6 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp
 
-from quire.server.apis.endpoint import Routes
 from quire.server.apis.hugging_face.tei import (
     Prediction,
     TeiEmbedRequest,
@@ -23,6 +22,7 @@ from quire.server.apis.hugging_face.tgi_writing import writer_of
 from quire.server.bodies.json_http import model_of, read_body
 from quire.server.generation.begin import generate
 from quire.server.http.event_stream import PLAIN_FORM
+from quire.server.routing import Routes
 
 ROUTES = Routes("generation", takes_any_name=True)
 

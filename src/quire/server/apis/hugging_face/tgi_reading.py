@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from quire.errors import RequestError
 from quire.server.apis.hugging_face.tgi_schema import TgiParameters, TgiRequest
-from quire.server.generation.reading import given, read_logprobs
-from quire.server.generation.reply_options import ReplyOptions
-from quire.server.generation.request import TextRequest
-from quire.server.generation.texts import TextPrompts
+from quire.server.requests.reading import given, read_logprobs
+from quire.server.requests.request import ReplyOptions, TextRequest
+from quire.server.requests.texts import TextPrompts
 
 _DEFAULT_TOKENS = 100
 _NEUTRAL: dict[str, tuple[object, ...]] = {

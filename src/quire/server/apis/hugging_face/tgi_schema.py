@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-from quire.server.generation.request_fields import Count, Int64, TokenId
+from quire.server.requests.fields import Count, Int64, TokenId
 
 
 class TgiGrammar(msgspec.Struct, kw_only=True):

@@ -19,8 +19,8 @@ from quire.server.apis.hugging_face.tgi_schema import (
     TgiToken,
 )
 from quire.server.generation.portions import ReplyHead, StepWriter, Update, check_end
-from quire.server.generation.request import AnyRequest
 from quire.server.http.event_stream import event
+from quire.server.requests.request import AnyRequest
 from quire.tokenizer import Tokenizer
 
 

@@ -12,7 +12,6 @@ from quire.errors import RequestError
 from quire.server.apis.chat.reading import read_chat
 from quire.server.apis.chat.schema import ChatRequest
 from quire.server.apis.chat.writing import chat_writer
-from quire.server.apis.endpoint import Routes
 from quire.server.apis.hugging_face.tgi_reading import read_tgi
 from quire.server.apis.hugging_face.tgi_schema import TgiRequest
 from quire.server.apis.hugging_face.tgi_writing import writer_of
@@ -22,6 +21,7 @@ from quire.server.generation.begin import begin
 from quire.server.generation.portions import ReplyHead, check_end
 from quire.server.http.event_stream import until_gone
 from quire.server.http.problems import HttpError, decode_problem
+from quire.server.routing import Routes
 
 
 class VertexRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):

@@ -8,9 +8,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from quire.errors import RequestError
-from quire.server.apis.endpoint import Routes
 from quire.server.generation.pooling import Inputs, PoolingFields, PoolingJob, as_inputs, listed
-from quire.server.generation.request_fields import Count, Int64
+from quire.server.requests.fields import Count, Int64
+from quire.server.routing import Routes
 
 _NONE, _EUCLIDEAN = -1, 2
 

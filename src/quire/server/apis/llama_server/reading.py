@@ -6,10 +6,9 @@ from typing import Any
 
 from quire.errors import RequestError
 from quire.server.apis.llama_server.schema import LlamaFields
-from quire.server.generation.reading import given
-from quire.server.generation.reply_options import ReplyOptions
-from quire.server.generation.request import Source, TextRequest
-from quire.server.generation.request_fields import SamplerFields
+from quire.server.requests.fields import SamplerFields
+from quire.server.requests.reading import given
+from quire.server.requests.request import ReplyOptions, Source, TextRequest
 
 _SAME = (*SamplerFields.__struct_fields__, "stop", "ignore_eos")
 """Fields with the names and meanings of `SamplingParams`."""

@@ -10,7 +10,6 @@ from starlette.types import ASGIApp
 
 from quire.adapters.request import LoRARequest
 from quire.errors import RequestError
-from quire.server.apis.endpoint import Routes
 from quire.server.apis.llama_server.reading import read_llama
 from quire.server.apis.llama_server.schema import (
     AppliedTemplate,
@@ -28,10 +27,10 @@ from quire.server.bodies.json_http import context_of
 from quire.server.conversation.conversation import Conversation
 from quire.server.conversation.prompts import chat_prompt
 from quire.server.generation.begin import generate
-from quire.server.generation.gaps import Gap
 from quire.server.generation.portions import ReplyHead
-from quire.server.generation.request import AnyRequest
-from quire.server.generation.texts import TextPrompts
+from quire.server.requests.request import AnyRequest
+from quire.server.requests.texts import Gap, TextPrompts
+from quire.server.routing import Routes
 from quire.version import __version__
 
 ROUTES = Routes("server", takes_any_name=True)

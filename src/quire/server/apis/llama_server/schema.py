@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Literal
 import msgspec
 
 from quire.server.conversation.messages import ChatMessage, Tool
-from quire.server.generation.request_fields import Count, Int64, SamplerFields, TokenId
+from quire.server.requests.fields import Count, Int64, SamplerFields, TokenId
 
 
 class LlamaFields(SamplerFields, kw_only=True, forbid_unknown_fields=True):

@@ -20,9 +20,8 @@ from quire.server.apis.messages.schema import ToolChoice as AskedChoice
 from quire.server.conversation.conversation import Conversation
 from quire.server.conversation.messages import FunctionDefinition, Tool
 from quire.server.conversation.tools import ToolChoice, ToolUse, tool_use
-from quire.server.generation.reading import extra_args, given, refuse_unsupported
-from quire.server.generation.reply_options import ReplyOptions
-from quire.server.generation.request import TextRequest
+from quire.server.requests.reading import extra_args, given, refuse_unsupported
+from quire.server.requests.request import ReplyOptions, TextRequest
 
 _SAME_NAME = ("temperature", "top_p", "top_k", "watermarking")
 """Fields that `SamplingParams` has too."""

@@ -6,8 +6,8 @@ from typing import Literal
 
 import msgspec
 
-from quire.server.generation.request_fields import Count
 from quire.server.http.error_forms import MessagesErrorResponse
+from quire.server.requests.fields import Count
 
 StopReason = Literal[
     "end_turn", "max_tokens", "stop_sequence", "tool_use", "refusal",

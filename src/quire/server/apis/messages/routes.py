@@ -12,7 +12,6 @@ from starlette.responses import Response
 from starlette.types import ASGIApp
 
 from quire.errors import RequestError
-from quire.server.apis.endpoint import Routes
 from quire.server.apis.messages.reading import read_message, read_prompt
 from quire.server.apis.messages.reply import (
     ContextManagement,
@@ -32,9 +31,10 @@ from quire.server.conversation.conversation import Conversation
 from quire.server.conversation.messages import ChatMessage
 from quire.server.conversation.prompts import chat_input, prompts_of
 from quire.server.generation.begin import begin, reply_of
-from quire.server.generation.limits import count_chars
 from quire.server.generation.portions import ReplyHead
-from quire.server.generation.request import AnyRequest
+from quire.server.requests.limits import count_chars
+from quire.server.requests.request import AnyRequest
+from quire.server.routing import Routes
 from quire.server.served_model import ServedModel
 
 _ROLES = ("system", "user", "system", "assistant", "user", "system")

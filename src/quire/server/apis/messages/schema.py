@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-from quire.server.generation.request_fields import CacheSalt, Int64
+from quire.server.requests.fields import CacheSalt, Int64
 
 
 class ToolDefinition(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):

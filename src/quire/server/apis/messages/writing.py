@@ -45,7 +45,7 @@ from quire.server.http.problems import HttpError, Problem
 from quire.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
-    from quire.server.generation.prompts import PreparedPrompt
+    from quire.server.requests.prompts import PreparedPrompt
 
 
 _EMPTY = msgspec.Raw(b"{}")

@@ -15,7 +15,6 @@ from starlette.responses import Response
 from starlette.types import ASGIApp
 
 from quire.errors import ModelError, RequestError
-from quire.server.apis.endpoint import BAD_BODY, Routes
 from quire.server.apis.ollama.schema import (
     ListedModel,
     LoadedModel,
@@ -29,10 +28,11 @@ from quire.server.apis.ollama.schema import (
 from quire.server.apis.ollama.writing import OLLAMA_FORM, written_time
 from quire.server.bodies.json_http import context_of, json_response
 from quire.server.context import ServerContext
-from quire.server.generation.request_fields import Count
 from quire.server.http.auth import is_operator
 from quire.server.http.event_stream import EventStream, until_gone
 from quire.server.http.problems import HttpError, Problem
+from quire.server.requests.fields import Count
+from quire.server.routing import BAD_BODY, Routes
 from quire.server.served_model import ServedModel
 
 if TYPE_CHECKING:

@@ -19,12 +19,10 @@ from quire.server.args import ReasoningEffort
 from quire.server.conversation.conversation import Conversation
 from quire.server.conversation.messages import ChatMessage, ContentPart, Tool
 from quire.server.conversation.tools import ToolChoice, tool_use
-from quire.server.generation.gaps import Gap
-from quire.server.generation.reading import given
-from quire.server.generation.reply_options import ReplyOptions
-from quire.server.generation.request import AnyRequest, TextRequest
-from quire.server.generation.request_fields import SamplerFields
-from quire.server.generation.texts import TextPrompts
+from quire.server.requests.fields import SamplerFields
+from quire.server.requests.reading import given
+from quire.server.requests.request import AnyRequest, ReplyOptions, TextRequest
+from quire.server.requests.texts import Gap, TextPrompts
 
 _SAME = SamplerFields.__struct_fields__
 """Options that have the names of a chat's fields."""

@@ -12,7 +12,6 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp
 
-from quire.server.apis.endpoint import Routes
 from quire.server.apis.ollama.reading import read_chat, read_generate
 from quire.server.apis.ollama.schema import (
     GenerateReply,
@@ -26,7 +25,6 @@ from quire.server.apis.ollama.writing import OLLAMA_FORM, OllamaWriter, now
 from quire.server.bodies.json_http import context_of, json_response, read_body
 from quire.server.fleet.catalog import parsed_keep_alive
 from quire.server.generation import begin
-from quire.server.generation.limits import count_chars
 from quire.server.generation.pooling import (
     PoolingFields,
     PoolingJob,
@@ -36,10 +34,12 @@ from quire.server.generation.pooling import (
     usage_of,
 )
 from quire.server.generation.portions import ReplyHead
-from quire.server.generation.request import AnyRequest
-from quire.server.generation.request_fields import Count, Int64
 from quire.server.http.auth import check_operator, is_operator
 from quire.server.http.problems import HttpError
+from quire.server.requests.fields import Count, Int64
+from quire.server.requests.limits import count_chars
+from quire.server.requests.request import AnyRequest
+from quire.server.routing import Routes
 from quire.server.served_model import ServedModel
 
 

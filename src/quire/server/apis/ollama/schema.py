@@ -12,7 +12,7 @@ import msgspec
 
 from quire.errors import ConfigError
 from quire.server.fleet.catalog import keep_alive_seconds
-from quire.server.generation.request_fields import Count, Int64
+from quire.server.requests.fields import Count, Int64
 
 
 class CalledFunction(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):

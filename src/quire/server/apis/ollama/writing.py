@@ -20,9 +20,9 @@ from quire.server.apis.ollama.schema import (
 )
 from quire.server.conversation.reply_plan import ParsedReply
 from quire.server.generation.portions import ReplyHead, StepWriter, check_end
-from quire.server.generation.prompts import PreparedPrompt
 from quire.server.http.error_forms import ollama_problem
 from quire.server.http.event_stream import StreamForm
+from quire.server.requests.prompts import PreparedPrompt
 from quire.tokenizer import Tokenizer
 
 _NS = 10**9

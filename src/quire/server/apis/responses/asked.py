@@ -23,8 +23,8 @@ from quire.server.apis.responses.store import (
 from quire.server.apis.responses.tools import Offered, offered_tools, shown_tools
 from quire.server.context import ServerContext
 from quire.server.conversation.conversation import Conversation
-from quire.server.generation.request import TextRequest
 from quire.server.http.auth import owner_of
+from quire.server.requests.request import TextRequest
 
 _UNITS_PER_ITEM = 8
 """Units of the pool's sizes for an item that is converted."""

@@ -13,7 +13,6 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from quire.errors import RequestError
-from quire.server.apis.endpoint import Routes
 from quire.server.apis.responses.items_schema import Item, ItemPart, OutputItem, OutputMessage
 from quire.server.apis.responses.messages import (
     input_items,
@@ -24,6 +23,7 @@ from quire.server.apis.responses.messages import (
 from quire.server.apis.responses.reply_schema import ResponseUsage
 from quire.server.apis.responses.schema import ResponsesRequest
 from quire.server.apis.responses.summaries import content_of
+from quire.server.routing import Routes
 
 _INSTRUCTION = (
     "Summarize the conversation above for an assistant that continues it and does not see it. Say "

@@ -12,7 +12,6 @@ from starlette.responses import Response
 from starlette.types import ASGIApp
 
 from quire.errors import QuireError, RequestError, quoted
-from quire.server.apis.endpoint import BAD_BODY, Routes
 from quire.server.apis.responses.asked import Asked, asked_of
 from quire.server.apis.responses.reply_schema import (
     AnyEvent,
@@ -44,10 +43,11 @@ from quire.server.conversation.prompts import prompts_of
 from quire.server.generation.begin import begin, whole_reply
 from quire.server.generation.portions import ReplyHead, written
 from quire.server.generation.rendering import RenderedPrompt, rendered
-from quire.server.generation.request import AnyRequest
 from quire.server.generation.run import Generation
 from quire.server.http.auth import owner_of
 from quire.server.http.event_stream import until_gone
+from quire.server.requests.request import AnyRequest
+from quire.server.routing import BAD_BODY, Routes
 from quire.server.work_pool import WorkPool
 
 

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from quire.server.generation.request_fields import PositionLogprobs
+from quire.server.requests.fields import PositionLogprobs
 
 ItemStatus = Literal["in_progress", "completed", "incomplete"]
 

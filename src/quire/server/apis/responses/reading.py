@@ -12,16 +12,15 @@ from quire.server.apis.responses.messages import chat_messages, is_unfinished
 from quire.server.apis.responses.schema import PromptCacheOptions, ResponsesRequest
 from quire.server.apis.responses.tools import Offered, tools_of_response
 from quire.server.conversation.conversation import Conversation
-from quire.server.generation.reading import (
+from quire.server.requests.fields import TRANSFERS, SamplerFields
+from quire.server.requests.reading import (
     check_top,
     extra_args,
     given,
     read_logprobs,
     without_nulls,
 )
-from quire.server.generation.reply_options import ReplyOptions
-from quire.server.generation.request import TextRequest
-from quire.server.generation.request_fields import TRANSFERS, SamplerFields
+from quire.server.requests.request import ReplyOptions, TextRequest
 
 LOGPROBS = "message.output_text.logprobs"
 _ENCRYPTED = "reasoning.encrypted_content"

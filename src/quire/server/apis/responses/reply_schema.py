@@ -10,7 +10,7 @@ from msgspec import Meta
 
 from quire.server.apis.responses.items_schema import Item, OutputItem, OutputText, ReasoningText
 from quire.server.apis.responses.schema import ShownCacheOptions, TextFormat
-from quire.server.generation.request_fields import Count, PositionLogprobs, RequestMetrics
+from quire.server.requests.fields import Count, PositionLogprobs, RequestMetrics
 
 ResponseStatus = Literal["queued", "in_progress", "completed", "incomplete", "failed", "cancelled"]
 

@@ -10,7 +10,7 @@ from msgspec import Meta
 from quire.server.apis.responses.items_schema import Item
 from quire.server.apis.responses.tools import ToolFields
 from quire.server.args import ReasoningEffort
-from quire.server.generation.request_fields import CacheSalt, Int64, TokenId
+from quire.server.requests.fields import CacheSalt, Int64, TokenId
 
 Identifier = Annotated[str, Meta(max_length=512)]
 """An identifier that replies repeat."""

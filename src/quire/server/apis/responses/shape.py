@@ -28,7 +28,7 @@ from quire.server.apis.responses.schema import (
     TextFormat,
 )
 from quire.server.apis.responses.tools import ToolParam
-from quire.server.generation.request_fields import Usage
+from quire.server.requests.fields import Usage
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ import msgspec
 from quire.errors import RequestError, quoted
 from quire.server.conversation.messages import FunctionDefinition, Tool
 from quire.server.conversation.tools import ToolChoice, ToolUse, tool_use
-from quire.server.generation.request_fields import Int64, SamplerFields
+from quire.server.requests.fields import Int64, SamplerFields
 
 
 class ToolParam(msgspec.Struct, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):

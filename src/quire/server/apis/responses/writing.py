@@ -31,9 +31,9 @@ from quire.server.bodies.json_pieces import JsonList, encoded
 from quire.server.conversation.reply_plan import ParsedReply
 from quire.server.generation.logprobs import LogprobsWriter
 from quire.server.generation.portions import Update
-from quire.server.generation.prompts import PreparedPrompt
 from quire.server.generation.writer import UsageCounter, timings
 from quire.server.http.problems import problem_of
+from quire.server.requests.prompts import PreparedPrompt
 from quire.tokenizer import Tokenizer
 
 

@@ -8,8 +8,9 @@ from quire.errors import RequestError
 from quire.param_checks import checked_json
 from quire.params import NOT_YET, SamplingParams
 from quire.server.apis.tokens.schema import TokenSampling, TokensRequest
-from quire.server.generation.limits import refuse_other_values
-from quire.server.generation.reading import (
+from quire.server.requests.fields import TRANSFERS
+from quire.server.requests.limits import refuse_other_values
+from quire.server.requests.reading import (
     SAME_NAME,
     given,
     read_logprobs,
@@ -17,10 +18,8 @@ from quire.server.generation.reading import (
     read_stream_options,
     without_nulls,
 )
-from quire.server.generation.reply_options import ReplyOptions
-from quire.server.generation.request import TextRequest
-from quire.server.generation.request_fields import TRANSFERS
-from quire.server.generation.texts import TextPrompts
+from quire.server.requests.request import ReplyOptions, TextRequest
+from quire.server.requests.texts import TextPrompts
 
 _NEUTRAL: dict[str, tuple[object, ...]] = {
     "features": (None, {}),

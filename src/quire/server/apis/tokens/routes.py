@@ -7,7 +7,6 @@ from starlette.responses import Response
 from starlette.types import ASGIApp
 
 from quire.errors import RequestError
-from quire.server.apis.endpoint import BAD_BODY, Routes
 from quire.server.apis.tokens.reading import read_tokens
 from quire.server.apis.tokens.schema import (
     AbortTokensRequest,
@@ -20,9 +19,10 @@ from quire.server.bodies.json_http import context_of
 from quire.server.context import ServerContext
 from quire.server.generation.begin import begin, reply_of
 from quire.server.generation.portions import ReplyHead
-from quire.server.generation.request import AnyRequest
 from quire.server.generation.run import Generation
 from quire.server.http.auth import TENANT_SALT
+from quire.server.requests.request import AnyRequest
+from quire.server.routing import BAD_BODY, Routes
 
 _PREFIX = "generate-tokens"
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar, Literal
 import msgspec
 from msgspec import Meta
 
-from quire.server.generation.request_fields import (
+from quire.server.requests.fields import (
     CacheFields,
     Count,
     FinishReasonText,

@@ -10,8 +10,8 @@ from quire.config import ModelConfig
 from quire.errors import RequestError
 from quire.params import GREEDY_BELOW, RequestOutputKind, SamplingParams
 from quire.server.args import ServerArgs
-from quire.server.generation.limits import check_max_tokens
-from quire.server.generation.request import AnyRequest
+from quire.server.requests.limits import check_max_tokens
+from quire.server.requests.request import AnyRequest
 from quire.server.served_model import ServedModel
 from quire.structured.params import structured_outputs_of
 

@@ -11,8 +11,8 @@ from typing import Any
 import msgspec
 
 from quire.errors import RequestError, quoted
-from quire.server.generation.limits import refuse_other_values
-from quire.server.generation.request_fields import SamplerFields
+from quire.server.requests.fields import SamplerFields
+from quire.server.requests.limits import refuse_other_values
 
 _REFUSED: dict[str, tuple[object, ...]] = {
     "stop_token_ids": (None, []),

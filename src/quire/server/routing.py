@@ -12,7 +12,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp
 
-from quire.server.fleet.choice import Gives
+from quire.config.pooling import PoolingTask
 
 Handler = Callable[..., Awaitable[Any]]
 H = TypeVar("H", bound=Handler)
@@ -20,6 +20,11 @@ Method = Literal["GET", "POST", "DELETE"]
 Switch = Literal[
     "adapters", "dev", "kv_store", "library", "profiler", "several_models", "tokenizer_info"
 ]
+Gives = (
+    Literal["anything", "text", "words of sound", "pooled", "embed or classify", "sparse", "scores"]
+    | PoolingTask
+)
+"""Result of a route; a model that gives it can answer the route."""
 BAD_BODY = (400, 404, 408, 413, 415)
 """Statuses of replies to a body that cannot be answered."""
 _FOR_ALL: frozenset[Switch | None] = frozenset({None, "tokenizer_info"})

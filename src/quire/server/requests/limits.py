@@ -11,7 +11,7 @@ from quire.errors import RequestError, quoted
 from quire.frontend.inputs.model_checks import prompt_too_long
 from quire.params import SamplingParams
 from quire.server.args import ServerArgs
-from quire.server.generation.reply_options import ReplyOptions
+from quire.server.requests.request import ReplyOptions
 from quire.server.work_pool import INLINE_SIZE
 
 _LEAST_LIMIT = 1 << 20

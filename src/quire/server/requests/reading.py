@@ -13,16 +13,15 @@ from quire.errors import RequestError, quoted
 from quire.frontend.kv_hand_off import FIELD as TRANSFER
 from quire.param_checks import checked_json
 from quire.params import SamplingParams
-from quire.server.generation.beam_fields import fields_without_beams, refuse_with_beams
-from quire.server.generation.limits import refuse_other_values
-from quire.server.generation.reply_options import ReplyOptions
-from quire.server.generation.request import AnyRequest, Source, TextRequest
-from quire.server.generation.request_fields import (
+from quire.server.requests.beam_fields import fields_without_beams, refuse_with_beams
+from quire.server.requests.fields import (
     ConstraintFields,
     GenerationFields,
     ResponseFormat,
     StreamOptions,
 )
+from quire.server.requests.limits import refuse_other_values
+from quire.server.requests.request import AnyRequest, ReplyOptions, Source, TextRequest
 from quire.structured.config import OWN_BACKENDS, check_backend
 from quire.structured.params import FIELD, KINDS
 
