@@ -5,14 +5,13 @@ Created and owned by the `OutputProcessor`, and read by observers.
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from quire.errors import QuireError
 from quire.frontend.completion_state import CompletionState, Positions
-from quire.frontend.inputs.input_processor import EngineInput
 from quire.frontend.inputs.pieces import joined
 from quire.frontend.kv_hand_off import answer
 from quire.outputs import (
@@ -26,6 +25,9 @@ from quire.outputs import (
 from quire.params import RequestOutputKind
 from quire.protocol import PromptChunkLogprobs
 from quire.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from quire.frontend.inputs.input_processor import EngineInput
 
 AnyOutput = RequestOutput | PoolingRequestOutput[PoolingOutput]
 

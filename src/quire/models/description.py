@@ -17,7 +17,6 @@ from quire.errors import CheckpointError
 from quire.models.base import HfConfig, ModelFacts, ModelFamily, NameMap
 from quire.models.config_reader import ConfigReader
 from quire.models.heads.mark import MARK, is_head, without_head
-from quire.models.heads.target import HeadProgram, Target
 from quire.models.pooling.head import pooling_head
 from quire.models.pooling.program import pooled_names, pooled_program
 from quire.models.quantised import (
@@ -68,6 +67,8 @@ class ModelDescription:
         mark = reader.section(MARK) if is_head(self.hf_config) else None
         if mark is None:
             return None
+        from quire.models.heads.target import Target
+
         target = self._target
         return head_program(
             mark.text("method"),

@@ -11,7 +11,7 @@ import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 from quire.adapters.config import LoRAConfig, PromptAdapterConfig, lora_config
 from quire.backends.base import Capabilities
@@ -30,8 +30,6 @@ from quire.errors import CheckpointError, ConfigError, quoted
 from quire.forbidden_tokens import ForbiddenTokens
 from quire.log import get_logger
 from quire.models import GGUF_FORMATS, BlockFormats, Expanded, Shipped
-from quire.planning.checkpoint import Checkpoint
-from quire.planning.facts import Facts
 from quire.planning.given_rows import prompt_adapters, prompt_embeds_width
 from quire.planning.images import ImagesChoice, images_choice
 from quire.planning.kv.events import check_events_of_engines
@@ -39,6 +37,10 @@ from quire.planning.reasoning_marks import reasoning_marks
 from quire.reasoning.marks import ReasoningMarks
 from quire.structured.config import OWN_BACKENDS, StructuredOutputsConfig
 from quire.weights import PACKED_NAME, PackedHeader
+
+if TYPE_CHECKING:
+    from quire.planning.checkpoint import Checkpoint
+    from quire.planning.facts import Facts
 
 logger = get_logger(__name__)
 

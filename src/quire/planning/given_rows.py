@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from quire.adapters.config import PromptAdapterConfig, prompt_adapter_config
 from quire.backends.given_rows import RowWidths
 from quire.config.engine_args import EngineArgs
 from quire.errors import ConfigError, quoted
-from quire.planning.checkpoint import Checkpoint
 from quire.program import Embed, EmbedSlices
+
+if TYPE_CHECKING:
+    from quire.planning.checkpoint import Checkpoint
 
 
 def prompt_embeds_width(enabled: Any, checkpoint: Checkpoint) -> int | None:

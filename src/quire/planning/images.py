@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from quire import env
 from quire.config.engine_args import EngineArgs
@@ -17,8 +17,10 @@ from quire.images.config import PROCESSOR_KWARGS, ImagesConfig
 from quire.images.modality import MODALITIES
 from quire.log import get_logger
 from quire.models.media.model import VisionModel
-from quire.planning.checkpoint import Checkpoint
 from quire.weights import open_encoder
+
+if TYPE_CHECKING:
+    from quire.planning.checkpoint import Checkpoint
 
 logger = get_logger(__name__)
 

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from quire.errors import IntegrityError
 from quire.kvcache import KVCacheManager
 from quire.scheduler.in_flight import PlanInFlight
 from quire.scheduler.request import Request, RequestStatus
-from quire.scheduler.states import RequestStates
+
+if TYPE_CHECKING:
+    from quire.scheduler.states import RequestStates
 
 
 def check_states(

@@ -22,8 +22,6 @@ from quire.config.records import EngineConfig
 from quire.errors import RequestError
 from quire.frontend.arguments import PLAIN, RequestOptions, check_request_id
 from quire.frontend.inputs.model_checks import (
-    cannot_generate,
-    cannot_pool,
     check_bans,
     check_budget,
     check_params,
@@ -33,6 +31,7 @@ from quire.frontend.inputs.model_checks import (
 )
 from quire.frontend.inputs.pieces import late_chunks, pieces, with_virtual_tokens
 from quire.frontend.inputs.prompt_parser import ParsedPrompt, PromptParser
+from quire.frontend.inputs.refusals import cannot_generate, cannot_pool
 from quire.frontend.inputs.tokenization import Tokenization
 from quire.frontend.kv_hand_off import hand_off
 from quire.inputs import PromptType

@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from quire.adapters.request import PromptAdapterRequest
 from quire.config.records import ModelConfig
 from quire.errors import RequestError
-from quire.frontend.inputs.model_checks import prompt_fills_context, prompt_too_long
 from quire.frontend.inputs.prompt_embeds import PLACEHOLDER
 from quire.frontend.inputs.prompt_parser import ParsedPrompt
+from quire.frontend.inputs.refusals import prompt_fills_context, prompt_too_long
 from quire.outputs.pooling import LateChunk, LateChunkingMetadata
 from quire.params import SamplingParams
 from quire.protocol import EngineCoreRequest, InputRows

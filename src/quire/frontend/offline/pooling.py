@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from quire.adapters import LoRARequest
 from quire.config.pooling import PoolingTask
 from quire.errors import EngineGenerateError, RequestError, quoted
-from quire.frontend.inputs.model_checks import cannot_pool, wrong_task
+from quire.frontend.inputs.refusals import cannot_pool, wrong_task
 from quire.frontend.inputs.tokenization import Tokenization
 from quire.frontend.offline.calls import (
     CallOptions,

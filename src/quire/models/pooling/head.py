@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from quire.config.pooling import PoolingType
-from quire.program import Activation
+from quire.program.ops import Activation
 
 MARK = "quire_pooling"
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from quire.kvcache import KVCacheManager, SequenceBlocks
 from quire.kvstore.chunks import ChunkKey
-from quire.kvstore.store import KVStore
 from quire.protocol.cache_scope import CacheScope
 from quire.scheduler.stored_kv.stored_states import StoredStates
+
+if TYPE_CHECKING:
+    from quire.kvstore.store import KVStore
 
 
 class StoreCommands:

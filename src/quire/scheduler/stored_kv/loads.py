@@ -13,14 +13,17 @@ from collections import deque
 from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import TYPE_CHECKING
 
 from quire.kvcache import BlockKey, CachedPrefix, KVCacheManager, Reservation
 from quire.kvstore.chunks import ChunkKey
 from quire.kvstore.jobs import CopyIn, LoadedChunk, LoadJob, LookupJob, StoredChunk
-from quire.kvstore.store import KVStore
 from quire.scheduler.request import Request
 from quire.scheduler.stored_kv.stored_prefixes import StoredPrefixes
 from quire.scheduler.stored_kv.stored_states import ChunkPlaces
+
+if TYPE_CHECKING:
+    from quire.kvstore.store import KVStore
 
 WriteBlocks = Callable[[Sequence[int], memoryview], bool]
 """Copies K/V to blocks of the pool that no step uses. Any thread. Returns False on failure."""

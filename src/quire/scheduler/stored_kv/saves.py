@@ -10,13 +10,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import TYPE_CHECKING
 
 from quire.kvcache import KVCacheManager, SequenceBlocks, Tail
 from quire.kvstore.chunks import ChunkKey
 from quire.kvstore.jobs import StoredChunk
-from quire.kvstore.store import KVStore
 from quire.scheduler.request import NEVER_SAVED, Request
 from quire.scheduler.stored_kv.stored_states import StoredStates
+
+if TYPE_CHECKING:
+    from quire.kvstore.store import KVStore
 
 ReadBlocks = Callable[[list[int], int, int, memoryview], bool]
 """Arguments: block ids, layer group, number of tokens, output. Copies the first tokens of each

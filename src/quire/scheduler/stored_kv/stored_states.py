@@ -11,12 +11,15 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from quire.errors import IntegrityError
 from quire.kvcache import BlockKey, KVCacheManager, SequenceBlocks
 from quire.kvstore.chunks import ChunkKey
 from quire.kvstore.jobs import StoredChunk
-from quire.kvstore.store import KVStore
+
+if TYPE_CHECKING:
+    from quire.kvstore.store import KVStore
 
 _SHARE = 8
 """A state that is stored takes at most so many times the bytes of the K/V between it and the one

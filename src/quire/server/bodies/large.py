@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 from quire.errors import RequestError
-from quire.frontend.inputs.model_checks import prompt_too_long
+from quire.frontend.inputs.refusals import prompt_too_long
 from quire.server.bodies.json_scan import PIECE_BYTES, JsonField, count_byte, scan_object
 from quire.server.bodies.lax_values import Body, Decoded, decode_lax_value
 from quire.server.requests.fields import PROMPT_KINDS, TokenId

@@ -21,7 +21,7 @@ from quire.adapters import AnyAdapterRequest, by_kind
 from quire.config.pooling import PoolingTask
 from quire.errors import RequestError
 from quire.frontend.arguments import RequestOptions, located
-from quire.frontend.inputs.model_checks import cannot_pool, wrong_task
+from quire.frontend.inputs.refusals import cannot_pool, wrong_task
 from quire.frontend.inputs.tokenization import Tokenization, Truncation
 from quire.frontend.scoring import PairForm, pair_chat
 from quire.inputs import PromptType

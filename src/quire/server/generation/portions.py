@@ -17,7 +17,7 @@ import msgspec
 from starlette.requests import Request
 
 from quire.errors import RequestError
-from quire.frontend.inputs.model_checks import cannot_generate
+from quire.frontend.inputs.refusals import cannot_generate
 from quire.outputs import CompletionOutput, FlatLogprobs, RequestOutput
 from quire.server.bodies.json_pieces import encoded
 from quire.server.http.problems import HttpError, Problem

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from quire.config import ModelConfig
 from quire.errors import RequestError, quoted
-from quire.frontend.inputs.model_checks import prompt_too_long
+from quire.frontend.inputs.refusals import prompt_too_long
 from quire.params import SamplingParams
 from quire.server.args import ServerArgs
 from quire.server.requests.request import ReplyOptions

@@ -7,6 +7,8 @@ the other, so that copying or storing a block covers the K/V of both models.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -25,7 +27,9 @@ from quire.backends.base import (
 )
 from quire.program import OpPlace
 from quire.sampling.columns import SamplingColumns
-from quire.weights.adapters import AdapterWeights
+
+if TYPE_CHECKING:
+    from quire.weights.adapters import AdapterWeights
 
 Bytes = NDArray[np.uint8]
 Floats = NDArray[np.float32]

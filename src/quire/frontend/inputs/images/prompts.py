@@ -29,7 +29,7 @@ from quire.frontend.inputs.images.placing import (
     place_in_text,
     place_in_tokens,
 )
-from quire.frontend.inputs.model_checks import prompt_too_long
+from quire.frontend.inputs.refusals import prompt_too_long
 from quire.images.cache import PictureCache
 from quire.images.config import PROCESSOR_KWARGS, ImagesConfig
 from quire.images.modality import MODALITIES

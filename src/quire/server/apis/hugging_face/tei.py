@@ -13,7 +13,7 @@ from starlette.responses import Response
 
 from quire.config.pooling import PoolingConfig, PoolingTask
 from quire.errors import RequestError
-from quire.frontend.inputs.model_checks import cannot_pool, wrong_task
+from quire.frontend.inputs.refusals import cannot_pool, wrong_task
 from quire.frontend.scoring import PairTokens, ScoreLimits
 from quire.protocol.pooling_params import PoolingParams
 from quire.server.apis.hugging_face import TEI_NAMES
