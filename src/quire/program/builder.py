@@ -52,7 +52,7 @@ from quire.program.pointwise_ops import (
     Xielu,
 )
 from quire.program.program import Program
-from quire.program.recurrent_builder import RecurrentBuilder
+from quire.program.recurrent_ops import RecurrentBuilder
 from quire.program.values import Param, Tensor, Value
 
 
