@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 import quire
+
+SRC = Path(quire.__file__).parent
 
 
 @pytest.mark.parametrize("name", quire.__all__)
@@ -42,12 +45,15 @@ def test_engine_imports_neither_torch_nor_transformers() -> None:
 
 def test_a_server_starts_without_what_is_rarely_used() -> None:
     rooms = (
-        "bench", "chat.sandbox", "cli.commands.run_batch", "cli.conversation", "core.process.host",
-        "core.profiling.trace", "backends.reference", "frontend.beams", "frontend.hf.tokenizer",
+        "bench", "chat.sandbox", "cli.commands.run_batch", "cli.repl", "core.process_host",
+        "core.trace", "backends.reference", "frontend.beam_search", "frontend.hf_tokenizer",
         "frontend.observers.user_loggers", "frontend.offline", "llm", "metrics.reader",
-        "models.families", "parsers.channels", "parsers.detection", "parsers.registry",
-        "parsers.tool_formats.tagged", "structured.compile", "vllm", "worker.processors",
+        "models.families", "parsers.harmony", "parsers.detection", "parsers.registry",
+        "parsers.tool_formats.tagged_parameters", "structured.compile", "vllm",
+        "worker.processors",
     )  # fmt: skip
+    places = [SRC / room.replace(".", "/") for room in rooms]
+    assert all(one.is_dir() or one.with_suffix(".py").is_file() for one in places)
     heavy = ("llguidance", "jinja2", "tokenizers", "torch", "transformers", "uvloop")
     statements = "import quire.cli.commands.serve, quire.server.serving"
     assert heavy_modules(statements, *heavy, *(f"quire.{room}" for room in rooms)) == "[]"

@@ -20,7 +20,7 @@ from quire.parsers.format import ReplyFormat
 from quire.parsers.kept_tokens import kept_token_ids
 from quire.parsers.parser import parse_whole
 from quire.parsers.registry import TOOL_FORMATS
-from quire.structured.config import StructuredOutputsConfig
+from quire.structured.params import StructuredOutputsConfig
 from quire.structured.trial import GrammarTrial
 from quire.tokenizer import Tokenizer
 

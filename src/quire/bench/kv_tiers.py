@@ -28,7 +28,7 @@ from quire.errors import ConfigError
 from quire.kvstore.chunk_file import decode, encode, num_file_bytes
 from quire.kvstore.chunks import ChunkKey, ChunkShape
 from quire.kvstore.tiers.base import Tier, TierError
-from quire.log.printing import say
+from quire.log.writer import say
 from quire.units import MiB, format_bytes
 
 _ROUNDS = 8

@@ -19,7 +19,7 @@ import numpy as np
 from quire.bench.load import RequestResult
 from quire.errors import ConfigError
 from quire.files import replacing
-from quire.log.printing import say
+from quire.log.writer import say
 
 METRIC_TITLES = {
     "ttft": ("TTFT", "Time to First Token"),

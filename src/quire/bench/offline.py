@@ -26,7 +26,7 @@ from quire.bench.datasets import DatasetArgs, SampleRequest, load_requests
 from quire.bench.metrics import save_json
 from quire.config.engine_args import EngineArgs
 from quire.errors import BackendError, ConfigError
-from quire.log.printing import say
+from quire.log.writer import say
 
 if TYPE_CHECKING:
     from quire.inputs import PromptType

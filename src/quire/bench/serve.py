@@ -36,7 +36,7 @@ from quire.bench.metrics import (
 from quire.config.declaration import argument
 from quire.errors import ConfigError
 from quire.files import write_text
-from quire.log.printing import say
+from quire.log.writer import say
 from quire.redaction import redact
 
 _READY_POLL_S = 1.0

@@ -19,7 +19,7 @@ from typing import Any
 from quire.bench import plot
 from quire.errors import ConfigError, quoted, reason
 from quire.files import write_text
-from quire.log.printing import say
+from quire.log.writer import say
 
 Point = dict[str, Any]
 """Values shared by all runs of a combination, and means of numbers."""

@@ -33,7 +33,7 @@ from quire.bench.sweep_settings import (
 from quire.config.declaration import argument
 from quire.errors import ConfigError, QuireError
 from quire.files import write_text
-from quire.log.printing import say
+from quire.log.writer import say
 
 _SHOWN = (
     "request_throughput", "output_throughput", "total_token_throughput", "mean_ttft_ms",

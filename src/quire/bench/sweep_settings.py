@@ -17,7 +17,7 @@ from typing import Any
 from quire.config.declaration import argument
 from quire.errors import BackendError, ConfigError
 from quire.files import write_text
-from quire.log.printing import say
+from quire.log.writer import say
 
 
 def new_experiment(output_dir: str, name: str | None, resume: bool) -> Path:

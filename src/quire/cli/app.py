@@ -10,7 +10,7 @@ from contextlib import suppress
 from types import TracebackType
 
 from quire.cli.command import Command, Group
-from quire.log.printing import say
+from quire.log.writer import say
 from quire.redaction import redact
 from quire.system.garbage import expect_imports
 from quire.version import __version__

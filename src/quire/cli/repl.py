@@ -20,7 +20,7 @@ from quire.cli.terminal import LineEditor, StopOnInterrupt, dim, read_line, say_
 from quire.errors import RequestError
 from quire.images.job import MAX_FILE_BYTES
 from quire.images.sources import checked_size
-from quire.log.printing import printable, say
+from quire.log.writer import printable, say
 from quire.params import SamplingParams
 from quire.parsers.events import Content, Event, Message, Reasoning
 from quire.suggest import did_you_mean

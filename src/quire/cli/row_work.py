@@ -19,7 +19,7 @@ from typing import Any, Protocol
 
 from quire.cli.row_files import Row, RowFile, write_rows
 from quire.errors import ConfigError, QuireError, reason
-from quire.log.printing import printable, say
+from quire.log.writer import printable, say
 
 Answer = dict[str, Any]
 """Results of a row, as JSON values; a row that failed has only the key `error`."""

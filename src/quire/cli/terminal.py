@@ -15,7 +15,7 @@ from types import FrameType
 from typing import Any
 
 from quire.log import get_logger
-from quire.log.printing import printable
+from quire.log.writer import printable
 
 _HISTORY_LINES = 2000
 _QUOTES = '"""'

@@ -23,7 +23,7 @@ from quire.forbidden_tokens import ForbiddenTokens
 from quire.images.config import ImagesConfig
 from quire.reasoning.marks import ReasoningMarks
 from quire.redaction import shown
-from quire.structured.config import StructuredOutputsConfig
+from quire.structured.params import StructuredOutputsConfig
 
 SchedulingPolicy = Literal["fcfs", "priority"]
 BackendName = Literal["cpu", "reference", "transformers"]

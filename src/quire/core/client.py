@@ -19,7 +19,7 @@ from quire.core.step_watch import StepObservation
 from quire.errors import ConfigError, EngineDeadError, EngineGenerateError
 from quire.protocol import EngineCoreOutputs, EngineCoreRequest
 from quire.system.at_exit import FORKED, in_forked_child
-from quire.system.loop_mailbox import LoopMailbox
+from quire.system.turn_queue import LoopMailbox
 
 STALLED_S = 1.4
 """After this time without progress, for any reason, an engine is not ready for more requests."""

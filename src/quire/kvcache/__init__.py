@@ -2,9 +2,14 @@
 
 from quire.kvcache.block_events import BlockEvents
 from quire.kvcache.block_pool import BlockKey, BlockPool, Reservation
-from quire.kvcache.hashing import hash_block, model_root, request_root
 from quire.kvcache.manager import KVCacheManager
-from quire.kvcache.sequence import CachedPrefix, SequenceBlocks
+from quire.kvcache.sequence import (
+    CachedPrefix,
+    SequenceBlocks,
+    hash_block,
+    model_root,
+    request_root,
+)
 from quire.kvcache.tail import Tail
 
 __all__ = [

@@ -12,10 +12,17 @@ from dataclasses import replace
 from quire.config.records import CacheConfig
 from quire.errors import IntegrityError
 from quire.kvcache.block_pool import BlockKey, BlockPool, Reservation
-from quire.kvcache.hashing import extra_of, hash_block, model_root, request_root, request_roots
 from quire.kvcache.integrity import check_tables
 from quire.kvcache.prefix_search import find_prefix
-from quire.kvcache.sequence import CachedPrefix, SequenceBlocks
+from quire.kvcache.sequence import (
+    CachedPrefix,
+    SequenceBlocks,
+    extra_of,
+    hash_block,
+    model_root,
+    request_root,
+    request_roots,
+)
 from quire.kvcache.snapshots import BlockCopy, Snapshots
 from quire.kvcache.tail import Tail, tail_of
 from quire.protocol.cache_scope import EVERYONE, CacheScope

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from quire.kvcache.block_pool import BlockKey, BlockPool
-from quire.kvcache.hashing import extra_of, hash_block
+from quire.kvcache.sequence import extra_of, hash_block
 from quire.protocol.input_rows import InputRows
 
 

@@ -20,8 +20,7 @@ from pathlib import Path
 
 from quire import env
 from quire.errors import ConfigError, quoted, reason
-from quire.log.printing import one_line, printable
-from quire.log.writer import FLUSH_S, Writer
+from quire.log.writer import FLUSH_S, Writer, one_line, printable
 from quire.redaction import redact
 
 _FORMAT = "%(levelname)s %(asctime)s [%(name)s] %(message)s"

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 
-from quire.kvcache.hashing import extra_of, hash_block, request_roots
+from quire.kvcache.sequence import extra_of, hash_block, request_roots
 from quire.protocol.cache_scope import EVERYONE, CacheScope
 from quire.protocol.input_rows import InputRows
 

@@ -35,7 +35,7 @@ from quire.planning.images import ImagesChoice, images_choice
 from quire.planning.kv.events import check_events_of_engines
 from quire.planning.reasoning_marks import reasoning_marks
 from quire.reasoning.marks import ReasoningMarks
-from quire.structured.config import OWN_BACKENDS, StructuredOutputsConfig
+from quire.structured.params import OWN_BACKENDS, StructuredOutputsConfig
 from quire.weights import PACKED_NAME, PackedHeader
 
 if TYPE_CHECKING:

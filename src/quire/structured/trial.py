@@ -18,8 +18,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from quire.errors import GrammarError
-from quire.structured.config import StructuredOutputsConfig
-from quire.structured.params import FIELD, StructuredOutputsParams
+from quire.structured.params import FIELD, StructuredOutputsConfig, StructuredOutputsParams
 from quire.structured.schemas.places import with_place
 from quire.structured.source import grammar_of, parsed_schema
 from quire.structured.tags.texts import AddedTokens

@@ -10,13 +10,34 @@ from __future__ import annotations
 import codecs
 import json
 import re
-from collections.abc import Callable, Iterable
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from quire.errors import QuireError
+
 if TYPE_CHECKING:
     import tokenizers
+
+
+@contextmanager
+def library_errors(error: Callable[[str], QuireError]) -> Iterator[None]:
+    """Raises `error(text)` if the library raises or panics; `text` is the library's message.
+
+    A TypeError passes unchanged: it is the caller's mistake.
+    """
+    try:
+        yield
+    except (QuireError, TypeError):
+        raise
+    except Exception as refusal:
+        raise error(f"the tokenizers library refuses it: {refusal}") from None
+    except BaseException as panic:
+        if type(panic).__name__ != "PanicException":
+            raise
+        raise error(f"the tokenizers library panics: {panic}") from None
+
 
 _MAX_ID = 2**32 - 1
 """Maximum token id in the Rust library."""

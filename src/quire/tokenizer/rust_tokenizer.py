@@ -23,7 +23,7 @@ from quire.config.checkpoint.model_files import (
 from quire.errors import CheckpointError
 from quire.log import get_logger
 from quire.tokenizer.growth import check_growth
-from quire.tokenizer.library_errors import library_errors
+from quire.tokenizer.pieces import library_errors
 from quire.tokenizer.special_tokens import SpecialTokens, TokenSpec, read_special_tokens
 from quire.units import MiB, format_bytes
 

@@ -18,8 +18,7 @@ from quire.config.checkpoint.model_files import read_optional_json_object
 from quire.errors import CheckpointError, RequestError
 from quire.log import get_logger
 from quire.tokenizer.borders import Borders, find_borders, has_quick_patterns
-from quire.tokenizer.library_errors import library_errors
-from quire.tokenizer.pieces import PieceTable, piece_table
+from quire.tokenizer.pieces import PieceTable, library_errors, piece_table
 from quire.tokenizer.rust_tokenizer import build_rust_tokenizer
 from quire.tokenizer.special_tokens import gives_types
 

@@ -29,13 +29,13 @@ SURFACE: dict[str, dict[str, str]] = {
     "vllm.config": {
         "quire.config.kv_cache": "KVEventsConfig KVTransferConfig",
         "quire.config.pooling": "PoolerConfig",
-        "quire.structured.config": "StructuredOutputsConfig",
+        "quire.structured.params": "StructuredOutputsConfig",
         "quire.vllm.own.records": "KernelConfig ModelConfig ProfilerConfig",
     },
     "vllm.config.model": {"quire.vllm.own.records": "ModelConfig"},
     "vllm.config.kv_events": {"quire.config.kv_cache": "KVEventsConfig"},
     "vllm.config.kv_transfer": {"quire.config.kv_cache": "KVTransferConfig"},
-    "vllm.config.structured_outputs": {"quire.structured.config": "StructuredOutputsConfig"},
+    "vllm.config.structured_outputs": {"quire.structured.params": "StructuredOutputsConfig"},
     "vllm.beam_search": {"quire.beam_search": "BeamSearchOutput BeamSearchSequence"},
     "vllm.distributed": {
         "quire.vllm.own.utils": "cleanup_dist_env_and_memory "

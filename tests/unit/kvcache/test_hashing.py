@@ -8,7 +8,7 @@ import subprocess
 import sys
 
 from quire.kvcache import hash_block, model_root, request_root
-from quire.kvcache.hashing import extra_of, request_roots
+from quire.kvcache.sequence import extra_of, request_roots
 from quire.protocol import CacheScope, InputRows
 
 ROOT = model_root("model", 16, "bfloat16")

@@ -18,7 +18,7 @@ from quire.parsers.format import ReplyFormat
 from quire.parsers.parser import parse_whole
 from quire.parsers.reasoning_tags import ReasoningTags
 from quire.parsers.registry import REASONING_FORMATS, TOOL_FORMATS, reply_format
-from quire.structured.config import StructuredOutputsConfig
+from quire.structured.params import StructuredOutputsConfig
 from quire.structured.tags.starts import first_texts
 from quire.structured.trial import GrammarTrial
 

@@ -8,9 +8,9 @@ import msgspec
 import pytest
 
 from quire.errors import ConfigError, RequestError
-from quire.structured.config import StructuredOutputsConfig
 from quire.structured.params import (
     GuidedDecodingParams,
+    StructuredOutputsConfig,
     StructuredOutputsParams,
     structured_outputs_of,
 )

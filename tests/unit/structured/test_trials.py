@@ -12,8 +12,7 @@ from texts import checked_grammar, trial
 
 from quire.errors import QuireError, RequestError
 from quire.structured import trial_process as module
-from quire.structured.config import StructuredOutputsConfig
-from quire.structured.params import StructuredOutputsParams
+from quire.structured.params import StructuredOutputsConfig, StructuredOutputsParams
 from quire.structured.trial import GrammarTrial
 from quire.structured.trial_process import TrialJob, TrialVocabulary
 

@@ -7,9 +7,8 @@ from typing import Any
 
 from llguidance import LLMatcher
 
-from quire.structured.config import StructuredOutputsConfig
 from quire.structured.limits import parser_limits
-from quire.structured.params import StructuredOutputsParams
+from quire.structured.params import StructuredOutputsConfig, StructuredOutputsParams
 from quire.structured.source import grammar_of
 from quire.structured.trial import GrammarTrial
 from quire.structured.vocabulary import Vocabulary, byte_vocabulary

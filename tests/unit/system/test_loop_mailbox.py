@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 
-from quire.system.loop_mailbox import LoopMailbox
+from quire.system.turn_queue import LoopMailbox
 
 
 def test_calls_of_threads_are_made_in_order() -> None:

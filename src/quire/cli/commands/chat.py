@@ -28,7 +28,7 @@ from quire.config.command_line.values import parse_count
 from quire.config.model_lookup.aliases import target_of
 from quire.config.model_lookup.known import is_cached, suggestion
 from quire.errors import ConfigError, RequestError
-from quire.log.printing import say
+from quire.log.writer import say
 from quire.parsers.events import Content, Event, Reasoning
 
 if TYPE_CHECKING:

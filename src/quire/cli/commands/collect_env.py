@@ -18,7 +18,7 @@ from quire.cli.terminal import quiet_log
 from quire.config.checkpoint.model_files import DEMO_MODEL_PATH
 from quire.config.command_line.parser import Parser
 from quire.errors import ConfigError, QuireError
-from quire.log.printing import say
+from quire.log.writer import say
 from quire.redaction import environment
 from quire.units import format_bytes
 from quire.version import __version__

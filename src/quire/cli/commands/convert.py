@@ -10,7 +10,7 @@ from quire.config.command_line.options import add_options, read
 from quire.config.command_line.parser import Parser
 from quire.config.engine_args import EngineArgs
 from quire.errors import ConfigError
-from quire.log.printing import say
+from quire.log.writer import say
 from quire.units import format_bytes
 
 _OPTIONS = (

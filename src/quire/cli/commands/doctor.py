@@ -24,7 +24,7 @@ from quire import env
 from quire.config.checkpoint.model_files import DEMO_MODEL_PATH
 from quire.config.command_line.parser import Parser
 from quire.errors import BackendError, ConfigError, QuireError
-from quire.log.printing import say
+from quire.log.writer import say
 from quire.units import GiB, format_bytes
 from quire.version import __version__
 

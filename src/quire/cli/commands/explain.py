@@ -23,7 +23,7 @@ from quire.config.kv_cache import KV_MEANINGS
 from quire.config.memory import max_concurrency, tokens_held
 from quire.config.quantization import MEANINGS
 from quire.config.resolve import FLOAT16_NOTE, spelled_dtype
-from quire.log.printing import one_line, say
+from quire.log.writer import one_line, say
 from quire.redaction import redacted
 from quire.units import format_bytes
 

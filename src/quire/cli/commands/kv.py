@@ -22,7 +22,7 @@ from quire.config.command_line.values import parse_duration, parse_size
 from quire.errors import ConfigError, quoted
 from quire.kvstore.directory import check, chosen, folders, remove
 from quire.kvstore.tiers import disk_files
-from quire.log.printing import say
+from quire.log.writer import say
 from quire.units import GiB, format_bytes
 
 KV = Group(

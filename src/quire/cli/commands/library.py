@@ -29,7 +29,7 @@ from quire.config.model_lookup.library import (
 )
 from quire.errors import ConfigError, ModelNotFoundError, QuireError
 from quire.gguf.projectors.names import NO_IMAGES
-from quire.log.printing import one_line, say
+from quire.log.writer import one_line, say
 from quire.models import ModelFamily, ModelRegistry
 from quire.units import format_bytes
 from quire.weights import projector_file

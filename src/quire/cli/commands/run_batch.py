@@ -39,7 +39,7 @@ from quire.config.vllm_variables import server_defaults
 from quire.errors import ConfigError, quoted
 from quire.files import replacing
 from quire.log import get_logger
-from quire.log.printing import say
+from quire.log.writer import say
 from quire.server.args import ServerArgs
 from quire.units import MiB
 

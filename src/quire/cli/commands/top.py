@@ -16,7 +16,7 @@ from typing import Any
 
 from quire.cli.http_client import Server, ServerError
 from quire.config.command_line.parser import Parser
-from quire.log.printing import one_line, say
+from quire.log.writer import one_line, say
 
 _LEVELS = " ▁▂▃▄▅▆▇█"
 _CELLS = {"s": "█", "u": "▓", "c": "░", "f": "·"}

@@ -18,7 +18,7 @@ from quire.config.command_line.help import ALL, help_for, short_help, whole_help
 from quire.config.command_line.values import parse_json, parse_loose
 from quire.errors import ConfigError, UnknownArgumentError
 from quire.log import get_logger
-from quire.log.printing import printable
+from quire.log.writer import printable
 from quire.redaction import redact
 from quire.suggest import did_you_mean
 

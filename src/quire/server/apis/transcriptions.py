@@ -22,7 +22,6 @@ from quire.server.generation.begin import generate
 from quire.server.generation.portions import ReplyHead, Update, Writer, check_end
 from quire.server.generation.writer import ChunkWriter
 from quire.server.http.event_stream import while_present
-from quire.server.requests.beam_fields import fields_without_beams, refuse_with_beams
 from quire.server.requests.fields import (
     ChunkFields,
     Count,
@@ -31,7 +30,7 @@ from quire.server.requests.fields import (
     SamplerFields,
 )
 from quire.server.requests.prompts import PreparedPrompt, decoded_pictures, encode
-from quire.server.requests.reading import given
+from quire.server.requests.reading import fields_without_beams, given, refuse_with_beams
 from quire.server.requests.request import AnyRequest, ReplyOptions, TextRequest
 from quire.server.routing import Routes
 from quire.server.served_model import ServedModel

@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from quire.errors import CheckpointError
-from quire.tokenizer.library_errors import library_errors
-from quire.tokenizer.pieces import LETTERS
+from quire.tokenizer.pieces import LETTERS, library_errors
 
 if TYPE_CHECKING:
     import tokenizers

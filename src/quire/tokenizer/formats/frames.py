@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from quire.errors import CheckpointError
-from quire.tokenizer.library_errors import library_errors
+from quire.tokenizer.pieces import library_errors
 
 if TYPE_CHECKING:
     import tokenizers

@@ -28,7 +28,7 @@ from quire.tokenizer.formats.sentencepiece_model import (
 )
 from quire.tokenizer.formats.sentencepiece_parts import library_model
 from quire.tokenizer.growth import charsmap_growth, refuse_growth
-from quire.tokenizer.library_errors import library_errors
+from quire.tokenizer.pieces import library_errors
 
 if TYPE_CHECKING:
     import tokenizers

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from quire.config.checkpoint.model_files import read_json_object
 from quire.errors import CheckpointError, quoted
 from quire.tokenizer.formats.byte_pieces import MAX_TOKENS, byte_level_backend, check_bytes
-from quire.tokenizer.library_errors import library_errors
+from quire.tokenizer.pieces import library_errors
 
 if TYPE_CHECKING:
     import tokenizers

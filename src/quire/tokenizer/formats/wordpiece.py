@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from quire.config.checkpoint.model_files import read_text
 from quire.errors import CheckpointError
-from quire.tokenizer.library_errors import library_errors
+from quire.tokenizer.pieces import library_errors
 
 if TYPE_CHECKING:
     import tokenizers
