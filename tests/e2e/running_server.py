@@ -118,7 +118,7 @@ class RunningServer:
 
     def engine_pid(self) -> int:
         """The process id of an engine that has a process of its own."""
-        (pid,) = (pid for pid in self.children() if "process.main" in command_line(pid))
+        (pid,) = (pid for pid in self.children() if "process_main" in command_line(pid))
         return pid
 
     def signal(self, number: signal.Signals) -> None:

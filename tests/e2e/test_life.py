@@ -157,7 +157,7 @@ def test_the_end_does_not_wait_for_a_model_that_is_being_loaded(
     hold.touch()
 
     def loading() -> list[int]:
-        pids = [pid for pid in server.children() if "process.main" in command_line(pid)]
+        pids = [pid for pid in server.children() if "process_main" in command_line(pid)]
         return [pid for pid in pids if pid != loaded]
 
     with ThreadPoolExecutor(1) as pool, server.client() as client:

@@ -133,7 +133,7 @@ def _with_a_dead_engine(start: StartUnread) -> Unread:
     assert server.get(NUM_REQUESTS) == NUM_REQUESTS
     children = Path(f"/proc/{server.process.pid}/task").glob("*/children")
     pids = [int(pid) for path in children for pid in path.read_text().split()]
-    (engine_pid,) = [pid for pid in pids if b"process.main" in _command_line(pid)]
+    (engine_pid,) = [pid for pid in pids if b"process_main" in _command_line(pid)]
     os.kill(engine_pid, signal.SIGKILL)
     return server
 

@@ -21,7 +21,7 @@ Image = pytest.importorskip("PIL.Image")
 
 from quire.backends.cpu import step_in_pieces as pieces  # noqa: E402
 from quire.config.engine_args import EngineArgs  # noqa: E402
-from quire.core import engine_core  # noqa: E402
+from quire.core import images as core_images  # noqa: E402
 from quire.frontend.offline.llm_engine import LLMEngine  # noqa: E402
 from quire.frontend.online.async_llm import AsyncLLM  # noqa: E402
 from quire.models.media.families import vision_model  # noqa: E402
@@ -163,7 +163,7 @@ def test_a_request_has_its_own_bits(
     known = bits_alone(tmp_path / "model", works, dtype)
     monkeypatch.setattr(encoder, "_MAX_PIECE_TOKENS", random.choice([24, 70, 2048]))
     monkeypatch.setattr(pieces, "_FEWEST_ROWS", random.choice([5, 16]))
-    monkeypatch.setattr(engine_core, "_ENCODER_ALONE_S", 0.0)
+    monkeypatch.setattr(core_images, "_ALONE_S", 0.0)
     store = {"kv_store": True, "kv_store_path": str(tmp_path / "store")}
     num_cached = 0
     for more in ({}, store, store):  # the last one finds what the one before it has stored

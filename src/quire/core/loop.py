@@ -1,7 +1,7 @@
 """The engine loop: takes commands, steps the core and emits events.
 
 Runs on one thread, in one of two hosts: `ThreadHost` runs it in the server's process,
-`process.main` in its own process. Does not know its host, asyncio or sockets.
+`process_main` in its own process. Does not know its host, asyncio or sockets.
 """
 
 from __future__ import annotations

@@ -6,7 +6,8 @@ for requests to end, or aborts them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from quire.core.capability import Capability
@@ -125,12 +126,11 @@ class EnginePause:
                 self._scheduler.use_fingerprint(fingerprint)
         self._forget()
 
-    def check_weights(self) -> None:
-        """Raises ConfigError while the memory of the weights is released."""
-        if "weights" in self._asleep:
-            raise ConfigError(
-                "an adapter can be loaded only while the weights are in memory: call wake_up first"
-            )
+    @property
+    def check_weights(self) -> Callable[[], None]:
+        """A function that raises ConfigError while the memory of the weights is released. It holds
+        no reference to this object, which knows those who call it."""
+        return partial(_check_weights, self._asleep)
 
     def is_sleeping(self) -> bool:
         """Whether new requests wait or memory is released."""
@@ -192,3 +192,10 @@ def check_tags(tags: object) -> tuple[str, ...]:
 
 def _named(tags: set[str]) -> str:
     return ", ".join(sorted(tags))
+
+
+def _check_weights(asleep: Container[str]) -> None:
+    if "weights" in asleep:
+        raise ConfigError(
+            "an adapter can be loaded only while the weights are in memory: call wake_up first"
+        )

@@ -1,6 +1,6 @@
 """The sockets between a front end and an engine process, and the message that configures it.
 
-Imported by `ProcessHost` (the front end's side) and `process.main` (the engine's side). Messages
+Imported by `ProcessHost` (the front end's side) and `process_main` (the engine's side). Messages
 are `core.commands` structs as msgpack. The sockets are Unix sockets in a private directory, which
 is removed as soon as both sides are connected, so that no files remain however a process ends.
 """

@@ -1,7 +1,7 @@
 """`ProcessHost`: runs the engine loop in its own process, reached over ZeroMQ and msgpack.
 
 The default on many cores, because tokenising and HTTP do not compete with the step for the GIL.
-Implements `EngineCoreClient`; the other side is `process.main`.
+Implements `EngineCoreClient`; the other side is `process_main`.
 """
 
 from __future__ import annotations

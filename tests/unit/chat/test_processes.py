@@ -104,7 +104,10 @@ def test_it_imports_jinja_and_no_part_of_the_engine() -> None:
     modules = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
     assert "jinja2" in modules
     ours = {name for name in modules if name.startswith("quire.")}
-    assert {name.split(".")[1] for name in ours} == {"chat", "errors", "system", "units", "version"}
+    assert {name.split(".")[1] for name in ours} == {
+        "chat", "errors", "images", "system", "units", "version",
+    }  # fmt: skip
+    assert {name for name in ours if ".images." in name} == {"quire.images.modality"}
     heavy = {"asyncio", "msgspec", "numpy", "socket", "subprocess", "tokenizers", "threading"}
     assert not heavy - {"threading"} & set(modules)  # Jinja imports threading
 

@@ -375,7 +375,7 @@ def test_a_call_is_refused_that_a_signal_handler_of_its_thread_lets_sleep(
         def other() -> None:
             llm.sleep(level=0)
             has_begun.set()
-            while not any(one.is_waiting for one in llm._loop._callers):
+            while not any(one.is_waiting for one in llm._calls.loop._callers):
                 is_done.wait(0.001)
             os.kill(os.getpid(), signal.SIGUSR1)
             is_done.wait(20)

@@ -53,7 +53,7 @@ class Chat:
             tools=self.tools,
             add_generation_prompt=not goes_on,
             continue_final_message=goes_on,
-            chat_template_kwargs={"enable_thinking": self.thinks},
+            variables={"enable_thinking": self.thinks},
         )
         return TOKENIZER.encode(text, add_special_tokens=False)
 

@@ -10,11 +10,13 @@ import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Generic, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
-from quire.config import EngineConfig
 from quire.errors import RequestError
 from quire.structured.params import FIELD, KINDS
+
+if TYPE_CHECKING:
+    from quire.config import EngineConfig
 
 
 @dataclass(slots=True, kw_only=True)
