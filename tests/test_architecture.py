@@ -211,9 +211,28 @@ def test_no_folder_is_crowded() -> None:
     assert crowded == {}
 
 
+def test_subfolders_import_each_other_in_one_direction() -> None:
+    """Of two folders in one package, one may import the other, and not the other way round."""
+    folders = {name: path.parent.relative_to(SRC).parts for name, path in MODULES.items()}
+    arrows: dict[tuple[tuple[str, ...], tuple[str, ...]], str] = {}
+    for name, path in MODULES.items():
+        for other in _modules_of(path) & MODULES.keys():
+            mine, its = folders[name], folders[other]
+            depth = next((i for i, (a, b) in enumerate(zip(mine, its, strict=False)) if a != b), 0)
+            if depth:
+                arrows[mine[: depth + 1], its[: depth + 1]] = f"{name} -> {other}"
+    mutual = {text for (one, other), text in arrows.items() if (other, one) in arrows}
+    assert arrows
+    assert mutual == set()
+
+
+def test_most_packages_say_what_they_have() -> None:
+    """In more than one or two lines: the entry, the parts, and what is not known there."""
+    short = [path for path in SRC.rglob("__init__.py") if len(path.read_text().splitlines()) <= 2]
+    assert len(short) <= 30
+
+
 APIS = SRC / "server" / "apis"
-SHARED_BY_APIS = {"endpoint"}
-"""How a module of `apis` declares its routes."""
 ALIASES = {"invocations.py", "hugging_face/vertex.py", "scores.py"}
 """Routes that take the bodies of other APIs; `/rerank` is one of text-embeddings-inference, too."""
 
@@ -227,18 +246,17 @@ def test_no_api_imports_another() -> None:
         for name in _modules_of(path)
         if name.startswith(prefix)
         and name.split(".")[3] not in {path.relative_to(APIS).parts[0].removesuffix(".py")}
-        and name.split(".")[3] not in SHARED_BY_APIS
         and path.relative_to(APIS).as_posix() not in ALIASES
     }
     assert crossing == set()
 
 
 def test_what_apis_share_does_not_know_them() -> None:
-    """`endpoint` alone, by which the body is read."""
+    """An API is a leaf: it can be added or taken out without a change elsewhere."""
     knowing = {
         f"{name} -> {other}"
         for name, path in MODULES.items()
-        if name.startswith(("quire.server.conversation.", "quire.server.generation."))
+        if re.match(r"quire\.server\.(requests|conversation|generation|bodies|http)\.", name)
         for other in _modules_of(path)
         if other.startswith("quire.server.apis.")
     }

@@ -101,7 +101,7 @@ def unsupported(
 def _kind(
     name: str, values: list[object], content: Mapping[str, Any]
 ) -> Literal["value", "count", "list", "switch"]:
-    """As far as the type matters, it follows from the name and the values, or is in the table."""
+    """The type of a name: it follows from the name and its values, or is in the table."""
     if (
         name.startswith(("enable_", "disable_"))
         or name in content.get("switches", ())

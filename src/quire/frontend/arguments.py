@@ -18,7 +18,7 @@ _MAX_TIME_S = 1e11
 
 @dataclass(frozen=True, slots=True)
 class RequestOptions:
-    """What a caller may say about a request in addition to its id, prompt and parameters.
+    """The options of a request in addition to its id, prompt and parameters.
 
     Engines make it of their methods' arguments, and the input processor checks it.
     """

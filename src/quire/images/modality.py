@@ -35,7 +35,7 @@ class Modality:
     parts: tuple[str, ...]
     """Types of parts of messages, and names of what they hold."""
     wanted: str
-    """What such a part must have, for errors."""
+    """The fields that such a part must have, as errors name them."""
     section: str
     """Section of config.json with the settings of its encoder."""
     tensors: str

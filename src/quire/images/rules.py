@@ -50,7 +50,7 @@ class Layout(msgspec.Struct, frozen=True):
 
 
 class Rules(msgspec.Struct, frozen=True):
-    """What becomes of a file of one modality, as data."""
+    """The settings by which a file of one modality is decoded, as data."""
 
     modality: ClassVar[str] = "image"
     """A name of `MODALITIES`."""

@@ -122,7 +122,7 @@ class WorkPool:
     async def run_on_thread(
         self, size: int, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs
     ) -> T:
-        """As `run`, for work of which a little may take long: it is never on the event loop."""
+        """Runs work of which a little may take long, never on the event loop; see `run`."""
         submit = self._submit_large if size > LARGE_SIZE else self._threads.submit
         try:
             return await _until_unwanted(submit, partial(function, *args, **kwargs))

@@ -1,2 +1,5 @@
-"""Formats of tool calls of families of models: one file per syntax. In `json/`, arguments are JSON
-as the model writes them."""
+"""Formats of calls of tools, one syntax in each module.
+
+In the modules with `json` in their names, and in `hermes` and `mistral`, the arguments are JSON.
+In the others they are tags, Python literals or channels. `registry` in `parsers` lists all.
+"""

@@ -1,4 +1,4 @@
-"""What is learned for the choice of drafts: `Acceptance`, how often guesses are right, for each
+"""Estimates for the choice of drafts: `Acceptance`, how often guesses are right, for each
 grade of each request; `RowCosts`, the time of a step without prompts, by its rows (tokens)."""
 
 from __future__ import annotations

@@ -1,2 +1,5 @@
-"""Conversations of any API: messages and tools, the prompt that a chat template makes of them, and
-how the reply is read."""
+"""Conversations of any API: from messages and tools to a prompt, and how the reply is read.
+
+`Conversation` is what a template shows, `prompts` makes the token ids of it, `ToolUse` says what
+may be called, and `ReplyPlan` how the reply is constrained and parsed. No API is known here.
+"""

@@ -12,7 +12,7 @@ from quire.server.conversation.tools import ToolUse
 
 @dataclass(slots=True, kw_only=True)
 class Conversation:
-    """What the model is shown."""
+    """The messages, tools and variables that a chat template shows to a model."""
 
     messages: list[ChatMessage]
     tools: list[Tool] | None = None

@@ -265,7 +265,7 @@ _MOST_CHARS = 1 << 30
 
 
 def _template_fields(chat: Conversation) -> dict[str, Any]:
-    """What the template gets, in the order in which it counts against the limit."""
+    """Variables of the template, in the order in which they count against the limit."""
     return {
         "messages": chat.messages,
         "tools": chat.tools,

@@ -57,7 +57,7 @@ Source = TypeVar("Source")
 
 @dataclass(slots=True, kw_only=True)
 class TextRequest(Generic[Source]):
-    """What a request asks for."""
+    """The options of a request, by Quire's names."""
 
     prompt: Source
     """The source of the prompts: a conversation or several, texts, a text with a gap, a sound."""

@@ -77,7 +77,7 @@ def kind_of_given(given: Any) -> str:
 
 
 def decoded(given: Any, rules: Rules, sources: ImageSources, kept: KeptPictures | None) -> Picture:
-    """What a caller gives, decoded. Raises PromptError."""
+    """The pictures and sounds of a caller, decoded. Raises PromptError."""
     if isinstance(given, Picture):
         return given
     kind, source = kind_of_given(given), given.source if isinstance(given, Given) else given

@@ -1,1 +1,1 @@
-"""Ollama's routes: texts (`texts`), models (`models`) and vectors (`routes`)."""
+"""Ollama's routes: texts and vectors (`routes`), and models (`models`)."""

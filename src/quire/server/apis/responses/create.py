@@ -150,7 +150,7 @@ class ResponseRun:
             self.writer.fail(error)
 
     async def text_of(self, write: Callable[[], list[bytes]]) -> list[bytes]:
-        """What a method of the writer writes."""
+        """The bytes that a method of the writer gives."""
         return await self._pool.run(self.writer.size, write)
 
     def _keep(self, reply: list[bytes]) -> None:

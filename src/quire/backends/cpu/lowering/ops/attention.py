@@ -26,7 +26,7 @@ class NativeAttention(NativeOp):
     softcap: float | None
     window: int | None
     is_chunked: bool
-    """Of its window a position sees the chunk that it is in."""
+    """A position sees the part of its window that is in its own chunk."""
     is_bidirectional: bool
     """A position also sees later ones, a window's mirrored."""
     spans: bool

@@ -35,7 +35,7 @@ class NativeEmbed(NativeOp):
     first_id: int
     """The token id of the table's first row; rows of other ids are left as they are."""
     num_ids: int
-    """Of the tables of all ranks."""
+    """The rows of the tables of all ranks together."""
     given_first: int
     """The first of a given row's numbers that is read; -1: none is."""
 
