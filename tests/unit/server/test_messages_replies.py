@@ -77,19 +77,6 @@ def test_text_after_a_call_is_a_block_of_its_own(make_scripted: MakeScripted) ->
     assert kinds(message) == ["text", "tool_use", "text", "tool_use", "text"]
 
 
-def test_without_tools_a_call_is_text(make_scripted: MakeScripted) -> None:
-    for fields in ({}, {"tools": TOOLS, "tool_choice": {"type": "none"}}):
-        message = both(make_scripted(CALLS), **fields)
-        assert kinds(message) == ["thinking", "text"]
-        assert message["stop_reason"] == "end_turn"
-
-
-def test_one_call_where_no_more_are_wanted(make_scripted: MakeScripted) -> None:
-    choice = {"type": "auto", "disable_parallel_tool_use": True}
-    message = both(make_scripted(CALLS), tools=TOOLS, tool_choice=choice)
-    assert kinds(message) == ["thinking", "text", "tool_use"]
-
-
 def test_a_schema_that_no_grammar_can_hold_is_accepted(make_scripted: MakeScripted) -> None:
     """Unless the tool is strict: tools of agents have all kinds of schemas."""
     schema = {"type": "object", "properties": {"a": {"propertyNames": {"pattern": "^x"}}}}

@@ -102,24 +102,6 @@ def test_content_is_null_where_there_are_calls_alone(make_scripted: Any) -> None
     assert streamed(harness)[0]["content"] == ""  # of the first chunk, which tells the role
 
 
-@pytest.mark.parametrize(
-    "fields",
-    [{"tool_choice": "none"}, {"tools": None}],
-)
-def test_calls_are_text_where_none_are_wanted(make_scripted: Any, fields: Any) -> None:
-    choice = ask(make_scripted(CALLS), **fields)
-    assert choice["finish_reason"] == "stop"
-    assert "tool_calls" not in choice["message"]
-    assert choice["message"]["content"] == CALLS.partition("</think>")[2]
-
-
-def test_one_call_where_no_parallel_ones_are_wanted(make_scripted: Any) -> None:
-    harness = make_scripted(CALLS)
-    message = ask(harness, parallel_tool_calls=False)["message"]
-    assert called(message) == [("f", '{"a": "\u00e9"}')]
-    assert called(streamed(harness, parallel_tool_calls=False)[0]) == called(message)
-
-
 def test_a_named_tool_ends_with_stop(make_scripted: Any) -> None:
     named = {"type": "function", "function": {"name": "f"}}
     harness = make_scripted('<tool_call>{"name": "f", "arguments": {}}</tool_call>')
@@ -289,20 +271,3 @@ def test_a_stop_string_that_is_shown_stays(make_scripted: Any) -> None:
     harness = make_scripted(CALLS)
     assert ask(harness, **fields)["message"]["content"] == "I look.\n<tool_call>"
     assert streamed(harness, **fields)[0]["content"] == "I look.\n<tool_call>"
-
-
-def test_other_apis_show_no_marks_of_a_call_that_was_cut(make_scripted: Any) -> None:
-    harness, size = make_scripted(CALLS), len(CALLS.partition(' "g')[0].encode())
-    asked = {"name": "f", "input_schema": {"type": "object"}}
-    body = {"model": "tiny", "messages": BODY["messages"], "tools": [asked], "max_tokens": size}
-    reply = harness.post("/v1/messages", body).json()
-    assert [one["type"] for one in reply["content"]] == ["thinking", "text", "tool_use"]
-    assert (reply["content"][1]["text"], reply["stop_reason"]) == ("I look.", "max_tokens")
-    stopped = harness.post("/v1/messages", {**body, "max_tokens": 400, "stop_sequences": ['"a"']})
-    assert stopped.json()["stop_reason"] == "stop_sequence"
-    tools = [{"type": "function", "name": "f"}]
-    body = {"input": "x", "tools": tools, "max_output_tokens": size}
-    reply = harness.post("/v1/responses", body).json()
-    assert [one["type"] for one in reply["output"]] == ["reasoning", "message", "function_call"]
-    assert reply["output"][1]["content"][0]["text"] == "I look."
-    assert reply["status"] == "incomplete"

@@ -126,17 +126,6 @@ def test_reasoning_can_be_left_out(make_scripted: Any) -> None:
     assert shown(whole(harness, include_reasoning=False)) == [("message", "So.")]
 
 
-def test_one_call_where_calls_are_not_parallel(make_scripted: Any) -> None:
-    harness = make_scripted(CALL + OTHER_CALL)
-    assert len(whole(harness, parallel_tool_calls=False)["output"]) == 1
-    assert len(streamed(harness, parallel_tool_calls=False)[-1]["response"]["output"]) == 1
-
-
-def test_calls_are_text_without_tools(make_scripted: Any) -> None:
-    assert shown(whole(make_scripted(CALL), tools=[])) == [("message", CALL)]
-    assert shown(whole(make_scripted(CALL), tool_choice="none")) == [("message", CALL)]
-
-
 def test_a_custom_tool_is_called_with_a_text(make_scripted: Any) -> None:
     text = '<tool_call>\n{"name": "run", "arguments": {"input": "ls \\"a\\"\\n"}}\n</tool_call>'
     harness = make_scripted(text)
@@ -215,20 +204,6 @@ def test_what_has_no_effect_is_told(make_scripted: Any) -> None:
     assert reply.headers["x-quire-ignored-fields"] == (
         "new_field, service_tier, top_logprobs, include, reasoning.summary, text.verbosity"
     )
-
-
-@pytest.mark.parametrize("text", ["<think>hm</think>So.", "So."])
-def test_usage_is_that_of_a_chat(make_scripted: Any, text: str) -> None:
-    harness = make_scripted(text)
-    body = {"messages": [{"role": "user", "content": "x"}], "max_tokens": 400}
-    chat = harness.post("/v1/chat/completions", body).json()["usage"]
-    for usage in (
-        whole(harness, tools=None)["usage"], streamed(harness, tools=None)[-1]["response"]["usage"],
-    ):  # fmt: skip
-        details = chat["completion_tokens_details"]["reasoning_tokens"]
-        assert usage["output_tokens_details"] == {"reasoning_tokens": details}
-        assert usage["output_tokens"] == chat["completion_tokens"]
-        assert usage["input_tokens"] == chat["prompt_tokens"]
 
 
 def test_the_prompt_is_that_of_a_chat(make_scripted: Any) -> None:
