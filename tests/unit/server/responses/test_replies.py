@@ -54,16 +54,21 @@ def test_a_stream_says_the_same(make_scripted: Any, text: str, options: dict[str
 
 
 def cut_logprobs(response: Any) -> None:
-    """To those of the text: where a call begins among the tokens that arrived at once with its
-    end, some of the call's follow, more or fewer of them from time to time."""
+    """To those of the text: tokens that arrived at once with its begin or its end are other tokens
+    from time to time."""
     for item in response["output"]:
         for part in item["content"] if item["type"] == "message" else ():
-            left = len(part["text"].encode())
-            for count, one in enumerate(part["logprobs"]):
+            text, entries = part["text"].encode(), part["logprobs"]
+            written = [bytes(one["bytes"]) for one in entries]
+            places = [i for i in range(len(written)) if b"".join(written[i:]).startswith(text)]
+            assert places or not entries
+            left = len(text)
+            part["logprobs"] = []
+            for one in entries[places[-1] :] if places else ():
                 if left <= 0:
-                    del part["logprobs"][count:]
                     break
                 left -= len(one["bytes"])
+                part["logprobs"].append(one)
 
 
 def test_the_events_of_each_item(make_scripted: Any) -> None:
