@@ -22,9 +22,9 @@ from __future__ import annotations
 import hashlib
 import hmac
 import ipaddress
+import re
 import socket
 from collections.abc import Iterable
-from urllib.parse import urlsplit
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -182,7 +182,7 @@ class WebPageGuard:
     def _problem(self, scope: Scope) -> Problem | None:
         headers = [(name, value.decode("latin-1")) for name, value in scope["headers"]]
         host = next((value for name, value in headers if name == b"host"), "")
-        if host and not self._takes_all_hosts and not self._is_ours(_hostname(f"//{host}")):
+        if host and not self._takes_all_hosts and not self._is_ours(_hostname(host)):
             return Problem(
                 403,
                 f"This server does not go by the name {host[:100]!r}; "
@@ -218,8 +218,11 @@ class WebPageGuard:
         return True
 
 
-def _hostname(url: str) -> str | None:
-    try:
-        return urlsplit(url).hostname
-    except ValueError:
-        return None
+_HOST = re.compile(r"(?:\[([0-9a-fA-F:.]+)\]|([0-9A-Za-z._-]+))(?::[0-9]*)?")
+"""A name or an address of either kind, and perhaps a port (RFC 9110, section 7.2)."""
+
+
+def _hostname(host: str) -> str | None:
+    """The name in a `Host` header; None: this is no such header."""
+    found = _HOST.fullmatch(host)
+    return None if found is None else (found[1] or found[2]).lower()
