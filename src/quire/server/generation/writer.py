@@ -1,4 +1,5 @@
-"""Token counts and timings of a reply, from the engine's outputs."""
+"""`ReplyWriter` and `ChunkWriter`, which the writers of several APIs share; and the token counts
+and timings of a reply, from the engine's outputs."""
 
 from __future__ import annotations
 
