@@ -31,7 +31,7 @@ _COLUMNS = {
 
 @dataclass
 class Declarations:
-    """What the files declare, by name."""
+    """The declarations of the files, by name."""
 
     choices: dict[str, list[str]] = field(default_factory=dict)
     bases: dict[str, list[str]] = field(default_factory=dict)

@@ -70,7 +70,7 @@ class RenderJob:
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """A file of a request that is no image: a video or a sound."""
+    """A video or a sound of a request."""
 
     kind: str
     """A name of `MODALITIES`."""

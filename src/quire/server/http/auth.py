@@ -223,6 +223,6 @@ _HOST = re.compile(r"(?:\[([0-9a-fA-F:.]+)\]|([0-9A-Za-z._-]+))(?::[0-9]*)?")
 
 
 def _hostname(host: str) -> str | None:
-    """The name in a `Host` header; None: this is no such header."""
+    """The name in a `Host` header; None if the header has another form."""
     found = _HOST.fullmatch(host)
     return None if found is None else (found[1] or found[2]).lower()

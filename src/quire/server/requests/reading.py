@@ -62,7 +62,7 @@ def given(request: object, names: Iterable[str]) -> dict[str, Any]:
 
 
 def without_nulls(fields: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    """The fields that are not null; None: there is no object."""
+    """The fields that are not null; None if the object is missing."""
     if fields is None:
         return None
     return {name: value for name, value in fields.items() if value is not None}
