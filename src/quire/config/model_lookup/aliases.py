@@ -1,14 +1,20 @@
-"""Short names of models that the user has chosen (`quire alias`): a JSON file."""
+"""Short names of models that the user has chosen (`quire alias`): a JSON file.
+
+The value of a name is a model, or an object with `model` and the fields of `AliasSettings`.
+"""
 
 from __future__ import annotations
 
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 from quire import env
+from quire.config.model_lookup.settings import AliasSettings
 from quire.errors import ConfigError, quoted
 from quire.files import write_text
+from quire.units import format_bytes
 
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,63}(:[\w.-]{1,63})?")
 _MOST = 1000
@@ -22,6 +28,21 @@ def aliases_file() -> Path:
 
 def read_aliases() -> dict[str, str]:
     """The model of each name. Raises ConfigError for a damaged file."""
+    return {name: one if isinstance(one, str) else one["model"] for name, one in _entries().items()}
+
+
+def settings_of(name: str) -> AliasSettings:
+    """The settings of an alias; the defaults for any other name. Raises ConfigError."""
+    entry = {} if "/" in name else _entries().get(name, {})
+    if isinstance(entry, str):
+        return AliasSettings()
+    try:
+        return AliasSettings.from_json({k: v for k, v in entry.items() if k != "model"})
+    except ConfigError as error:
+        raise ConfigError(f"{aliases_file()}: {name}: {error}") from None
+
+
+def _entries() -> dict[str, Any]:
     path = aliases_file()
     try:
         with path.open("rb") as file:
@@ -34,7 +55,10 @@ def read_aliases() -> dict[str, str]:
         found = json.loads(text[:_MAX_BYTES])
     except (ValueError, RecursionError):
         found = None
-    if not isinstance(found, dict) or not all(isinstance(value, str) for value in found.values()):
+    if not isinstance(found, dict) or not all(
+        isinstance(one.get("model") if isinstance(one, dict) else one, str)
+        for one in found.values()
+    ):
         raise ConfigError(f"{path} must hold a JSON object of names and models; delete it")
     return found
 
@@ -50,32 +74,40 @@ def target_of(name: str) -> str | None:
     return found.get(name)
 
 
-def set_alias(name: str, model: str) -> None:
-    """Lets `name` stand for `model`, or for the model of the alias `model`. Raises ConfigError."""
+def set_alias(name: str, model: str, settings: AliasSettings | None = None) -> None:
+    """Lets `name` stand for `model` with these settings; or for the model of the alias `model`,
+    with its settings if none are given. Raises ConfigError."""
     if not _NAME.fullmatch(name):
         raise ConfigError(
             f"an alias must have letters, digits and ._-, and at most one :, got {quoted(name)}; "
             "try small"
         )
-    found = read_aliases()
+    found = _entries()
     if len(found) >= _MOST and name not in found:
         raise ConfigError(f"there are {_MOST} aliases, which is the limit; remove one")
-    _write({**found, name: found.get(model, model)})
+    entry = found.get(model, model)
+    if settings is not None:
+        target = entry if isinstance(entry, str) else entry["model"]
+        entry = {"model": target, **given} if (given := settings.to_json()) else target
+    _write({**found, name: entry})
 
 
 def remove_alias(name: str) -> None:
     """Raises ConfigError if the alias does not exist."""
-    found = read_aliases()
+    found = _entries()
     if name not in found:
         raise ConfigError(f"there is no alias {quoted(name)}; `quire alias` lists them")
     del found[name]
     _write(found)
 
 
-def _write(found: dict[str, str]) -> None:
+def _write(found: dict[str, Any]) -> None:
     path = aliases_file()
+    text = json.dumps(found, indent=2, sort_keys=True) + "\n"
+    if len(text) > _MAX_BYTES:
+        raise ConfigError(f"the aliases would take more than {format_bytes(_MAX_BYTES)} in {path}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_text(path, json.dumps(found, indent=2, sort_keys=True) + "\n")
+        write_text(path, text)
     except OSError as error:
         raise ConfigError(f"{path} cannot be written: {error.strerror}") from None

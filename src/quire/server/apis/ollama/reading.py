@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from quire.config.model_lookup.settings import NEUTRAL, ONLY_WITH, WITHOUT_EFFECT
 from quire.errors import RequestError, quoted
 from quire.server.apis.ollama.schema import (
     GenerateRequest,
@@ -26,22 +27,11 @@ from quire.server.requests.texts import Gap, TextPrompts
 
 _SAME = SamplerFields.__struct_fields__
 """Options that have the names of a chat's fields."""
-_RENAMED = {
-    "repeat_penalty": "repetition_penalty", "stop": "stop", "reasoning_effort": "reasoning_effort",
-}  # fmt: skip
+_RENAMED = {"repeat_penalty": "repetition_penalty", "stop": "stop",
+            "reasoning_effort": "reasoning_effort"}  # fmt: skip
 """The same under other names. Open WebUI sends `reasoning_effort` among the options."""
-_WITHOUT_EFFECT = frozenset({
-    "num_ctx", "num_keep", "num_batch", "num_gpu", "main_gpu", "num_thread", "numa", "use_mmap",
-    "use_mlock", "low_vram", "f16_kv", "vocab_only", "logits_all", "embedding_only",
-    "penalize_newline", "repeat_last_n", "draft_num_predict",
-})  # fmt: skip
+_WITHOUT_EFFECT = WITHOUT_EFFECT | {"num_ctx"}
 """Options of how a model is loaded, which the server's own options decide."""
-_NEUTRAL: dict[str, tuple[float, ...]] = {
-    "typical_p": (1.0,), "tfs_z": (1.0,), "mirostat": (0,),
-}  # fmt: skip
-"""Ways to sample that are not here, with the values that switch them off."""
-_ONLY_WITH = frozenset({"mirostat_tau", "mirostat_eta"})
-"""Options of a way to sample that is off."""
 
 
 class _Options(SamplerFields, kw_only=True):
@@ -122,21 +112,21 @@ def _sampling(options: dict[str, Any]) -> tuple[dict[str, Any], int | None]:
     fields: dict[str, Any] = {}
     max_tokens = None
     for name, value in options.items():
-        if value is None or name in _WITHOUT_EFFECT or name in _ONLY_WITH:
+        if value is None or name in _WITHOUT_EFFECT or name in ONLY_WITH:
             continue
         if name in _SAME or name in _RENAMED:
             fields[_RENAMED.get(name, name)] = value
         elif name == "num_predict":
             max_tokens = _num_predict(value)
-        elif name not in _NEUTRAL:
+        elif name not in NEUTRAL:
             raise RequestError(
                 f"options has no {quoted(name)}; it may have "
                 f"{', '.join(('num_predict', *_RENAMED, *_SAME))}",
                 parameter="options",
             )
-        elif value not in _NEUTRAL[name]:
+        elif value not in NEUTRAL[name]:
             raise RequestError(
-                f"options.{name} must be {_NEUTRAL[name][0]}: this way to sample is not supported",
+                f"options.{name} must be {NEUTRAL[name][0]}: this way to sample is not supported",
                 parameter=f"options.{name}",
                 value=value,
             )
