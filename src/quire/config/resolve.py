@@ -270,6 +270,7 @@ def resolve_sampling_defaults(args: EngineArgs, own: GenerationConfig) -> dict[s
     given = GenerationConfig(args.override_generation_config or {}, "override_generation_config")
     sources = [one.source for one in (own, given) if one.values]
     found: dict[str, Any] = {**default_sampling_params(own), **default_sampling_params(given)}
+    found |= {name: given.values[name] for name in ("seed", "stop") if name in given.values}
     try:
         SamplingParams.from_optional(**found)
     except RequestError as error:

@@ -174,6 +174,8 @@ class ServerArgs:
     `include_metrics: true`)."""
     response_role: str = "assistant"
     """Role of the replies of /v1/chat/completions."""
+    system_prompt: str = ""
+    """System message of conversations that have none."""
     chat_template_content_format: Literal["auto", "string", "openai"] = "auto"
     """Form of a message's content for templates: a text, a list of parts, or the form that they
     read."""

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from quire.config import resolve
-from quire.config.checkpoint.model_files import read_generation_config
+from quire.config.checkpoint.model_files import GenerationConfig, read_generation_config
 from quire.config.engine_args import EngineArgs
 from quire.config.field_types import check_fields
 from quire.errors import ConfigError
@@ -132,6 +132,15 @@ def write_generation_config(path: Path, **values: Any) -> None:
 def sampling_defaults(args: EngineArgs, model_dir: Path) -> dict[str, Any]:
     held = read_generation_config(model_dir, {})
     return resolve.resolve_sampling_defaults(args, held)
+
+
+def test_a_seed_and_stops_may_be_defaults_of_the_user_alone() -> None:
+    given = {"seed": 7, "stop": ["x", "y"], "top_k": 3}
+    args = EngineArgs(override_generation_config=given)
+    own = GenerationConfig({"seed": 1, "stop": ["model"]}, "file")
+    assert resolve.resolve_sampling_defaults(args, own) == given
+    with pytest.raises(ConfigError, match="stop"):
+        resolve.resolve_sampling_defaults(EngineArgs(override_generation_config={"stop": 3}), own)
 
 
 def test_sampling_defaults_come_from_the_model(tmp_path: Path) -> None:

@@ -18,6 +18,8 @@ from quire.errors import ConfigError
 from quire.server import ServerArgs
 from quire.server.app import user_middleware
 from quire.server.connection.tls import tls_options
+from quire.server.conversation.messages import ChatMessage
+from quire.server.conversation.prompts import with_system_prompt
 from quire.server.http.event_stream import EventStream
 from quire.server.http.middleware import logger as access_log
 
@@ -225,3 +227,13 @@ def test_certificates_of_clients(monkeypatch: pytest.MonkeyPatch) -> None:
         assert context.verify_mode == mode
     with pytest.raises(ConfigError, match="TLS"):
         tls_options(ServerArgs(**files, ssl_ciphers="no such cipher"))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("role", ["system", "developer"])
+def test_a_system_prompt_is_for_conversations_without_one(role: str) -> None:
+    user = ChatMessage(role="user", content="Hi")
+    made = with_system_prompt([user], "Be brief.")
+    assert [(one.role, one.content) for one in made] == [("system", "Be brief."), ("user", "Hi")]
+    own = [ChatMessage(role=role, content="Be long."), user]
+    assert with_system_prompt(own, "Be brief.") is own
+    assert with_system_prompt([user], "") == [user]

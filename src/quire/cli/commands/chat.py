@@ -25,8 +25,9 @@ from quire.config.checkpoint.model_files import DEMO_MODEL
 from quire.config.command_line.engine_options import add_engine_options, engine_args
 from quire.config.command_line.parser import Parser
 from quire.config.command_line.values import parse_count
-from quire.config.model_lookup.aliases import target_of
+from quire.config.model_lookup import aliases
 from quire.config.model_lookup.known import is_cached, suggestion
+from quire.config.model_lookup.settings import over_defaults
 from quire.errors import ConfigError, RequestError
 from quire.log.writer import say
 from quire.parsers.events import Content, Event, Reasoning
@@ -207,7 +208,11 @@ def run(args: argparse.Namespace) -> int:
         quiet_log()
     from quire.cli.local_conversation import LocalConversation
 
-    conversation = LocalConversation(engine_args(args, defaults=_ONE_USER), args.system_prompt)
+    wanted = engine_args(args, defaults=_ONE_USER)
+    settings = aliases.settings_of(wanted.model or "")
+    wanted = over_defaults(wanted, settings.options())
+    system_prompt = args.system_prompt or settings.system_prompt or None
+    conversation = LocalConversation(wanted, system_prompt)
     try:
         return _talk(conversation, args, prompt)
     finally:
@@ -289,7 +294,7 @@ def _check_known(word: str) -> None:
         or word == DEMO_MODEL
         or Path(word).exists()
         or is_cached(word, cache)
-        or target_of(word)
+        or aliases.target_of(word)
     ):
         return
     raise ConfigError(

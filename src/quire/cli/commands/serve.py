@@ -14,6 +14,8 @@ from quire.config.command_line.options import add_options, read
 from quire.config.command_line.parser import Parser
 from quire.config.declaration import common_options
 from quire.config.engine_args import AsyncEngineArgs
+from quire.config.model_lookup.aliases import settings_of
+from quire.config.model_lookup.settings import over_defaults
 from quire.config.vllm_names import check_server_options, unsupported
 from quire.config.vllm_variables import server_defaults
 from quire.errors import ConfigError
@@ -44,6 +46,10 @@ def execute(args: argparse.Namespace) -> int:
     wanted = engine_args(args, record=AsyncEngineArgs, skip=_SHARED)
     if ((several or server_args.models) and wanted.model) or (several and server_args.models):
         raise ConfigError("give the models as words, with --model or with --models; one way only")
+    if wanted.model:
+        settings = settings_of(wanted.model).options()
+        wanted = over_defaults(wanted, settings)
+        server_args = over_defaults(server_args, settings)
     if server_args.headless:
         from quire.executor.nodes.headless import serve_headless
 

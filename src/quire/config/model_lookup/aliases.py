@@ -32,9 +32,10 @@ def read_aliases() -> dict[str, str]:
 
 
 def settings_of(name: str) -> AliasSettings:
-    """The settings of an alias; the defaults for any other name. Raises ConfigError."""
+    """The settings of an alias; the defaults for any other name, and for that of a directory or
+    file, which precedes the alias. Raises ConfigError."""
     entry = {} if "/" in name else _entries().get(name, {})
-    if isinstance(entry, str):
+    if isinstance(entry, str) or Path(name).exists():
         return AliasSettings()
     try:
         return AliasSettings.from_json({k: v for k, v in entry.items() if k != "model"})

@@ -290,7 +290,7 @@ def chat_input(model: ServedModel, chat: Conversation) -> ChatInput:
     hides_tools = args.exclude_tools_when_tool_choice_none and chat.forbids_calls
     content_format = args.chat_template_content_format
     return ChatInput(
-        chat.messages,
+        with_system_prompt(chat.messages, args.system_prompt),
         tools=None if hides_tools else chat.tools or None,
         documents=chat.documents,
         add_generation_prompt=chat.add_generation_prompt,
@@ -298,6 +298,13 @@ def chat_input(model: ServedModel, chat: Conversation) -> ChatInput:
         variables={**args.default_chat_template_kwargs, **own},
         content_format=None if content_format == "auto" else content_format,
     )
+
+
+def with_system_prompt(messages: list[ChatMessage], text: str) -> list[ChatMessage]:
+    """The messages, after a system message with this text if they have none."""
+    if not text or any(one.role in ("system", "developer") for one in messages):
+        return messages
+    return [ChatMessage(role="system", content=text), *messages]
 
 
 async def render_chat(model: ServedModel, chat: ChatInput, *, offers_tools: bool) -> str:

@@ -19,14 +19,16 @@ from quire.config.command_line.config_files import read_config
 from quire.config.command_line.values import parse_duration
 from quire.config.engine_args import EngineArgs
 from quire.config.field_types import check_fields
+from quire.config.model_lookup.aliases import settings_of
+from quire.config.model_lookup.settings import over_defaults
 from quire.errors import ConfigError, RequestError, quoted
 from quire.server.args import ServerArgs
 from quire.suggest import did_you_mean
 
 _OF_SERVER = frozenset({
     "chat_template_content_format", "default_chat_template_kwargs", "lora_modules",
-    "prompt_adapters", "reasoning_effort_map", "response_role", "tool_call_parser",
-    "tool_strict_level",
+    "prompt_adapters", "reasoning_effort_map", "response_role", "system_prompt",
+    "tool_call_parser", "tool_strict_level",
 })  # fmt: skip
 """Options of the server that a model may have for itself."""
 _MAX_MODELS = 256
@@ -155,6 +157,8 @@ def _entry_of(
     )
     check_fields(made)
     served = dataclasses.replace(server, **shared)
+    settings = settings_of(fields["model"]).options()
+    made, served = over_defaults(made, settings), over_defaults(served, settings)
     keep_alive_s = server.model_ttl
     if "keep_alive" in fields:
         keep_alive_s = keep_alive_seconds(fields["keep_alive"])

@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 
 from quire.config.engine_args import EngineArgs
+from quire.config.model_lookup.aliases import set_alias
+from quire.config.model_lookup.settings import AliasSettings
 from quire.errors import ConfigError
 from quire.server import ServerArgs
 from quire.server.fleet.catalog import (
@@ -125,3 +127,19 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
 )  # fmt: skip
 def test_keep_alive_is_a_time(value: Any, seconds: float | None) -> None:
     assert keep_alive_seconds(value) == seconds
+
+
+def test_an_alias_brings_its_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "settings"))
+    sampling = {"temperature": 0.5, "stop": ["x"]}
+    made = AliasSettings(system_prompt="Be brief.", sampling=sampling, max_model_len=256)
+    set_alias("brief", "demo", made)
+    [brief] = catalog_of_words(["brief"], EngineArgs(), ServerArgs())
+    assert (brief.engine.model, brief.engine.max_model_len) == ("brief", 256)
+    assert brief.engine.override_generation_config == sampling
+    assert brief.server.system_prompt == "Be brief."
+    entry = {"model": "brief", "options": {"max_model_len": 128, "system_prompt": "Be long."}}
+    [own] = read(tmp_path, [entry])
+    assert (own.engine.max_model_len, own.server.system_prompt) == (128, "Be long.")
+    [other] = catalog_of_words(["demo"], EngineArgs(), ServerArgs())
+    assert other.engine.max_model_len is None
