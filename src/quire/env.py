@@ -246,6 +246,24 @@ def hub_cache_dir() -> Path:
     return expanded(home) / "hub"
 
 
+def ollama_dirs() -> list[Path]:
+    """Ollama's folders of models: `OLLAMA_MODELS`, or the user's and that of Linux's service."""
+    if folder := os.environ.get("OLLAMA_MODELS"):
+        return [expanded(folder)]
+    return [expanded("~/.ollama/models"), Path("/usr/share/ollama/.ollama/models")]
+
+
+def lm_studio_dirs() -> list[Path]:
+    """LM Studio's folders of models, the newer one first."""
+    return [expanded("~/.lmstudio/models"), expanded("~/.cache/lm-studio/models")]
+
+
+def llama_cache_dirs() -> list[Path]:
+    """llama.cpp's folder of models: `LLAMA_CACHE`, or `llama.cpp` in `XDG_CACHE_HOME`."""
+    user_cache = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    return [expanded(os.environ.get("LLAMA_CACHE") or os.path.join(user_cache, "llama.cpp"))]
+
+
 def expanded(path: str) -> Path:
     """The path with `~` replaced by the home directory. Raises ConfigError if there is none."""
     try:

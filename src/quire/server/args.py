@@ -80,6 +80,9 @@ class ServerArgs:
     models: str | None = argument(None, is_common=True)
     """YAML or JSON file that names several models to serve, with options of each
     (docs/several_models.md)."""
+    models_dir: tuple[str, ...] = argument((), is_common=True, is_repeatable=True)
+    """Folder whose models are all served, each loaded when it is asked for; also Ollama's or LM
+    Studio's folder. May be given several times (docs/several_models.md)."""
     model_ttl: float | None = argument(None, check=_positive)
     """Seconds without a request after which a model of several is unloaded (also `10m`, `1h`); by
     default it stays until another one needs its memory."""

@@ -6,11 +6,13 @@ import argparse
 import re
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from quire import env
+from quire.cli.commands.library import add_models_dir
 from quire.cli.http_client import Piece, Server, ServerError
 from quire.cli.repl import (
     REASONING,
@@ -26,6 +28,9 @@ from quire.config.command_line.engine_options import add_engine_options, engine_
 from quire.config.command_line.parser import Parser
 from quire.config.command_line.values import parse_count
 from quire.config.model_lookup import aliases
+from quire.config.model_lookup.disk.places import local_model
+from quire.config.model_lookup.disk.use import options_of
+from quire.config.model_lookup.gguf import name_of_file
 from quire.config.model_lookup.known import is_cached, suggestion
 from quire.config.model_lookup.settings import over_defaults
 from quire.errors import ConfigError, RequestError
@@ -188,6 +193,7 @@ def run_options(parser: Parser) -> None:
     group.add_argument("--stop", nargs="+", help="Texts that end the answer.")
     group.add_argument("--stats", action="store_true", help="Show speed after each answer.")
     group.add_argument("--verbose", action="store_true", help="Show the engine's log.")
+    add_models_dir(group)
     add_engine_options(parser, has_positional=False, defaults=_ONE_USER)
 
 
@@ -197,7 +203,7 @@ def run(args: argparse.Namespace) -> int:
     Without a prompt, it starts a conversation at the terminal, or answers the text of a pipe.
     Without a model, it uses the bundled demo model.
     """
-    model, prompt = split_words(args.words, getattr(args, "model", None))
+    model, prompt = split_words(args.words, getattr(args, "model", None), args.models_dir)
     if model is not None:
         args.model = model
     if prompt is None and not sys.stdin.isatty():
@@ -209,14 +215,33 @@ def run(args: argparse.Namespace) -> int:
     from quire.cli.local_conversation import LocalConversation
 
     wanted = engine_args(args, defaults=_ONE_USER)
-    settings = aliases.settings_of(wanted.model or "")
-    wanted = over_defaults(wanted, settings.options())
-    system_prompt = args.system_prompt or settings.system_prompt or None
+    options = _options_of(wanted.model, args.models_dir)
+    wanted = over_defaults(replace(wanted, model=options.pop("model", wanted.model)), options)
+    system_prompt = args.system_prompt or options.get("system_prompt")
     conversation = LocalConversation(wanted, system_prompt)
     try:
         return _talk(conversation, args, prompt)
     finally:
         conversation.close()
+
+
+def _options_of(name: str | None, folders: Sequence[str]) -> dict[str, Any]:
+    """Options that an alias, or a model of another program's folder, brings."""
+    if name is None:
+        return {}
+    own = aliases.settings_of(name).options()
+    target = aliases.target_of(name) or name
+    model = None
+    if not Path(name).exists() and (folders or not _is_near(target)):
+        model = local_model(target, folders)
+    return own if model is None else {**options_of(model), **own}
+
+
+def _is_near(name: str) -> bool:
+    """Whether a name is that of the bundled model, a path, or a model in the hub's cache."""
+    place, _ = name_of_file(name)
+    is_path = any(Path(one).exists() for one in (name, place))
+    return name == DEMO_MODEL or is_path or is_cached(place, env.hub_cache_dir())
 
 
 def _read_pipe() -> str:
@@ -234,7 +259,7 @@ def _talk(conversation: LocalConversation, args: argparse.Namespace, prompt: str
         conversation.settings["seed"] = args.seed
     conversation.images = [image_part(path) for path in args.image or ()]
     repl = Repl(conversation, "run", show_stats=args.stats)
-    name = conversation.engine.model_config.model
+    name = conversation.engine.model_config.served_model_name[0]
     if prompt is not None:
         if note := _no_template(conversation):
             say(f"{name}: {note}", file=sys.stderr)
@@ -255,7 +280,9 @@ def _no_template(conversation: LocalConversation) -> str:
     )
 
 
-def split_words(words: list[str], model: str | None) -> tuple[str | None, str | None]:
+def split_words(
+    words: list[str], model: str | None, folders: Sequence[str] = ()
+) -> tuple[str | None, str | None]:
     """The model and the prompt among the positional words; None if one is not given.
 
     A single word is a model if it looks like one; otherwise it is the prompt. Raises ConfigError
@@ -274,7 +301,7 @@ def split_words(words: list[str], model: str | None) -> tuple[str | None, str | 
         return None, None
     if not _is_name(words[0]):
         return None, words[0]
-    _check_known(words[0])
+    _check_known(words[0], folders)
     return words[0], None
 
 
@@ -283,19 +310,13 @@ def _is_name(word: str) -> bool:
     return _NAME.fullmatch(word) is not None or (len(word) < 4096 and Path(word).exists())
 
 
-def _check_known(word: str) -> None:
+def _check_known(word: str, folders: Sequence[str]) -> None:
     """Raises ConfigError unless the word is a path, a hub id, or the name of a local model.
 
     A word without a slash is not looked up on the hub, because it may be a prompt.
     """
     cache = env.hub_cache_dir()
-    if (
-        "/" in word
-        or word == DEMO_MODEL
-        or Path(word).exists()
-        or is_cached(word, cache)
-        or aliases.target_of(word)
-    ):
+    if "/" in word or _is_near(word) or aliases.target_of(word) or local_model(word, folders):
         return
     raise ConfigError(
         f"the model {word!r} was not found. Give a directory, a GGUF file, or a hub id such as "

@@ -19,6 +19,7 @@ from quire.cli.http_client import Server
 from quire.config.checkpoint.model_files import DEMO_MODEL, read_config
 from quire.config.command_line.parser import Parser
 from quire.config.model_lookup.aliases import read_aliases, remove_alias, set_alias
+from quire.config.model_lookup.disk.places import found_models
 from quire.config.model_lookup.hub import fetch_model, resolve_model
 from quire.config.model_lookup.library import (
     LibraryModel,
@@ -82,36 +83,71 @@ def _pull_in_lines(name: str, args: argparse.Namespace) -> bool:
 
 def local_options(parser: Parser) -> None:
     parser.add_argument("--json", action="store_true", help="Print JSON for programs.")
+    add_models_dir(parser)
+
+
+def add_models_dir(parser: Parser | argparse._ArgumentGroup) -> None:
+    """Add the option for folders in which models are looked for."""
+    parser.add_argument(
+        "--models-dir", action="append", default=[], metavar="DIR",
+        help="A folder with models, also Ollama's or LM Studio's; may recur. By default the "
+        "folders of Ollama, LM Studio and llama.cpp.",
+    )  # fmt: skip
 
 
 def local(args: argparse.Namespace) -> int:
-    """List the models on this machine: the bundled one, and those in the hub's cache."""
+    """List the models on this machine: the bundled one, those in the hub's cache, and those of
+    Ollama, LM Studio and llama.cpp, or of --models-dir."""
     names: dict[str, list[str]] = {}
     for alias, model in read_aliases().items():
         names.setdefault(model, []).append(alias)
     found = models_of(env.hub_cache_dir())
+    elsewhere = found_models(args.models_dir)
+    for note in elsewhere.notes:
+        say(one_line(note), file=sys.stderr)
     if args.json:
-        rows = [
+        rows: list[dict[str, Any]] = [
             {
                 "name": one.name, "kind": one.kind, "num_bytes": one.num_bytes,
                 "modified": one.modified, "commit": one.commit, "is_complete": one.is_complete,
-                "aliases": names.get(one.name, []),
+                "aliases": names.get(one.name, []), "source": "hub",
             }
             for one in found
+        ]  # fmt: skip
+        rows += [
+            {
+                "name": one.name, "kind": one.kind, "num_bytes": one.num_bytes,
+                "modified": one.modified, "is_complete": not one.problem,
+                "aliases": names.get(one.name, []), "source": one.source, "path": str(one.path),
+                "problem": one.problem,
+            }
+            for one in elsewhere.models
         ]  # fmt: skip
         say(json.dumps(rows, indent=2))
         return 0
     lines: list[Sequence[str]] = [
         (
             one.name, one.kind, format_bytes(one.num_bytes),
-            ago(one.modified) if one.is_complete else "incomplete",
+            ago(one.modified) if one.is_complete else "incomplete", "hub",
             ", ".join(names.get(one.name, [])),
         )
         for one in found
     ]  # fmt: skip
-    lines.append((DEMO_MODEL, "bundled", "", "", ", ".join(names.get(DEMO_MODEL, []))))
-    say(table(("NAME", "KIND", "SIZE", "FETCHED", "ALIASES"), lines))
-    listed = {DEMO_MODEL, *(one.name for one in found)}
+    lines += [
+        (
+            one.name, one.kind, format_bytes(one.num_bytes),
+            "cannot be used" if one.problem else ago(one.modified),
+            str(one.place) if one.source == "folder" else one.source,
+            ", ".join(names.get(one.name, [])),
+        )
+        for one in elsewhere.models
+    ]  # fmt: skip
+    lines.append((DEMO_MODEL, "bundled", "", "", "", ", ".join(names.get(DEMO_MODEL, []))))
+    say(table(("NAME", "FORMAT", "SIZE", "FETCHED", "FROM", "ALIASES"), lines))
+    for one in elsewhere.models:
+        if one.problem:
+            say(one_line(f"{one.name}: {one.problem}"), file=sys.stderr)
+    listed = {DEMO_MODEL, *(one.name for one in found), *(one.name for one in elsewhere.models)}
     others = {model: aliases for model, aliases in names.items() if model not in listed}
     for model, aliases in others.items():
         say(one_line(f"{', '.join(aliases)} -> {model}"))

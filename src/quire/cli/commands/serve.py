@@ -46,10 +46,6 @@ def execute(args: argparse.Namespace) -> int:
     wanted = engine_args(args, record=AsyncEngineArgs, skip=_SHARED)
     if ((several or server_args.models) and wanted.model) or (several and server_args.models):
         raise ConfigError("give the models as words, with --model or with --models; one way only")
-    if wanted.model:
-        settings = settings_of(wanted.model).options()
-        wanted = over_defaults(wanted, settings)
-        server_args = over_defaults(server_args, settings)
     if server_args.headless:
         from quire.executor.nodes.headless import serve_headless
 
@@ -64,10 +60,20 @@ def execute(args: argparse.Namespace) -> int:
             catalog = read_catalog(server_args.models, wanted, server_args)
         else:
             catalog = catalog_of_words(several, wanted, server_args)
-    elif server_args.allow_model_changes:
+    elif server_args.allow_model_changes or (server_args.models_dir and wanted.model):
         from quire.server.fleet.catalog import catalog_of_one
 
         catalog = [catalog_of_one(wanted, server_args)]
+    if server_args.models_dir:
+        from quire.config.model_lookup.disk.places import found_models
+        from quire.server.fleet.catalog import with_found
+
+        found = found_models(server_args.models_dir)
+        catalog = with_found(catalog, found, wanted, server_args)
+    if wanted.model and not catalog:
+        settings = settings_of(wanted.model).options()
+        wanted = over_defaults(wanted, settings)
+        server_args = over_defaults(server_args, settings)
     return serve(wanted, server_args, catalog)
 
 

@@ -5,12 +5,11 @@ Reads no checkpoints: `members` plans each model.
 
 from __future__ import annotations
 
-import dataclasses
 import sys
 from argparse import ArgumentTypeError
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +19,16 @@ from quire.config.command_line.values import parse_duration
 from quire.config.engine_args import EngineArgs
 from quire.config.field_types import check_fields
 from quire.config.model_lookup.aliases import settings_of
+from quire.config.model_lookup.disk.found import LocalModel
+from quire.config.model_lookup.disk.places import Found
+from quire.config.model_lookup.disk.use import options_of
 from quire.config.model_lookup.settings import over_defaults
-from quire.errors import ConfigError, RequestError, quoted
+from quire.errors import ConfigError, QuireError, RequestError, quoted
+from quire.log import get_logger
 from quire.server.args import ServerArgs
 from quire.suggest import did_you_mean
 
+logger = get_logger(__name__)
 _OF_SERVER = frozenset({
     "chat_template_content_format", "default_chat_template_kwargs", "lora_modules",
     "prompt_adapters", "reasoning_effort_map", "response_role", "system_prompt",
@@ -47,6 +51,8 @@ class CatalogEntry:
     """Seconds without a request after which it is unloaded; None: it stays."""
     is_preloaded: bool = False
     """Whether it is loaded when the server starts."""
+    is_found: bool = False
+    """Whether it comes from a folder: a server starts without it if it cannot be served."""
 
 
 def catalog_of_one(engine: EngineArgs, server: ServerArgs) -> CatalogEntry:
@@ -95,6 +101,54 @@ def read_catalog(path: str, engine: EngineArgs, server: ServerArgs) -> list[Cata
         return _checked([_entry(one, engine, server) for one in models])
     except ConfigError as error:
         raise ConfigError(f"--models {path}: {error}") from None
+
+
+def with_found(
+    named: Sequence[CatalogEntry], found: Found, engine: EngineArgs, server: ServerArgs
+) -> list[CatalogEntry]:
+    """The models that the user has named, which may be some of those found, and the other ones
+    found. One that cannot be used is in the log alone. Raises QuireError."""
+    if engine.served_model_name and not named:
+        raise ConfigError("--served-model-name needs a model besides --models-dir, as a word")
+    entries, paths = list[CatalogEntry](), set[Path]()
+    for entry in named:
+        name = entry.engine.model or ""
+        model = None if Path(name).exists() else found.find(name)
+        if model is not None:
+            made, served = _with_options(model, entry.names, entry.engine, entry.server)
+            entry = replace(entry, engine=made, server=served)
+            paths.add(model.path)
+        entries.append(entry)
+    taken = {name for entry in entries for name in entry.names}
+    for note in found.notes:
+        logger.warning("%s", note)
+    for model in found.models:
+        if model.path in paths:
+            continue
+        if len(entries) >= _MAX_MODELS:
+            logger.warning("only %d models are served, which is the limit", _MAX_MODELS)
+            break
+        try:
+            if model.name in taken:
+                raise ConfigError("another model has this name")
+            names = (model.name,)
+            made, served = _with_options(model, names, engine, server)
+            entries.append(CatalogEntry(names, made, served, server.model_ttl, is_found=True))
+        except QuireError as error:
+            logger.warning("%s is not served: %s", model.name, error)
+    if not entries:
+        folders = ", ".join(server.models_dir)
+        raise ConfigError(f"no model in the folders of --models-dir can be served: {folders}")
+    return entries
+
+
+def _with_options(
+    model: LocalModel, names: Sequence[str], engine: EngineArgs, server: ServerArgs
+) -> tuple[EngineArgs, ServerArgs]:
+    options = options_of(model)
+    made = over_defaults(engine, options)
+    made = replace(made, model=options["model"], served_model_name=list(names))
+    return made, over_defaults(server, options)
 
 
 def keep_alive_seconds(value: Any) -> float | None:
@@ -152,11 +206,9 @@ def _entry_of(
     is_preloaded = fields.get("preload", False)
     if not isinstance(is_preloaded, bool):
         raise ConfigError(f"preload must be true or false, got {quoted(is_preloaded)}")
-    made = dataclasses.replace(
-        engine, **{**own, "model": fields["model"], "served_model_name": list(names)}
-    )
+    made = replace(engine, **{**own, "model": fields["model"], "served_model_name": list(names)})
     check_fields(made)
-    served = dataclasses.replace(server, **shared)
+    served = replace(server, **shared)
     settings = settings_of(fields["model"]).options()
     made, served = over_defaults(made, settings), over_defaults(served, settings)
     keep_alive_s = server.model_ttl

@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from quire.config.engine_args import EngineArgs
-from quire.errors import ConfigError
+from quire.errors import ConfigError, QuireError
 from quire.frontend.observers.observer import RequestLogChoice
 from quire.log import get_logger
 from quire.planning.machine import available_memory
@@ -24,6 +24,8 @@ from quire.server.served_adapters import served_modules
 from quire.units import format_bytes
 
 logger = get_logger(__name__)
+_MOST_FOUND = 4
+"""Models of folders that share the memory at the same time: a folder may have hundreds."""
 
 
 def fleet_of(
@@ -41,12 +43,22 @@ def fleet_of(
     budget = args.model_memory_bytes
     if budget is None:
         budget = int(memory.available_bytes * engine_args.gpu_memory_utilization)
-    share = budget // len(catalog)
+    num_found = sum(entry.is_found for entry in catalog)
+    share = budget // (len(catalog) - num_found + min(num_found, _MOST_FOUND))
     context = ServerContext(args)
-    members = [
-        make_member(entry, context.add_model(entry.names, entry.server), share, budget)
-        for entry in catalog
-    ]
+    members = list[Member]()
+    for entry in catalog:
+        model = context.new_model(entry.names, entry.server)
+        try:
+            members.append(make_member(entry, model, share, budget))
+        except QuireError as error:
+            if not entry.is_found:
+                raise
+            logger.warning("%s is not served: %s", entry.names[0], error)
+        else:
+            context.models.append(model)
+    if not members:
+        raise ConfigError("no model in the folders of --models-dir can be served; see the log")
     configs = [member.config for member in members if member.config is not None]
     flags = context_of_configs(args, configs)
     context.has_profiler = flags.has_profiler

@@ -1,0 +1,134 @@
+"""`LocalModel`: a model that was found on the disk; `Scan`: lists folders within a limit."""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from quire.config.model_lookup.settings import AliasSettings
+from quire.errors import quoted, reason
+from quire.gguf.container import MAGIC
+
+MAX_ENTRIES = 20_000
+"""Most entries of folders that one scan looks at."""
+_MAX_NOTES = 100
+_PART = re.compile(r"(.+)-(\d{5})-of-(\d{5})")
+
+SourceName = Literal["ollama", "lm studio", "llama.cpp", "folder"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LocalModel:
+    """A model, its files, and its defaults."""
+
+    name: str
+    """Name that commands accept and a server offers."""
+    others: tuple[str, ...] = ()
+    """Further names that commands accept; the first is the one for a model whose name is taken."""
+    source: SourceName
+    place: Path
+    """The folder in which it was found."""
+    path: Path
+    """A GGUF file, or a directory."""
+    kind: Literal["gguf", "safetensors"] = "gguf"
+    num_bytes: int
+    modified: float
+    """When it was changed, in seconds since the epoch."""
+    projector: Path | None = None
+    """File with an image encoder, if it is not next to the model's file under its usual name."""
+    settings: AliasSettings = field(default_factory=AliasSettings)
+    go_template: str = ""
+    """Ollama's template, for a file without a chat template."""
+    notes: tuple[str, ...] = ()
+    """Parts that are not used, and why."""
+    problem: str = ""
+    """Why it cannot be used; "": nothing is known that speaks against it."""
+
+
+@dataclass(slots=True)
+class Scan:
+    """Lists folders until a limit is reached. A folder is listed once, so circles of links end."""
+
+    left: int = MAX_ENTRIES
+    notes: list[str] = field(default_factory=list)
+    """What could not be read, and where the scan stopped."""
+    seen: set[tuple[int, int]] = field(default_factory=set)
+
+    def listed(self, directory: Path) -> list[Path]:
+        """The entries of a directory, sorted by name; none if it cannot be read, or was listed."""
+        found = list[Path]()
+        try:
+            status = directory.stat()
+            if (status.st_dev, status.st_ino) in self.seen:
+                return []
+            self.seen.add((status.st_dev, status.st_ino))
+            with os.scandir(directory) as entries:
+                for entry in entries:
+                    if self.left <= 0:
+                        self.note(
+                            f"{quoted(str(directory))}: the search stopped after {MAX_ENTRIES} "
+                            "files and folders; name a smaller folder with --models-dir"
+                        )
+                        break
+                    self.left -= 1
+                    found.append(directory / entry.name)
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+        except OSError as error:
+            self.note(f"{quoted(str(directory))} cannot be read: {reason(error)}")
+        return sorted(found)
+
+    def note(self, text: str) -> None:
+        """Keeps a line for the user."""
+        if len(self.notes) < _MAX_NOTES and text not in self.notes:
+            self.notes.append(text)
+
+
+def file_status(path: Path) -> os.stat_result | None:
+    """The status of a regular file, through links; None for anything else."""
+    try:
+        status = path.stat()
+    except (OSError, ValueError):
+        return None
+    return status if stat.S_ISREG(status.st_mode) else None
+
+
+def is_gguf_file(path: Path) -> bool:
+    """Whether it is a regular file that begins as GGUF files do."""
+    if file_status(path) is None:
+        return False
+    try:
+        with path.open("rb") as file:
+            return file.read(len(MAGIC)) == MAGIC
+    except OSError:
+        return False
+
+
+def read_start(path: Path, max_bytes: int) -> bytes | None:
+    """A regular file of at most so many bytes; None for anything else."""
+    status = file_status(path)
+    if status is None or status.st_size > max_bytes:
+        return None
+    try:
+        with path.open("rb") as file:
+            found = file.read(max_bytes + 1)
+    except OSError:
+        return None
+    return found if len(found) <= max_bytes else None
+
+
+def part_of(stem: str) -> tuple[str, int]:
+    """The name of a file's model and the number of its part: 1 for a model in one file."""
+    match = _PART.fullmatch(stem)
+    return (match[1], int(match[2])) if match else (stem, 1)
+
+
+def size_and_time(paths: Iterable[Path]) -> tuple[int, float]:
+    """The bytes of the regular files of these, and when the newest was changed."""
+    known = [status for path in paths if (status := file_status(path)) is not None]
+    return sum(one.st_size for one in known), max((one.st_mtime for one in known), default=0.0)
