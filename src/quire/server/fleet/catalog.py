@@ -135,7 +135,7 @@ def with_found(
             made, served = _with_options(model, names, engine, server)
             entries.append(CatalogEntry(names, made, served, server.model_ttl, is_found=True))
         except QuireError as error:
-            logger.warning("%s is not served: %s", model.name, error)
+            logger.warning("%s is not served: %s", model.name, model.problem or error)
     if not entries:
         folders = ", ".join(server.models_dir)
         raise ConfigError(f"no model in the folders of --models-dir can be served: {folders}")

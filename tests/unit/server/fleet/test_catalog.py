@@ -7,17 +7,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ollama_store import write_manifest, write_model
 
 from quire.config.engine_args import EngineArgs
 from quire.config.model_lookup.aliases import set_alias
+from quire.config.model_lookup.disk.places import found_models
 from quire.config.model_lookup.settings import AliasSettings
-from quire.errors import ConfigError
+from quire.errors import ConfigError, ModelNotFoundError
 from quire.server import ServerArgs
 from quire.server.fleet.catalog import (
     CatalogEntry,
+    catalog_of_one,
     catalog_of_words,
     keep_alive_seconds,
     read_catalog,
+    with_found,
 )
 
 
@@ -143,3 +147,71 @@ def test_an_alias_brings_its_settings(tmp_path: Path, monkeypatch: pytest.Monkey
     assert (own.engine.max_model_len, own.server.system_prompt) == (128, "Be long.")
     [other] = catalog_of_words(["demo"], EngineArgs(), ServerArgs())
     assert other.engine.max_model_len is None
+
+
+GGUF = b"GGUF" + bytes(60)
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    for name in ("XDG_CONFIG_HOME", "XDG_CACHE_HOME", "HF_HUB_CACHE"):
+        monkeypatch.setenv(name, str(tmp_path / "own"))
+    (tmp_path / "models").mkdir()
+    for name in ("a", "b"):
+        (tmp_path / f"models/{name}.gguf").write_bytes(GGUF + name.encode())
+    return tmp_path / "models"
+
+
+def test_a_folder_adds_its_models(folder: Path) -> None:
+    server = ServerArgs(models_dir=(str(folder),), model_ttl=60.0)
+    found = found_models(server.models_dir)
+    one, two = with_found([], found, EngineArgs(max_num_seqs=7), server)
+    assert [one.names, two.names] == [("a",), ("b",)]
+    assert (one.engine.model, one.engine.max_num_seqs) == (str(folder / "a.gguf"), 7)
+    assert one.engine.served_model_name == ["a"]
+    assert (one.is_found, one.is_preloaded, one.keep_alive_s) == (True, False, 60.0)
+    named = [catalog_of_one(EngineArgs(model="b", max_model_len=64), server)]
+    b, a = with_found(named, found, EngineArgs(), server)
+    assert (b.names, b.engine.model) == (("b",), str(folder / "b.gguf"))
+    assert (b.engine.max_model_len, b.is_preloaded, b.is_found) == (64, True, False)
+    assert (a.names, a.is_found) == (("a",), True)
+
+
+def test_models_of_folders_have_settings_of_their_own(folder: Path) -> None:
+    params = {"temperature": 0.5, "top_k": 3, "stop": ["x"]}
+    place = "registry.ollama.ai/library/c/latest"
+    write_model(folder, place, GGUF, system="Be brief.", params=params)
+    server = ServerArgs(models_dir=(str(folder),))
+    engine = EngineArgs(override_generation_config={"top_k": 9})
+    [entry] = with_found([], found_models(server.models_dir), engine, server)
+    assert entry.engine.override_generation_config == {**params, "top_k": 9}
+    assert entry.server.system_prompt == "Be brief."
+    own = ServerArgs(models_dir=server.models_dir, system_prompt="Be long.")
+    [entry] = with_found([], found_models(server.models_dir), engine, own)
+    assert entry.server.system_prompt == "Be long."
+
+
+def test_what_cannot_be_served_is_in_the_log(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    layers = [{
+        "mediaType": "application/vnd.ollama.image.model", "digest": f"sha256:{'0' * 64}",
+    }]  # fmt: skip
+    write_manifest(folder, "registry.ollama.ai/library/gone/latest", layers)
+    server = ServerArgs(models_dir=(str(folder),))
+    with pytest.raises(ConfigError, match="no model in the folders of --models-dir"):
+        with_found([], found_models(server.models_dir), EngineArgs(), server)
+    assert "gone:latest is not served: its weights are missing" in caplog.text
+    named = [catalog_of_one(EngineArgs(model="gone"), server)]
+    with pytest.raises(ModelNotFoundError, match="weights are missing"):
+        with_found(named, found_models(server.models_dir), EngineArgs(), server)
+    with pytest.raises(ConfigError, match="--served-model-name needs a model"):
+        with_found([], found_models(()), EngineArgs(served_model_name="x"), server)
+
+
+def test_names_of_the_user_come_first(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    server = ServerArgs(models_dir=(str(folder),))
+    named = [catalog_of_one(EngineArgs(model="demo", served_model_name="a"), server)]
+    entries = with_found(named, found_models(server.models_dir), EngineArgs(), server)
+    assert [one.names for one in entries] == [("a",), ("b",)]
+    assert "a is not served: another model has this name" in caplog.text

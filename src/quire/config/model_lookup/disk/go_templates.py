@@ -78,12 +78,14 @@ _FORMS = (
 )  # fmt: skip
 _ENDS_WITH_PROMPT = {"llama2", "mistral"}
 """Forms whose user messages end with the text before a reply."""
+_MAX_PLAIN = 200
 _PLAIN = re.compile(r"\s*(\{\{-?\s*\.(Prompt|System|Response)\s*-?\}\}\s*)*")
 
 
 def is_plain(go: str) -> bool:
     """Whether a template writes the texts alone, as those of models without a chat do."""
-    return _PLAIN.fullmatch(go[:1000]) is not None
+    text = go.strip()
+    return len(text) < _MAX_PLAIN and _PLAIN.fullmatch(text) is not None
 
 
 def jinja_of(go: str, *, begins: bool) -> tuple[str, str] | None:
