@@ -49,7 +49,9 @@ def test_ollamas_models_are_served_and_loaded_when_asked(tmp_path: Path) -> None
             ).json()["prompt"]
             assert prompt.startswith("<|im_start|>system\nBrief.<|im_end|>\n")
             ollama = {"model": "smol", "messages": [message], "stream": False}
-            assert "France" in client.post("/api/chat", json=ollama).json()["message"]["content"]
+            reply = client.post("/api/chat", json=ollama)
+            assert reply.status_code == 200, reply.text
+            assert "France" in reply.json()["message"]["content"]
             assert client.get("/api/tags").json()["models"][0]["name"] == "smol:latest"
     finally:
         running.stop()

@@ -124,19 +124,24 @@ class ServerContext:
 
     def knows(self, name: str | None) -> bool:
         """Whether a name in a request means a model or an adapter. None means the first model."""
-        return not name or any(map(self._found, (name, name.removesuffix(_LATEST))))
+        return not name or self._found(name) is not None
 
     def target(self, name: str | None) -> Target:
         """The model and adapter that a request's `model` names, with or without `:latest`; without
         a name, the first model. Raises HttpError 404 for an unknown name."""
         if not name:
             return Target(self.model.names[0], self.model)
-        found = self._found(name) or self._found(name.removesuffix(_LATEST))
+        found = self._found(name)
         if found is None:
             raise not_found(name[:200], self.names)
         return found
 
     def _found(self, name: str) -> Target | None:
+        untagged = name.removesuffix(_LATEST)
+        forms = (name, untagged, f"{untagged}{_LATEST}")
+        return next((found for form in forms if (found := self._exactly(form))), None)
+
+    def _exactly(self, name: str) -> Target | None:
         for model in self.models:
             if name in model.names:
                 return Target(name, model)

@@ -35,7 +35,7 @@ def test_words(tmp_path: Path) -> None:
         split_words(["What", "is"], "m")
 
 
-@pytest.mark.parametrize("word", ["lama", "llama3.2:1b", "Hello"])
+@pytest.mark.parametrize("word", ["lama", "llama3.2:1b", "Hello", "a" * 300])
 def test_a_word_that_is_no_model_is_not_sent_to_the_demo_model(
     capsys: pytest.CaptureFixture[str], word: str
 ) -> None:

@@ -179,13 +179,14 @@ def test_a_damaged_manifest_is_a_note(store: Path, content: bytes) -> None:
     assert (found.models, len(found.notes)) == ((), 1)
 
 
-def test_texts_outside_the_folder_are_not_read(tmp_path: Path, store: Path) -> None:
+@pytest.mark.parametrize("is_loop", [False, True])
+def test_texts_outside_the_folder_are_not_read(tmp_path: Path, store: Path, is_loop: bool) -> None:
     secret = write(tmp_path / "secret", b"the secret")
     write_model(store, f"{LIBRARY}/a/latest", GGUF, system="public", template="{{ .Prompt }}")
     for text in (b"public", b"{{ .Prompt }}"):
         blob = store / "blobs" / write_blob(store, text).replace(":", "-")
         blob.unlink()
-        blob.symlink_to(secret)
+        blob.symlink_to(blob if is_loop else secret)
     [model] = found_models().models
     assert (model.settings.system_prompt, model.go_template) == ("", "")
     assert len(model.notes) == 2

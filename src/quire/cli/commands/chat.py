@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import os
 import re
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from quire import env
@@ -232,7 +232,7 @@ def _options_of(name: str | None, folders: Sequence[str]) -> dict[str, Any]:
     own = aliases.settings_of(name).options()
     target = aliases.target_of(name) or name
     model = None
-    if not Path(name).exists() and (folders or not _is_near(target)):
+    if not os.path.exists(name) and (folders or not _is_near(target)):
         model = local_model(target, folders)
     return own if model is None else {**options_of(model), **own}
 
@@ -240,7 +240,7 @@ def _options_of(name: str | None, folders: Sequence[str]) -> dict[str, Any]:
 def _is_near(name: str) -> bool:
     """Whether a name is that of the bundled model, a path, or a model in the hub's cache."""
     place, _ = name_of_file(name)
-    is_path = any(Path(one).exists() for one in (name, place))
+    is_path = any(map(os.path.exists, (name, place)))
     return name == DEMO_MODEL or is_path or is_cached(place, env.hub_cache_dir())
 
 
@@ -307,7 +307,7 @@ def split_words(
 
 def _is_name(word: str) -> bool:
     """Whether a word is an existing path, or has only characters that model names may have."""
-    return _NAME.fullmatch(word) is not None or (len(word) < 4096 and Path(word).exists())
+    return _NAME.fullmatch(word) is not None or os.path.exists(word)
 
 
 def _check_known(word: str, folders: Sequence[str]) -> None:

@@ -6,6 +6,7 @@ The value of a name is a model, or an object with `model` and the fields of `Ali
 from __future__ import annotations
 
 import json
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -35,7 +36,7 @@ def settings_of(name: str) -> AliasSettings:
     """The settings of an alias; the defaults for any other name, and for that of a directory or
     file, which precedes the alias. Raises ConfigError."""
     entry = {} if "/" in name else _entries().get(name, {})
-    if isinstance(entry, str) or Path(name).exists():
+    if isinstance(entry, str) or os.path.exists(name):
         return AliasSettings()
     try:
         return AliasSettings.from_json({k: v for k, v in entry.items() if k != "model"})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from itertools import islice
 from pathlib import Path
 
@@ -27,7 +28,7 @@ def suggestion(model: str, cache: Path) -> str:
 
 def is_cached(model: str, cache: Path) -> bool:
     """Whether the hub's cache has something of this model."""
-    return (cache / f"models--{model.replace('/', '--')}").is_dir()
+    return os.path.isdir(cache / f"models--{model.replace('/', '--')}")
 
 
 def _known(model: str, cache: Path) -> list[str]:

@@ -5,6 +5,7 @@ Reads no checkpoints: `members` plans each model.
 
 from __future__ import annotations
 
+import os
 import sys
 from argparse import ArgumentTypeError
 from collections.abc import Iterable, Mapping, Sequence
@@ -113,7 +114,7 @@ def with_found(
     entries, paths = list[CatalogEntry](), set[Path]()
     for entry in named:
         name = entry.engine.model or ""
-        model = None if Path(name).exists() else found.find(name)
+        model = None if os.path.exists(name) else found.find(name)
         if model is not None:
             made, served = _with_options(model, entry.names, entry.engine, entry.server)
             entry = replace(entry, engine=made, server=served)

@@ -15,6 +15,7 @@ from quire.config.model_lookup.disk.places import found_models
 from quire.config.model_lookup.settings import AliasSettings
 from quire.errors import ConfigError, ModelNotFoundError
 from quire.server import ServerArgs
+from quire.server.context import ServerContext
 from quire.server.fleet.catalog import (
     CatalogEntry,
     catalog_of_one,
@@ -215,3 +216,12 @@ def test_names_of_the_user_come_first(folder: Path, caplog: pytest.LogCaptureFix
     entries = with_found(named, found_models(server.models_dir), EngineArgs(), server)
     assert [one.names for one in entries] == [("a",), ("b",)]
     assert "a is not served: another model has this name" in caplog.text
+
+
+def test_a_tag_may_be_left_out() -> None:
+    context = ServerContext(ServerArgs())
+    tagged, plain = context.add_model(("a:latest",)), context.add_model(("b",))
+    for name, model in (("a", tagged), ("a:latest", tagged), ("b", plain), ("b:latest", plain)):
+        assert context.knows(name)
+        assert context.target(name).model is model
+    assert not context.knows("a:1b")

@@ -42,8 +42,6 @@ def folder_models(root: Path, source: SourceName, scan: Scan) -> Iterator[LocalM
             yield from ollama_models(place, scan)
             return
     yield from _walked(root, root, source, scan, _DEPTH)
-    if any(True for _ in root.glob(f"{_HUB_PREFIX}*")):
-        yield from _hub_models(root, source)
 
 
 def _walked(
@@ -59,6 +57,8 @@ def _walked(
                 place=root, path=directory, kind="safetensors", num_bytes=size, modified=modified,
             )  # fmt: skip
     yield from _gguf_models(root, paths, source)
+    if any(path.name.startswith(_HUB_PREFIX) for path in paths):
+        yield from _hub_models(root, directory, source)
     for path in paths:
         if depth > 1 and not path.name.startswith((".", _HUB_PREFIX)):
             with suppress(OSError):
@@ -112,8 +112,8 @@ def _manifests(paths: list[Path]) -> dict[str, tuple[str, Path | None]]:
     return found
 
 
-def _hub_models(root: Path, source: SourceName) -> Iterator[LocalModel]:
-    for one in models_of(root):
+def _hub_models(root: Path, cache: Path, source: SourceName) -> Iterator[LocalModel]:
+    for one in models_of(cache):
         if not one.files or one.files[0].name.startswith("mmproj"):
             continue
         is_gguf = one.kind == "gguf"

@@ -6,6 +6,7 @@ read only from a file inside `blobs`; the weights may be a link to a GGUF file e
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -89,7 +90,7 @@ class _Layers:
         path = self.one(kind)
         if path is None:
             return ""
-        is_inside = path.resolve().is_relative_to(self.blobs.resolve())
+        is_inside = os.path.realpath(path).startswith(os.path.realpath(self.blobs) + os.sep)
         raw = read_start(path, max_bytes) if is_inside else None
         try:
             if raw is not None:
