@@ -25,7 +25,7 @@ from quire.weights.adapters import (
     bind_adapter,
     read_adapter,
 )
-from quire.weights.adapters.gguf import HeadCounts, read_gguf_adapter
+from quire.weights.adapters.gguf import HeadCounts, gguf_file, read_gguf_adapter
 
 Tensors = dict[str, np.ndarray]
 PROGRAM = run_passes(build_program(CONFIG), None)
@@ -303,3 +303,12 @@ def test_wrong_tensors_of_a_gguf_file_are_refused(
         read_gguf_adapter(file, HeadCounts(4, 2), max_rank=16, max_bytes=1 << 20)
     with pytest.raises(CheckpointError):
         read_gguf_adapter(file, HeadCounts(4, 2), max_rank=2, max_bytes=1 << 20)
+
+
+def test_a_gguf_file_may_have_any_name(tmp_path: Path) -> None:
+    file = tmp_path / f"sha256-{'0' * 64}"
+    assert gguf_file(file) is None
+    file.write_bytes(b"GGUF")
+    assert gguf_file(file) == file
+    file.write_bytes(b"text")
+    assert gguf_file(file) is None

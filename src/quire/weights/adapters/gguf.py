@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
+from quire.config.model_lookup.gguf import is_gguf
 from quire.errors import CheckpointError, quoted
 from quire.gguf.architectures import ARCHITECTURES, Architecture
 from quire.gguf.architectures.row import ANY_EXPERT
@@ -40,7 +41,7 @@ _EMBEDDING = "token_embd.weight"
 def gguf_file(path: Path) -> Path | None:
     """The GGUF file of an adapter: `path` itself, or the only one of its folder. None: there is
     none."""
-    if path.suffix == ".gguf":
+    if path.suffix == ".gguf" or (path.is_file() and is_gguf(path)):
         return path
     found = sorted(path.glob("*.gguf")) if path.is_dir() else []
     return found[0] if len(found) == 1 else None
