@@ -158,7 +158,7 @@ MODEL = "application/vnd.ollama.image.model"
         [{"mediaType": MODEL, "digest": "sha256-" + "../" * 21 + "x"}],
         [{"mediaType": MODEL, "digest": DIGEST + "\n"}],
         [{"mediaType": MODEL, "digest": [DIGEST]}],
-        [{"mediaType": MODEL, "digest": DIGEST}] * 5000,
+        [{"mediaType": f"{MODEL}{number}", "digest": DIGEST} for number in range(20)],
     ],
 )  # fmt: skip
 def test_a_hostile_manifest_is_a_note(store: Path, layers: Any) -> None:
@@ -253,6 +253,17 @@ def test_a_search_stops_at_its_limit(tmp_path: Path, monkeypatch: pytest.MonkeyP
     found = found_models([str(tmp_path / "many")])
     assert len(found.models) == 50
     assert "stopped after 50" in found.notes[0]
+    assert len(found.notes) == 1
+
+
+def test_a_search_reads_so_many_bytes(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("quire.config.model_lookup.disk.places.Scan", lambda: Scan(bytes_left=900))
+    for number in range(9):
+        write_model(store, f"{LIBRARY}/a/{number}", GGUF)
+    found = found_models()
+    assert 0 < len(found.models) < 9
+    assert len(found.notes) == 1
+    assert "of manifests and texts" in found.notes[0]
 
 
 def test_a_folder_that_cannot_be_read_is_a_note(

@@ -19,7 +19,6 @@ from quire.config.model_lookup.disk.found import (
     file_status,
     is_gguf_file,
     part_of,
-    read_start,
     size_and_time,
 )
 from quire.config.model_lookup.disk.ollama import is_ollama, ollama_models
@@ -56,7 +55,7 @@ def _walked(
                 name=directory.name, others=(str(directory.relative_to(root)),), source=source,
                 place=root, path=directory, kind="safetensors", num_bytes=size, modified=modified,
             )  # fmt: skip
-    yield from _gguf_models(root, paths, source)
+    yield from _gguf_models(root, paths, source, scan)
     if any(path.name.startswith(_HUB_PREFIX) for path in paths):
         yield from _hub_models(root, directory, source)
     for path in paths:
@@ -66,13 +65,15 @@ def _walked(
                     yield from _walked(root, path, source, scan, depth - 1)
 
 
-def _gguf_models(root: Path, paths: list[Path], source: SourceName) -> Iterator[LocalModel]:
+def _gguf_models(
+    root: Path, paths: list[Path], source: SourceName, scan: Scan
+) -> Iterator[LocalModel]:
     """The GGUF files among the entries of one folder; a split model is one."""
     groups: dict[str, list[Path]] = {}
     for path in paths:
         if path.suffix.lower() == ".gguf" and "mmproj" not in path.name.lower():
             groups.setdefault(part_of(path.stem)[0], []).append(path)
-    manifests = _manifests(paths) if source == "llama.cpp" else {}
+    manifests = _manifests(paths, scan) if source == "llama.cpp" else {}
     for stem, files in groups.items():
         first = next((path for path in files if part_of(path.stem)[1] == 1), None)
         if first is None or not is_gguf_file(first):
@@ -87,13 +88,13 @@ def _gguf_models(root: Path, paths: list[Path], source: SourceName) -> Iterator[
         )  # fmt: skip
 
 
-def _manifests(paths: list[Path]) -> dict[str, tuple[str, Path | None]]:
+def _manifests(paths: list[Path], scan: Scan) -> dict[str, tuple[str, Path | None]]:
     """The hub's names of files that llama.cpp keeps in one folder, and their image encoders."""
     known = {path.name: path for path in paths}
     found: dict[str, tuple[str, Path | None]] = {}
     for path in paths:
         match = _MANIFEST.fullmatch(path.name)
-        raw = None if match is None else read_start(path, 16 * MiB)
+        raw = None if match is None else scan.read(path, 4 * MiB)
         if match is None or raw is None:
             continue
         with suppress(CheckpointError):

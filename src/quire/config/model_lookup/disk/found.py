@@ -13,9 +13,12 @@ from typing import Literal
 from quire.config.model_lookup.settings import AliasSettings
 from quire.errors import quoted, reason
 from quire.gguf.container import MAGIC
+from quire.units import MiB, format_bytes
 
 MAX_ENTRIES = 20_000
 """Most entries of folders that one scan looks at."""
+MAX_BYTES = 64 * MiB
+"""Most bytes of manifests and texts that one scan reads."""
 _MAX_NOTES = 100
 _PART = re.compile(r"(.+)-(\d{5})-of-(\d{5})")
 
@@ -55,8 +58,10 @@ class Scan:
     """Lists folders until a limit is reached. A folder is listed once, so circles of links end."""
 
     left: int = MAX_ENTRIES
+    bytes_left: int = MAX_BYTES
     notes: list[str] = field(default_factory=list)
     """What could not be read, and where the scan stopped."""
+    has_stopped: bool = False
     seen: set[tuple[int, int]] = field(default_factory=set)
 
     def listed(self, directory: Path) -> list[Path]:
@@ -70,10 +75,7 @@ class Scan:
             with os.scandir(directory) as entries:
                 for entry in entries:
                     if self.left <= 0:
-                        self.note(
-                            f"{quoted(str(directory))}: the search stopped after {MAX_ENTRIES} "
-                            "files and folders; name a smaller folder with --models-dir"
-                        )
+                        self._stop(directory, f"{MAX_ENTRIES} files and folders")
                         break
                     self.left -= 1
                     found.append(directory / entry.name)
@@ -82,6 +84,31 @@ class Scan:
         except OSError as error:
             self.note(f"{quoted(str(directory))} cannot be read: {reason(error)}")
         return sorted(found)
+
+    def read(self, path: Path, max_bytes: int) -> bytes | None:
+        """A regular file of at most so many bytes; None for anything else, and once the scan has
+        read too much."""
+        status = file_status(path)
+        if status is None or status.st_size > max_bytes:
+            return None
+        if status.st_size > self.bytes_left:
+            self._stop(path, f"{format_bytes(MAX_BYTES)} of manifests and texts")
+            return None
+        try:
+            with path.open("rb") as file:
+                found = file.read(status.st_size)
+        except OSError:
+            return None
+        self.bytes_left -= len(found)
+        return found
+
+    def _stop(self, path: Path, limit: str) -> None:
+        if not self.has_stopped:
+            self.note(
+                f"{quoted(str(path))}: the search stopped after {limit}; name a smaller folder "
+                "with --models-dir"
+            )
+        self.has_stopped = True
 
     def note(self, text: str) -> None:
         """Keeps a line for the user."""
@@ -107,19 +134,6 @@ def is_gguf_file(path: Path) -> bool:
             return file.read(len(MAGIC)) == MAGIC
     except OSError:
         return False
-
-
-def read_start(path: Path, max_bytes: int) -> bytes | None:
-    """A regular file of at most so many bytes; None for anything else."""
-    status = file_status(path)
-    if status is None or status.st_size > max_bytes:
-        return None
-    try:
-        with path.open("rb") as file:
-            found = file.read(max_bytes + 1)
-    except OSError:
-        return None
-    return found if len(found) <= max_bytes else None
 
 
 def part_of(stem: str) -> tuple[str, int]:

@@ -34,9 +34,9 @@ def _by_role(name: str, before: str, after: str, end: str = "", **own: str) -> _
     """A form whose messages begin with their role: `%s` of `before`; `own`: other names of it.
     `after` is a mark; `end` is written after it."""
     names = [own.get(role, role) for role in _TURNS]
-    around = [(before % role, after + end) for role in names]
-    mark = before.partition("%s")[0]
-    return _Form(name, (mark, after), *around, prompt=before % names[2])
+    system, user, assistant = ((before % role, after + end) for role in names)
+    marks = (before.partition("%s")[0], after)
+    return _Form(name, marks, system, user, assistant, before % names[2])
 
 
 _CHANNELS = ("<|channel|>", "<|message|>")

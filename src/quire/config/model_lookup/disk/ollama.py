@@ -19,7 +19,6 @@ from quire.config.model_lookup.disk.found import (
     Scan,
     file_status,
     is_gguf_file,
-    read_start,
     size_and_time,
 )
 from quire.config.model_lookup.settings import AliasSettings, settings_of_parameters
@@ -31,7 +30,8 @@ _MEDIA = "application/vnd.ollama.image."
 _DIGEST = re.compile(r"sha256[:-]([0-9a-fA-F]{64})")
 _MAX_JSON = 1 * MiB
 _MAX_TEXT = 256 * KiB
-_MAX_LAYERS = 4096
+_MAX_TYPES, _MAX_OF_TYPE = 16, 4
+_MAX_PARAMETERS = 100
 _USED = ("model", "projector", "template", "system", "params", "license", "prompt")
 
 
@@ -50,8 +50,10 @@ def ollama_models(directory: Path, scan: Scan) -> Iterator[LocalModel]:
         host, namespace, model, tag = manifest.parts[-4:]
         names = _names(host, namespace, model, tag)
         try:
-            yield _model(names, directory, manifest, blobs)
+            yield _model(names, directory, manifest, _Layers(blobs, scan, _layers(manifest, scan)))
         except CheckpointError as error:
+            if scan.has_stopped:
+                break
             scan.note(str(error))
         except OSError:
             continue  # it has gone meanwhile
@@ -80,10 +82,14 @@ class _Layers:
     """The blobs of a manifest, by the last word of their type."""
 
     blobs: Path
-    found: dict[str, list[Path]]
+    scan: Scan
+    found: dict[str, list[str]]
 
     def one(self, kind: str) -> Path | None:
-        return next(iter(self.found.get(kind, ())), None)
+        return next(iter(self.all(kind)), None)
+
+    def all(self, kind: str) -> list[Path]:
+        return [self.blobs / f"sha256-{digest}" for digest in self.found.get(kind, ())]
 
     def text(self, kind: str, max_bytes: int, notes: list[str]) -> str:
         """A text inside the folder; "" where there is none, or a note says why it is not used."""
@@ -91,7 +97,7 @@ class _Layers:
         if path is None:
             return ""
         is_inside = os.path.realpath(path).startswith(os.path.realpath(self.blobs) + os.sep)
-        raw = read_start(path, max_bytes) if is_inside else None
+        raw = self.scan.read(path, max_bytes) if is_inside else None
         try:
             if raw is not None:
                 return raw.decode()
@@ -101,18 +107,16 @@ class _Layers:
         return ""
 
 
-def _model(names: tuple[str, ...], directory: Path, manifest: Path, blobs: Path) -> LocalModel:
-    layers = _Layers(blobs, _layers(manifest, blobs))
+def _model(names: tuple[str, ...], directory: Path, manifest: Path, layers: _Layers) -> LocalModel:
     notes = list[str]()
     path, projector = layers.one("model"), layers.one("projector")
     problem = _problem(layers, path, manifest)
-    for kind in layers.found:
-        if kind not in _USED and not problem:
-            notes.append(f"its {kind} is not used")
+    if not problem:
+        notes += [f"its {kind} is not used" for kind in layers.found if kind not in _USED]
     if projector is not None and not is_gguf_file(projector):
         notes.append("its projector is missing or no GGUF file, so it takes no images")
         projector = None
-    size, _ = size_and_time([one for paths in layers.found.values() for one in paths])
+    size, _ = size_and_time([one for kind in layers.found for one in layers.all(kind)])
     _, modified = size_and_time([manifest])
     return LocalModel(
         name=names[0],
@@ -130,17 +134,15 @@ def _model(names: tuple[str, ...], directory: Path, manifest: Path, blobs: Path)
     )
 
 
-def _layers(manifest: Path, blobs: Path) -> dict[str, list[Path]]:
-    """Raises CheckpointError."""
-    raw = read_start(manifest, _MAX_JSON)
+def _layers(manifest: Path, scan: Scan) -> dict[str, list[str]]:
+    """The checksums of a few layers of each type. Raises CheckpointError."""
+    raw = scan.read(manifest, _MAX_JSON)
     if raw is None:
         raise CheckpointError(f"{quoted(str(manifest))} cannot be read, or is larger than 1 MiB")
     layers = parse_json_object(raw, quoted(str(manifest))).get("layers")
-    if not isinstance(layers, list) or len(layers) > _MAX_LAYERS:
-        raise CheckpointError(
-            f"{quoted(str(manifest))}: layers must be a list of at most {_MAX_LAYERS}"
-        )
-    found: dict[str, list[Path]] = {}
+    if not isinstance(layers, list):
+        raise CheckpointError(f"{quoted(str(manifest))}: layers must be a list")
+    found: dict[str, list[str]] = {}
     for layer in layers:
         media, digest = (
             (layer.get("mediaType"), layer.get("digest")) if isinstance(layer, dict) else (0, 0)
@@ -152,7 +154,11 @@ def _layers(manifest: Path, blobs: Path) -> dict[str, list[Path]]:
                 f"got {quoted(layer)}"
             )
         kind = media.removeprefix(_MEDIA).partition(";")[0] if media.startswith(_MEDIA) else media
-        found.setdefault(kind[:40], []).append(blobs / f"sha256-{match[1].lower()}")
+        digests = found.setdefault(kind[:40], [])
+        if len(digests) < _MAX_OF_TYPE:
+            digests.append(match[1].lower())
+        if len(found) > _MAX_TYPES:
+            raise CheckpointError(f"{quoted(str(manifest))} has more than {_MAX_TYPES} types")
     return found
 
 
@@ -182,6 +188,9 @@ def _settings(layers: _Layers, notes: list[str]) -> AliasSettings:
             found = parse_json_object(text, "its parameters")
         except CheckpointError as error:
             notes.append(str(error))
+    if len(found) > _MAX_PARAMETERS:
+        notes.append(f"its parameters are more than {_MAX_PARAMETERS}, so they are not used")
+        found = {}
     used: dict[str, Any] = {}
     for name, value in found.items():
         if value is None:
