@@ -18,7 +18,6 @@ from gguf_files import (
 from ollama_store import write_manifest, write_model
 
 from quire.cli import main
-from quire.cli.commands import chat
 from quire.cli.local_conversation import LocalConversation
 from quire.config.engine_args import EngineArgs
 from quire.config.model_lookup.aliases import set_alias
@@ -117,8 +116,11 @@ def test_a_run_names_what_is_wrong(store: Path, capsys: pytest.CaptureFixture[st
     write_manifest(store, f"{LIBRARY}/cloud/latest", [])
     assert main(["run", "cloud", "Hi there"]) == 1
     assert "no weights on this machine" in capsys.readouterr().err
-    with pytest.raises(Exception, match="no weights"):
-        chat.split_words(["cloud"], None)
+    assert main(["run", "cloud"]) == 1
+    assert "no weights on this machine" in capsys.readouterr().err
+    write_model(store, f"{LIBRARY}/llama/latest", b"GGUF")
+    assert main(["run", "lama:latest"]) == 1
+    assert "Did you mean llama:latest?" in capsys.readouterr().err
 
 
 def test_a_model_answers_from_its_folder(

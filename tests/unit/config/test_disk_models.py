@@ -18,7 +18,7 @@ from ollama_store import write_blob, write_manifest, write_model
 from quire.config.model_lookup.disk import found as found_module
 from quire.config.model_lookup.disk.found import LocalModel, Scan
 from quire.config.model_lookup.disk.go_templates import is_plain, jinja_of
-from quire.config.model_lookup.disk.places import Found, found_models, local_model
+from quire.config.model_lookup.disk.places import Found, found_models
 from quire.config.model_lookup.disk.use import options_of
 from quire.errors import ConfigError, ModelNotFoundError
 
@@ -129,6 +129,17 @@ def test_a_folder_may_be_another_programs(tmp_path: Path, store: Path) -> None:
     for wrong in (tmp_path / "nowhere", store / f"manifests/{LIBRARY}/a/latest", "x" * 5000, "\0"):
         with pytest.raises(ConfigError, match="models_dir"):
             found_models([str(wrong)])
+
+
+def test_an_image_encoder_may_be_named_after_its_model(tmp_path: Path) -> None:
+    folder = tmp_path / "models/vision"
+    write(folder / "Small-VL-Q4_K_M.gguf")
+    projector = write(folder / "Small-VL-mmproj-f16.gguf")
+    write(folder / "other.gguf")
+    found = found_models([str(folder)])
+    assert [(one.name, one.projector) for one in found.models] == [
+        ("Small-VL-Q4_K_M", projector), ("other", None),
+    ]  # fmt: skip
 
 
 def test_llama_cpp_names_what_it_fetched(tmp_path: Path) -> None:
@@ -331,7 +342,7 @@ def whole_file(*, has_template: bool = False, adds_bos: bool = False) -> bytes:
 
 def used(store: Path, caplog: pytest.LogCaptureFixture, weights: bytes, **parts: Any) -> Any:
     write_model(store, f"{LIBRARY}/a/latest", weights, **parts)
-    model = local_model("a")
+    model = found_models().find("a")
     assert isinstance(model, LocalModel)
     with caplog.at_level(logging.INFO, "quire"):
         return options_of(model)

@@ -28,13 +28,13 @@ from quire.config.command_line.engine_options import add_engine_options, engine_
 from quire.config.command_line.parser import Parser
 from quire.config.command_line.values import parse_count
 from quire.config.model_lookup import aliases
-from quire.config.model_lookup.disk.places import local_model
+from quire.config.model_lookup.disk.places import found_models
 from quire.config.model_lookup.disk.use import options_of
 from quire.config.model_lookup.gguf import name_of_file
 from quire.config.model_lookup.known import is_cached, suggestion
 from quire.config.model_lookup.settings import over_defaults
 from quire.errors import ConfigError, RequestError
-from quire.log.writer import say
+from quire.log.writer import one_line, say
 from quire.parsers.events import Content, Event, Reasoning
 
 if TYPE_CHECKING:
@@ -233,7 +233,7 @@ def _options_of(name: str | None, folders: Sequence[str]) -> dict[str, Any]:
     target = aliases.target_of(name) or name
     model = None
     if not os.path.exists(name) and (folders or not _is_near(target)):
-        model = local_model(target, folders)
+        model = found_models(folders).find(target)
     return own if model is None else {**options_of(model), **own}
 
 
@@ -316,11 +316,15 @@ def _check_known(word: str, folders: Sequence[str]) -> None:
     A word without a slash is not looked up on the hub, because it may be a prompt.
     """
     cache = env.hub_cache_dir()
-    if "/" in word or _is_near(word) or aliases.target_of(word) or local_model(word, folders):
+    if "/" in word or _is_near(word) or aliases.target_of(word):
         return
+    found = found_models(folders)
+    if found.find(word) is not None:
+        return
+    meant = suggestion(word, cache, [one_line(one.name) for one in found.models])
     raise ConfigError(
         f"the model {word!r} was not found. Give a directory, a GGUF file, or a hub id such as "
-        f"Qwen/Qwen3-0.6B.{suggestion(word, cache)} If {word!r} is a prompt, name the model too: "
+        f"Qwen/Qwen3-0.6B.{meant} If {word!r} is a prompt, name the model too: "
         f"quire run {DEMO_MODEL} {word}"
     )
 

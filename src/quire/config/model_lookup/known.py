@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from itertools import islice
 from pathlib import Path
 
@@ -14,12 +15,13 @@ _MAX_ENTRIES = 1000
 _MAX_SHOWN = 8
 
 
-def suggestion(model: str, cache: Path) -> str:
+def suggestion(model: str, cache: Path, others: Iterable[str] = ()) -> str:
     """A sentence that begins with a space: the model that was meant, or the models that are here.
 
-    Looked for are the directory in which `model` would be, and the hub's cache.
+    Looked for are the directory in which `model` would be, the hub's cache, and `others`.
     """
-    known = {name.rpartition("/")[2].lower(): name for name in _known(model, cache)}
+    names = [*_known(model, cache), *others]
+    known = {name.rpartition("/")[2].lower(): name for name in names}
     found = nearest(model.rpartition("/")[2].lower(), known)
     if found:
         return f" Did you mean {known[found]}?"

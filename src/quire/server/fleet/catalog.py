@@ -19,7 +19,7 @@ from quire.config.command_line.config_files import read_config
 from quire.config.command_line.values import parse_duration
 from quire.config.engine_args import EngineArgs
 from quire.config.field_types import check_fields
-from quire.config.model_lookup.aliases import settings_of
+from quire.config.model_lookup.aliases import settings_of, target_of
 from quire.config.model_lookup.disk.found import LocalModel
 from quire.config.model_lookup.disk.places import Found
 from quire.config.model_lookup.disk.use import options_of
@@ -114,7 +114,7 @@ def with_found(
     entries, paths = list[CatalogEntry](), set[Path]()
     for entry in named:
         name = entry.engine.model or ""
-        model = None if os.path.exists(name) else found.find(name)
+        model = None if os.path.exists(name) else found.find(target_of(name) or name)
         if model is not None:
             made, served = _with_options(model, entry.names, entry.engine, entry.server)
             entry = replace(entry, engine=made, server=served)

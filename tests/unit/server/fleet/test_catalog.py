@@ -192,6 +192,15 @@ def test_models_of_folders_have_settings_of_their_own(folder: Path) -> None:
     assert entry.server.system_prompt == "Be long."
 
 
+def test_an_alias_may_stand_for_a_model_of_a_folder(folder: Path) -> None:
+    set_alias("short", "b", AliasSettings(system_prompt="Be brief."))
+    server = ServerArgs(models_dir=(str(folder),))
+    named = [catalog_of_one(EngineArgs(model="short"), server)]
+    short, other = with_found(named, found_models(server.models_dir), EngineArgs(), server)
+    assert (short.names, short.engine.model) == (("short",), str(folder / "b.gguf"))
+    assert (short.server.system_prompt, other.names) == ("Be brief.", ("a",))
+
+
 def test_what_cannot_be_served_is_in_the_log(
     folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -78,7 +78,7 @@ def _gguf_models(
         first = next((path for path in files if part_of(path.stem)[1] == 1), None)
         if first is None or not is_gguf_file(first):
             continue
-        name, projector = manifests.get(first.name, ("", None))
+        name, projector = manifests.get(first.name, ("", _projector_of(stem, paths)))
         size, modified = size_and_time(files)
         longer = str((first.parent / stem).relative_to(root))
         yield LocalModel(
@@ -86,6 +86,17 @@ def _gguf_models(
             source=source, place=root, path=first, num_bytes=size, modified=modified,
             projector=projector,
         )  # fmt: skip
+
+
+def _projector_of(stem: str, paths: list[Path]) -> Path | None:
+    """The image encoder `NAME-mmproj...` of a model `NAME...`. One that is called `mmproj...` is
+    found when the model is loaded."""
+    for path in paths:
+        begin, mark, _ = path.name.lower().partition("mmproj")
+        begin = begin.strip("-_.")
+        if mark and begin and stem.lower().startswith(begin) and is_gguf_file(path):
+            return path
+    return None
 
 
 def _manifests(paths: list[Path], scan: Scan) -> dict[str, tuple[str, Path | None]]:

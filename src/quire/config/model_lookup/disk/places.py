@@ -46,12 +46,6 @@ def found_models(folders: Sequence[str] = ()) -> Found:
     return Found(tuple(_with_own_names(models, scan)), tuple(scan.notes))
 
 
-def local_model(name: str, folders: Sequence[str] = ()) -> LocalModel | None:
-    """The model of a name in these folders, or in those of other programs. Raises
-    ModelNotFoundError."""
-    return found_models(folders).find(name)
-
-
 def _named(folders: Iterable[str]) -> Iterator[tuple[SourceName, Path]]:
     for folder in folders:
         path = env.expanded(folder)
