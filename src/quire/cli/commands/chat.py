@@ -217,7 +217,8 @@ def run(args: argparse.Namespace) -> int:
     wanted = engine_args(args, defaults=_ONE_USER)
     options = _options_of(wanted.model, args.models_dir)
     wanted = over_defaults(replace(wanted, model=options.pop("model", wanted.model)), options)
-    system_prompt = args.system_prompt or options.get("system_prompt")
+    given = args.system_prompt
+    system_prompt = options.get("system_prompt") if given is None else given
     conversation = LocalConversation(wanted, system_prompt)
     try:
         return _talk(conversation, args, prompt)
