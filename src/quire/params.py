@@ -230,6 +230,9 @@ class SamplingParams(msgspec.Struct, metaclass=_CheckedNames, omit_defaults=True
     """Fixed output tokens. The output ends with the last of them, and no token is sampled;
     log-probabilities are the model's own. End tokens and stop strings do not end the output
     earlier."""
+    repeat_last_n: int | None = None
+    """The three penalties look at this number of the last tokens, of which those of the prompt
+    count, too, as in llama.cpp and Ollama; 0: at none, -1: at all. None: as described for each."""
     _bad_words_token_ids: list[list[int]] | None = None
     _never_generated: ForbiddenTokens | None = None
     _reasoning: ReasoningMarks | None = None
@@ -409,6 +412,8 @@ class SamplingParams(msgspec.Struct, metaclass=_CheckedNames, omit_defaults=True
             self.seed = None if self.seed == -1 else self.seed
         self.logprobs = as_count("logprobs", self.logprobs)
         self.prompt_logprobs = as_count("prompt_logprobs", self.prompt_logprobs)
+        if self.repeat_last_n is not None:
+            self.repeat_last_n = as_int("repeat_last_n", self.repeat_last_n)
         self._check_choices()
         if 0 < self.temperature < MIN_TEMPERATURE:
             logger.warning(
@@ -484,6 +489,7 @@ class SamplingParams(msgspec.Struct, metaclass=_CheckedNames, omit_defaults=True
                 self.stream_interval is None or self.stream_interval >= 1,
                 "must be at least 1",
             ),
+            ("repeat_last_n", (self.repeat_last_n or 0) >= -1, "must be at least -1"),
             ("logprobs", (self.logprobs or 0) >= -1, "must be non-negative or -1"),
             (
                 "prompt_logprobs",

@@ -59,6 +59,7 @@ FIELDS: dict[str, list[Any]] = {
     "skip_reading_prefix_cache": [True, False],
     "thinking_token_budget": [0, 3],
     "repetition_detection": [{"max_pattern_size": 2, "min_count": 2}],
+    "repeat_last_n": [0, 1, 4, -1],
     "trace_decode_token_ids": [[65, 256, 66], [*range(70, 90)]],
 }  # fmt: skip
 BESIDE: dict[str, dict[str, Any]] = {
@@ -68,6 +69,7 @@ BESIDE: dict[str, dict[str, Any]] = {
     "ignore_eos": {"logit_bias": {256: 9.0}},
     "structured_outputs": {"ignore_eos": False},
     "include_stop_str_in_output": {"stop": ["a", "b", "c", "d", "e"]},
+    "repeat_last_n": {"repetition_penalty": 1.5, "frequency_penalty": 1, "presence_penalty": 0.5},
     "repetition_detection": {"allowed_token_ids": [65, 66]},
     "min_tokens": {"stop_token_ids": [*range(128)], "ignore_eos": False},
 }

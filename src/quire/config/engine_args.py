@@ -114,7 +114,8 @@ class EngineArgs:
     """Source of sampling defaults: `auto` for the model's generation_config.json, `vllm` for
     neutral ones, or a directory."""
     override_generation_config: dict[str, Any] | None = argument(group="ModelConfig", factory=dict)
-    """Sampling defaults that replace those of generation_config.json; also `seed` and `stop`."""
+    """Sampling defaults that replace those of generation_config.json; also `seed`, `stop`
+    and `repeat_last_n`."""
     chat_template: str | None = argument(None, "Frontend", is_common=True)
     """Chat template, as a file or as text; the tokenizer's own by default."""
     structured_outputs_config: dict[str, Any] | None = argument(

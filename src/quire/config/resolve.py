@@ -264,13 +264,17 @@ def resolve_kv_choice(args: EngineArgs, environment_bytes: int | None = None) ->
     return KVMemoryChoice(args.num_gpu_blocks_override, cache_bytes, float(share))
 
 
+_OTHER_DEFAULTS = ("seed", "stop", "repeat_last_n")
+"""Those that a checkpoint does not recommend, and a user may."""
+
+
 def resolve_sampling_defaults(args: EngineArgs, own: GenerationConfig) -> dict[str, Any]:
     """Sampling defaults for requests that leave them open, checked as a request's would be;
     `own` are the model's own."""
     given = GenerationConfig(args.override_generation_config or {}, "override_generation_config")
     sources = [one.source for one in (own, given) if one.values]
     found: dict[str, Any] = {**default_sampling_params(own), **default_sampling_params(given)}
-    found |= {name: given.values[name] for name in ("seed", "stop") if name in given.values}
+    found |= {name: given.values[name] for name in _OTHER_DEFAULTS if name in given.values}
     try:
         SamplingParams.from_optional(**found)
     except RequestError as error:

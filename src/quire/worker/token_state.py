@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import copy
 from abc import ABC, abstractmethod
+from collections import Counter, deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -160,6 +161,43 @@ class SeenTokens(TokenState):
         return twin
 
 
+class RecentTokens(TokenState):
+    """Counts of each distinct token among the last `repeat_last_n`, of the prompt or not."""
+
+    __slots__ = ("_counts", "_last")
+
+    def __init__(self, request: ScheduledRequest) -> None:
+        size = request.sampling_params.repeat_last_n or 0
+        token_ids = request.token_ids
+        if request.input_rows:
+            token_ids = token_ids_without(token_ids, request.input_rows)
+        self._last = deque(token_ids, size if size >= 0 else None)
+        self._counts = Counter(self._last)
+
+    def tokens(
+        self,
+        num_tokens: int,  # noqa: ARG002 (`append` counts)
+        mask: Words | None = None,  # noqa: ARG002
+    ) -> tuple[Ints, Floats]:
+        counts = self._counts
+        ids = np.fromiter(counts, np.int32, len(counts))
+        return ids, np.fromiter(counts.values(), np.float32, len(counts))
+
+    def append(self, token_id: int) -> None:
+        if len(self._last) == self._last.maxlen:
+            oldest = self._last[0]
+            self._counts[oldest] -= 1
+            if not self._counts[oldest]:
+                del self._counts[oldest]
+        self._last.append(token_id)
+        self._counts[token_id] += 1
+
+    def fork(self) -> RecentTokens:
+        twin = copy.copy(self)
+        twin._last, twin._counts = self._last.copy(), self._counts.copy()
+        return twin
+
+
 class ThinkingBudget:
     """`thinking_token_budget`: forces the tokens that end the reasoning when the budget is used
     up."""
@@ -265,7 +303,9 @@ def _bias(request: ScheduledRequest) -> TokenState | None:
 def _seen(request: ScheduledRequest) -> TokenState | None:
     params = request.sampling_params
     penalties = (params.repetition_penalty, params.frequency_penalty, params.presence_penalty)
-    return None if penalties == (1, 0, 0) else SeenTokens(request)
+    if penalties == (1, 0, 0) or params.repeat_last_n == 0:
+        return None
+    return SeenTokens(request) if params.repeat_last_n is None else RecentTokens(request)
 
 
 TOKEN_STATES: dict[str, Callable[[ScheduledRequest], TokenState | None]] = {

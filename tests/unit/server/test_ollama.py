@@ -10,6 +10,8 @@ import httpx
 import pytest
 
 from quire.errors import RequestError
+from quire.server.apis.llama_server.reading import read_llama
+from quire.server.apis.llama_server.schema import LlamaCompletionRequest
 from quire.server.apis.ollama.reading import read_chat, read_generate
 from quire.server.apis.ollama.schema import (
     CalledFunction,
@@ -20,6 +22,8 @@ from quire.server.apis.ollama.schema import (
 )
 from quire.server.conversation.conversation import Conversation
 from quire.server.requests.request import TextRequest
+from quire.server.requests.sampling import params_of
+from quire.server.requests.texts import Gap, TextPrompts
 
 from .conftest import Harness
 
@@ -135,7 +139,9 @@ def test_results_of_tools_find_their_calls() -> None:
         ({"options": {"temperature": "warm"}}, "options: .*temperature"),
         ({"options": {"mirostat": 2}}, "options.mirostat must be 0"),
         ({"options": {"top_p": 7}}, "top_p"),
-        ({"logprobs": True}, "logprobs must be false"),
+        ({"options": {"repeat_last_n": -2}}, "repeat_last_n must be at least -1"),
+        ({"logprobs": True, "top_logprobs": 21}, "top_logprobs"),
+        ({"think": "high"}, "does not support thinking"),
         ({"messages": [{**USER, "images": ["abc"]}]}, "takes no images"),
         ({"tools": [{"type": "function"}]}, r"tools\[0\]"),
         ({"format": "yaml"}, "format"),
@@ -151,12 +157,72 @@ def test_mistakes_are_named(harness: Harness, fields: dict[str, Any], text: str)
 
 
 def test_what_a_prompt_cannot_have() -> None:
-    for name, value in {"template": "x", "context": [1]}.items():
-        with pytest.raises(RequestError, match=f"{name} is not supported"):
-            read_generate(GenerateRequest(prompt="a", **{name: value}))
-    for name, value in {"system": "x", "images": ["x"]}.items():
-        with pytest.raises(RequestError, match=f"{name} is not supported with suffix"):
-            read_generate(GenerateRequest(prompt="a", suffix="b", **{name: value}))
+    with pytest.raises(RequestError, match="runs no Go templates; send the finished prompt"):
+        read_generate(GenerateRequest(prompt="a", template="{{ .Prompt }}"))
+    given: dict[str, Any] = {"system": "x", "images": ["x"], "context": [1]}
+    for field, others in {"raw": given, "suffix": ("images", "context")}.items():
+        for name in others:
+            with pytest.raises(RequestError, match=f"{name} must be empty with {field}"):
+                read_generate(GenerateRequest(prompt="a", **{field: True, name: given[name]}))
+
+
+def test_a_gap_has_no_system_message_and_a_raw_prompt_no_gap() -> None:
+    asked = read_generate(GenerateRequest(prompt="a", suffix="b", system="s"))
+    assert (asked.prompt, asked.ignored) == (Gap("a", "b"), ["system"])
+    asked = read_generate(GenerateRequest(prompt="a", suffix="b", raw=True))
+    assert (asked.prompt, asked.ignored) == (TextPrompts("a"), ["suffix"])
+
+
+def test_a_context_goes_on_with_an_earlier_reply(harness: Harness) -> None:
+    body = {"prompt": "ab", "options": {"num_predict": 3}}
+    lines = lines_of(harness.post("/api/generate", body))
+    assert [line for line in lines[:-1] if "context" in line] == []
+    context = lines[-1]["context"]
+    assert len(context) == lines[-1]["prompt_eval_count"] + 3
+    again = harness.post("/api/generate", {**body, "context": context, "stream": False}).json()
+    assert again["prompt_eval_count"] == 2 * lines[-1]["prompt_eval_count"] + 3
+    assert again["context"][: len(context)] == context
+    assert "context" not in harness.post("/api/generate", {**body, "raw": True}).text
+    for wrong in ([-1], [2**31], ["a"], [10**6], [1] * 600):
+        reply = harness.post("/api/generate", {**body, "context": wrong})
+        assert reply.status_code == 400, reply.text
+        assert isinstance(reply.json()["error"], str)
+
+
+@pytest.mark.parametrize("path", ["/api/chat", "/api/generate"])
+def test_log_probabilities_are_those_of_each_token(harness: Harness, path: str) -> None:
+    body = {
+        "messages": [USER], "prompt": "ab", "logprobs": True, "top_logprobs": 2,
+        "options": {"num_predict": 5},
+    }  # fmt: skip
+    del body["prompt" if path == "/api/chat" else "messages"]
+    whole = harness.post(path, {**body, "stream": False}).json()["logprobs"]
+    assert [len(one["top_logprobs"]) for one in whole] == [2] * 5
+    assert set(whole[0]) == {"token", "logprob", "bytes", "top_logprobs"}
+    lines = lines_of(harness.post(path, body))
+    streamed = [one for line in lines for one in line.get("logprobs", ())]
+    assert [one["bytes"] for one in streamed] == [one["bytes"] for one in whole]
+    del body["top_logprobs"]
+    assert harness.post(path, {**body, "stream": False}).json()["logprobs"][0]["top_logprobs"] == []
+    assert "logprobs" not in harness.post(path, {**body, "logprobs": False}).text
+
+
+def test_defaults_are_those_of_the_api_below_the_models_and_the_requests(harness: Harness) -> None:
+    messages = [OllamaMessage(role="user", content="a")]
+    chat = read_chat(OllamaChatRequest(messages=messages, options={"top_k": 7}))
+    llama = read_llama(LlamaCompletionRequest(prompt="a", top_k=7), TextPrompts("a"))
+    names = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty", "repeat_last_n")
+    for asked, wanted in (
+        (chat, [0.8, 7, 0.9, 0, 1.1, 64]), (llama, [0.8, 7, 0.95, 0.05, 1, 64]),
+    ):  # fmt: skip
+        made = params_of(asked, {}, None)
+        assert [getattr(made, name) for name in names] == wanted
+        made = params_of(asked, {"top_k": 20, "top_p": 0.5}, None)
+        assert [made.temperature, made.top_k, made.top_p] == [0.8, 7, 0.5]
+    plain = params_of(TextRequest(prompt=None), {}, None)
+    assert (plain.temperature, plain.repeat_last_n) == (1, None)
+    params = harness.request("GET", "/props").json()["default_generation_settings"]["params"]
+    assert (params["top_p"], params["min_p"]) == (0.95, 0.05)
 
 
 @pytest.mark.parametrize(

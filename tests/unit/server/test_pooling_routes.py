@@ -187,6 +187,10 @@ def test_what_the_other_apis_answer(embedder: Client) -> None:
     assert embedder.post("/", inputs="blue") == [wanted]
     assert embedder.post("/api/embed", input=["blue"])["embeddings"] == [wanted]
     assert embedder.post("/api/embeddings", prompt="blue")["embedding"] == wanted
+    for body in ({}, {"input": None}, {"input": []}, {"input": ""}, {"keep_alive": 0}):
+        assert embedder.post("/api/embed", **body)["embeddings"] == []
+    for body in ({}, {"prompt": ""}, {"keep_alive": 0}):
+        assert embedder.post("/api/embeddings", **body) == {"embedding": []}
     cohere = embedder.post("/v2/embed", texts=["blue"], embedding_types=["float", "ubinary"])
     assert cohere["embeddings"]["float"] == [wanted]
     bits = np.packbits(np.array(wanted) >= 0).tolist()

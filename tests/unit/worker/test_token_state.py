@@ -144,5 +144,25 @@ def test_seen_tokens_are_counted_one_by_one_or_anew(
         assert at(again, count) == wanted, "after a preemption"
 
 
+@pytest.mark.parametrize("window", [0, 1, 3, 4, 99, -1])
+def test_penalties_look_at_the_last_tokens_also_of_the_prompt(window: int) -> None:
+    fields = {"frequency_penalty": 0.5, "repeat_last_n": window}
+    output = [3, 9, 9, 3, 3, 8]
+    state = TOKEN_STATES["seen"](started([], **fields))
+    assert (state is None) == (window == 0)
+    for count, token_id in enumerate(output if state is not None else [], 1):
+        assert state is not None
+        twin = state.fork()
+        before = at(twin, count)
+        state.append(token_id)
+        known = [*PROMPT, *output[:count]]
+        wanted = Counter(known if window == -1 else known[-window:])
+        assert at(state, count) == wanted
+        assert at(twin, count) == before
+        anew = TOKEN_STATES["seen"](started(output[:count], **fields))
+        assert anew is not None
+        assert at(anew, count) == wanted
+
+
 def test_there_is_a_state_for_each_list_of_the_columns() -> None:
     assert TOKEN_STATES.keys() == TOKEN_LISTS.keys()

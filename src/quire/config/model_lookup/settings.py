@@ -16,7 +16,7 @@ OLLAMA_NAMES = {"repeat_penalty": "repetition_penalty", "num_predict": "max_toke
 WITHOUT_EFFECT = frozenset({
     "num_keep", "num_batch", "num_gpu", "main_gpu", "num_thread", "numa", "use_mmap", "use_mlock",
     "low_vram", "f16_kv", "vocab_only", "logits_all", "embedding_only", "penalize_newline",
-    "repeat_last_n", "draft_num_predict",
+    "draft_num_predict",
 })  # fmt: skip
 """Ollama's parameters of how a model is loaded, which the options of the engine decide."""
 NEUTRAL: dict[str, tuple[float, ...]] = {
@@ -126,6 +126,7 @@ _NUMBERS: dict[str, Callable[[str, Any], float]] = {
         lambda name, value: _number(name, value),
     ),
     **dict.fromkeys(("top_k", "seed"), lambda name, value: _number(name, value, whole=True)),
+    "repeat_last_n": lambda name, value: _number(name, value, whole=True, least=-1),
     "max_tokens": lambda name, value: _number(name, value, whole=True, least=1),
 }  # fmt: skip
 

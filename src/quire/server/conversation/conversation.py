@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -38,6 +39,8 @@ class Conversation:
     """Most tokens of the prompt that are kept; -1: what leaves room for one more; None: all."""
     cut_side: Literal["left", "right"] | None = None
     """The end of a longer prompt that is cut off."""
+    earlier_token_ids: Sequence[int] = ()
+    """Tokens before those of the messages."""
 
     @classmethod
     def of(cls, messages: list[ChatMessage], body: Any, **own: Any) -> Conversation:

@@ -150,12 +150,22 @@ async def _requested_prompt(
     extra = asked.sampling.get("extra_args") or {}
     ids = (extra.get(TRANSFER) or {}).get("prompt_token_ids")
     if ids is None:
-        return await chat_prompt(model, chat)
+        return _after(chat.earlier_token_ids, await chat_prompt(model, chat), model)
     if not isinstance(ids, list) or not ids or not all(type(one) is int for one in ids):
         raise RequestError(
             f"{TRANSFER}.prompt_token_ids must be a list of token ids", parameter=TRANSFER
         )
     return PreparedPrompt(ids, model.tokenizer().decode(ids, skip_special_tokens=False))
+
+
+def _after(earlier: Sequence[int], prompt: PreparedPrompt, model: ServedModel) -> PreparedPrompt:
+    """The prompt after these tokens, without a second start token."""
+    if not earlier:
+        return prompt
+    tokenizer, own = model.tokenizer(), prompt.token_ids
+    start = tokenizer.encode("a", add_special_tokens=True)[:1]
+    is_second = own[:1] == start == [tokenizer.bos_token_id]
+    return replace(prompt, token_ids=[*earlier, *own[is_second:]])
 
 
 async def chat_prompt(model: ServedModel, chat: Conversation) -> PreparedPrompt:

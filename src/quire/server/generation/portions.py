@@ -126,7 +126,8 @@ class StepWriter(Writer):
 
     def events(self, updates: Sequence[Update]) -> bytes:
         parts = (self.part(update.output, update.completion) for update in updates)
-        return b"".join(self.line(msgspec.json.encode(each)) for each in parts if each is not None)
+        lines = (self.line(b"".join(encoded(each))) for each in parts if each is not None)
+        return b"".join(lines)
 
     @abstractmethod
     def part(self, output: RequestOutput, one: CompletionOutput) -> msgspec.Struct | None:

@@ -81,6 +81,9 @@ class SamplerFields(msgspec.Struct, kw_only=True):
     frequency_penalty: float | None = None
     presence_penalty: float | None = None
     repetition_penalty: float | None = None
+    repeat_last_n: Int64 | None = None
+    """The penalties look at this number of the last tokens, of the prompt, too; -1: at all. Missing
+    in APIs like OpenAI's: at all, of which those of the prompt count for repetition alone."""
     logit_bias: dict[str, float] | None = None
 
 

@@ -64,6 +64,8 @@ class TextRequest(Generic[Source]):
     model: str | None = None
     sampling: dict[str, Any] = field(default_factory=dict)
     """Values of fields of `SamplingParams`; those that the body does not give are absent."""
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+    """Values of the same fields that the API has where neither the body nor the model gives one."""
     max_tokens: int | None = None
     default_max_tokens: int | None = None
     """Meaning of an absent `max_tokens`; None: whatever the context has room for."""

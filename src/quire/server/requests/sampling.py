@@ -71,7 +71,8 @@ def params_of(
     """
     given = asked.sampling
     stops = [*given.get("stop_token_ids", ()), *defaults.get("stop_token_ids", ())]
-    values = {**{k: v for k, v in defaults.items() if k != "max_tokens"}, **given}
+    known = {**asked.defaults, **defaults}
+    values = {**{k: v for k, v in known.items() if k != "max_tokens"}, **given}
     if stops:
         values["stop_token_ids"] = list(dict.fromkeys(stops))
     values["max_tokens"] = max_tokens

@@ -12,6 +12,8 @@ from quire.server.requests.request import ReplyOptions, Source, TextRequest
 
 _SAME = (*SamplerFields.__struct_fields__, "stop", "ignore_eos")
 """Fields with the names and meanings of `SamplingParams`."""
+DEFAULTS = {"temperature": 0.8, "top_k": 40, "top_p": 0.95, "min_p": 0.05, "repeat_last_n": 64}
+"""llama-server's own, of `common_params_sampling`."""
 _NEUTRAL = {
     "n_probs": 0, "typical_p": 1.0, "mirostat": 0, "dynatemp_range": 0.0, "xtc_probability": 0.0,
     "dry_multiplier": 0.0,
@@ -45,6 +47,7 @@ def read_llama(asked: LlamaFields, prompt: Source) -> TextRequest[Source]:
         asked,
         prompt,
         sampling=sampling,
+        defaults=DEFAULTS,
         max_tokens=_max_tokens(asked.n_predict),
         constraint=_constraint(asked),
         reply=ReplyOptions(stream=asked.stream is True, repeats_prompt=True),

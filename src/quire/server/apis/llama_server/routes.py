@@ -10,7 +10,7 @@ from starlette.types import ASGIApp
 
 from quire.adapters.request import LoRARequest
 from quire.errors import RequestError
-from quire.server.apis.llama_server.reading import read_llama
+from quire.server.apis.llama_server.reading import DEFAULTS, read_llama
 from quire.server.apis.llama_server.schema import (
     AppliedTemplate,
     ApplyTemplateRequest,
@@ -85,7 +85,7 @@ async def props(http: Request) -> Props:
     return Props(
         default_generation_settings={
             "n_ctx": config.model.max_model_len,
-            "params": dict(config.model.default_sampling_params),
+            "params": _own_names({**DEFAULTS, **config.model.default_sampling_params}),
         },
         total_slots=config.scheduler.max_num_seqs,
         model_path=target.name,
@@ -97,6 +97,11 @@ async def props(http: Request) -> Props:
         is_sleeping=model.engine is None,
         build_info=f"quire {__version__}",
     )
+
+
+def _own_names(params: dict[str, Any]) -> dict[str, Any]:
+    names = {"repetition_penalty": "repeat_penalty", "max_tokens": "n_predict"}
+    return {names.get(name, name): value for name, value in params.items()}
 
 
 @ROUTES.on("GET", "/slots", errors=(404,), for_operator=True)

@@ -21,7 +21,7 @@ from quire.server.conversation.conversation import Conversation
 from quire.server.conversation.messages import ChatMessage, ContentPart, Tool
 from quire.server.conversation.tools import ToolChoice, tool_use
 from quire.server.requests.fields import SamplerFields
-from quire.server.requests.reading import given
+from quire.server.requests.reading import given, read_logprobs
 from quire.server.requests.request import AnyRequest, ReplyOptions, TextRequest
 from quire.server.requests.texts import Gap, TextPrompts
 
@@ -32,6 +32,10 @@ _RENAMED = {"repeat_penalty": "repetition_penalty", "stop": "stop",
 """The same under other names. Open WebUI sends `reasoning_effort` among the options."""
 _WITHOUT_EFFECT = WITHOUT_EFFECT | {"num_ctx"}
 """Options of how a model is loaded, which the server's own options decide."""
+DEFAULTS = {
+    "temperature": 0.8, "top_k": 40, "top_p": 0.9, "repetition_penalty": 1.1, "repeat_last_n": 64,
+}  # fmt: skip
+"""Ollama's own, of its `DefaultOptions`."""
 
 
 class _Options(SamplerFields, kw_only=True):
@@ -50,23 +54,36 @@ def read_chat(body: OllamaChatRequest) -> TextRequest[Conversation]:
 def read_generate(body: GenerateRequest) -> AnyRequest:
     """A prompt as a conversation of one message, after the system's; or a text, with a gap or
     without the template. Raises RequestError."""
-    names = ("template", "context", *(("system", "images") if body.suffix else ()))
-    for name in names:
-        if getattr(body, name):
-            raise RequestError(
-                f"{name} is not supported{' with suffix' if body.suffix else ''}; leave it out, "
-                "and use /api/chat for conversations",
-                parameter=name,
-            )
+    _check_prompt(body)
     messages = [ChatMessage(role="user", content=_content(body.prompt, body.images))]
     if body.system:
         messages.insert(0, ChatMessage(role="system", content=body.system))
     asked: AnyRequest = _read(body, messages)
-    if body.suffix:
-        asked.prompt = Gap(body.prompt, body.suffix)
-    elif body.raw:
+    asked.prompt.earlier_token_ids = body.context or []
+    if body.raw:
         asked.prompt = TextPrompts(body.prompt)
+        asked.ignored += ["suffix"] if body.suffix else []
+    elif body.suffix:
+        asked.prompt = Gap(body.prompt, body.suffix)
+        asked.ignored += ["system"] if body.system else []
     return asked
+
+
+def _check_prompt(body: GenerateRequest) -> None:
+    """Raises RequestError for fields that exclude each other, and for a template."""
+    if body.template:
+        raise RequestError(
+            "template must be empty: this server runs no Go templates; send the finished prompt "
+            "with raw=true",
+            parameter="template",
+        )
+    excluded = {"raw": ("system", "context", "images"), "suffix": ("images", "context")}
+    for name, others in excluded.items():
+        for other in others:
+            if getattr(body, name) and getattr(body, other):
+                raise RequestError(f"{other} must be empty with {name}", parameter=other)
+    if body.context and body.images:
+        raise RequestError("images must be empty with context", parameter="images")
 
 
 def _read(
@@ -74,11 +91,6 @@ def _read(
     messages: list[ChatMessage],
     tools: list[Tool] | None = None,
 ) -> TextRequest[Conversation]:
-    if body.logprobs:
-        raise RequestError(
-            "logprobs must be false here; /v1/chat/completions returns log-probabilities",
-            parameter="logprobs",
-        )
     options = body.options or {}
     sampling, max_tokens = _sampling(options)
     effort, variables = sampling.pop("reasoning_effort", None), None
@@ -94,10 +106,13 @@ def _read(
         body,
         chat,
         sampling=sampling,
+        defaults=DEFAULTS,
         max_tokens=max_tokens,
         reply=ReplyOptions(stream=body.stream is not False),
         ignored=[f"options.{name}" for name in options if name in _WITHOUT_EFFECT],
     )
+    if body.logprobs:
+        read_logprobs(asked, body.top_logprobs or 0)
     if body.format:
         is_any = body.format == "json"
         asked.constraint = {"json_object": True} if is_any else {"json": body.format}

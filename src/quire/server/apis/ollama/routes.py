@@ -12,6 +12,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp
 
+from quire.errors import RequestError, quoted
 from quire.server.apis.ollama.reading import read_chat, read_generate
 from quire.server.apis.ollama.schema import (
     GenerateReply,
@@ -20,6 +21,7 @@ from quire.server.apis.ollama.schema import (
     OllamaChatRequest,
     ReplyMessage,
     TextFields,
+    is_zero,
 )
 from quire.server.apis.ollama.writing import OLLAMA_FORM, OllamaWriter, now
 from quire.server.bodies.json_http import context_of, json_response, read_body
@@ -78,7 +80,7 @@ async def generate(http: Request, asked: GenerateRequest) -> Response | ASGIApp:
     return await _answer(http, asked, read_generate, is_chat=False)
 
 
-async def _loaded_or_unloaded(http: Request, asked: TextFields) -> dict[str, Any]:
+async def _loaded_or_unloaded(http: Request, asked: TextFields | _TextsToVectors) -> dict[str, Any]:
     """The reply's fields to a request without a prompt, which loads or unloads its model."""
     target = context_of(http).target(asked.model)
     fleet = context_of(http).fleet
@@ -101,9 +103,20 @@ async def _answer(
     model = context_of(http).target(body.model).model
     asked = await model.pool.run(count_chars(body), read, body)
     asked.ignored += keep_loaded(http, model, body.keep_alive)
+    if body.think not in (None, False) and (await model.reply_format()).reasoning is None:
+        raise RequestError(
+            f"the model {quoted(body.model or model.names[0])} does not support thinking; leave "
+            "think out",
+            parameter="think",
+        )
+    has_context = not is_chat and not body.raw
 
-    def writer(_: AnyRequest, head: ReplyHead, prompts: list[Any]) -> OllamaWriter:
-        return OllamaWriter(head, prompts[0], model.loaded_engine().tokenizer, is_chat=is_chat)
+    def writer(asked: AnyRequest, head: ReplyHead, prompts: list[Any]) -> OllamaWriter:
+        tokenizer = model.loaded_engine().tokenizer
+        return OllamaWriter(
+            head, prompts[0], tokenizer,
+            is_chat=is_chat, has_context=has_context, num_top=asked.reply.num_top,
+        )  # fmt: skip
 
     return await begin.generate(http, asked, "ollama", writer, OLLAMA_FORM)
 
@@ -111,27 +124,41 @@ async def _answer(
 _NS = 10**9
 
 
-class OllamaEmbedRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """Texts that become vectors."""
-
+class _TextsToVectors(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     model: str | None = None
-    input: str | list[str]
-    truncate: bool | None = True
-    """Whether a text that is too long loses its end."""
-    dimensions: Int64 | None = None
     options: dict[str, Any] | None = None
     """Accepted and not used."""
     keep_alive: str | int | float | None = None
 
+    @property
+    def only_unloads(self) -> bool:
+        """Whether the request has no text and lets its model be unloaded."""
+        return is_zero(self.keep_alive) and not self.has_text()
 
-class OllamaEmbeddingsRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    def has_text(self) -> bool:
+        """Whether there is a text. Without one, the model is loaded or unloaded."""
+        raise NotImplementedError
+
+
+class OllamaEmbedRequest(_TextsToVectors, kw_only=True):
+    """Texts that become vectors."""
+
+    input: str | list[str] | None = None
+    truncate: bool | None = True
+    """Whether a text that is too long loses its end."""
+    dimensions: Int64 | None = None
+
+    def has_text(self) -> bool:
+        return bool(self.input)
+
+
+class OllamaEmbeddingsRequest(_TextsToVectors, kw_only=True):
     """A text that becomes a vector."""
 
-    model: str | None = None
-    prompt: str
-    options: dict[str, Any] | None = None
-    keep_alive: str | int | float | None = None
-    """`options` are accepted and not used."""
+    prompt: str | None = None
+
+    def has_text(self) -> bool:
+        return bool(self.prompt)
 
 
 class OllamaEmbeddingsReply(msgspec.Struct, kw_only=True):
@@ -157,6 +184,10 @@ async def embed(http: Request) -> Response:
     """A vector for each text."""
     began_at = time.monotonic()
     request = await read_body(http, OllamaEmbedRequest)
+    if not request.has_text():
+        name = (await _loaded_or_unloaded(http, request))["model"]
+        empty = OllamaEmbedReply(model=name, embeddings=[], total_duration=0, prompt_eval_count=0)
+        return json_response(empty)
     inputs = as_inputs("input", request.input)  # type: ignore[arg-type]
     truncates = request.truncate is not False
     job, results = await _vectors(
@@ -178,6 +209,9 @@ async def embeddings(
     http: Request, request: OllamaEmbeddingsRequest
 ) -> OllamaEmbeddingsReply | None:
     """The vector of one text, which loses its end if it is too long."""
+    if not request.prompt:
+        await _loaded_or_unloaded(http, request)
+        return OllamaEmbeddingsReply(embedding=[])
     _, results = await _vectors(http, request, "prompt", [request.prompt], truncates=True)
     if results is None:
         return None

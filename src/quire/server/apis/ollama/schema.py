@@ -6,13 +6,14 @@ Source: https://github.com/ollama/ollama/blob/main/docs/api.md
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
+from msgspec import Meta
 
 from quire.errors import ConfigError
 from quire.server.fleet.catalog import keep_alive_seconds
-from quire.server.requests.fields import Count, Int64
+from quire.server.requests.fields import Count, Int64, PositionLogprobs, TokenId
 
 
 class CalledFunction(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -66,7 +67,9 @@ class TextFields(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     keep_alive: str | int | float | None = None
     """Time for which the model stays loaded after this request, in a server of several models."""
     logprobs: bool | None = None
-    top_logprobs: Int64 | None = None
+    """Whether the reply has the log-probabilities of its tokens."""
+    top_logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
+    """Number of the likeliest tokens at each place, besides."""
     truncate: bool | None = None
     shift: bool | None = None
     """Both are accepted: a prompt that is too long is refused."""
@@ -102,7 +105,9 @@ class GenerateRequest(TextFields, kw_only=True):
     suffix: str | None = None
     """Text after the gap that the reply fills."""
     template: str | None = None
-    context: list[int] | None = None
+    """Must be empty: no template from a request is run."""
+    context: list[TokenId] | None = None
+    """Tokens before the prompt: those of an earlier reply."""
     images: list[str] | None = None
 
     def _has_prompt(self) -> bool:
@@ -122,6 +127,7 @@ class ReplyFields(msgspec.Struct, kw_only=True):
     prompt_eval_duration: Count | msgspec.UnsetType = msgspec.UNSET
     eval_count: Count | msgspec.UnsetType = msgspec.UNSET
     eval_duration: Count | msgspec.UnsetType = msgspec.UNSET
+    logprobs: list[PositionLogprobs] | msgspec.UnsetType = msgspec.UNSET
 
 
 class ReplyFunction(msgspec.Struct, kw_only=True):
@@ -159,6 +165,8 @@ class GenerateReply(ReplyFields, kw_only=True):
 
     response: str
     thinking: str | msgspec.UnsetType = msgspec.UNSET
+    context: list[TokenId] | msgspec.UnsetType = msgspec.UNSET
+    """Tokens of the prompt and the reply, in the last line; none for a raw prompt."""
 
 
 class ModelDetails(msgspec.Struct, kw_only=True):

@@ -19,6 +19,7 @@ from quire.server.apis.ollama.schema import (
     ReplyMessage,
 )
 from quire.server.conversation.reply_plan import ParsedReply
+from quire.server.generation.logprobs import LogprobsWriter
 from quire.server.generation.portions import ReplyHead, StepWriter, check_end
 from quire.server.http.error_forms import ollama_problem
 from quire.server.http.event_stream import StreamForm
@@ -49,14 +50,26 @@ class OllamaWriter(StepWriter):
     """Writes the reply to one request."""
 
     def __init__(
-        self, head: ReplyHead, prompt: PreparedPrompt, tokenizer: Tokenizer | None, *, is_chat: bool
+        self,
+        head: ReplyHead,
+        prompt: PreparedPrompt,
+        tokenizer: Tokenizer | None,
+        *,
+        is_chat: bool,
+        has_context: bool = False,
+        num_top: int | None = None,
     ) -> None:
-        """`is_chat`: the reply is a message; otherwise a text."""
+        """`is_chat`: the reply is a message; otherwise a text. `has_context`: the last line has the
+        tokens. `num_top`: see `ReplyOptions`."""
         self._head = head
         self._reply = ParsedReply(prompt, tokenizer)
         self._is_chat = is_chat
-        self._num_tokens = 0
-        """Tokens of the reply so far."""
+        self._has_context = has_context
+        self._logprobs: LogprobsWriter | None = None
+        if num_top is not None:
+            self._logprobs = LogprobsWriter(tokenizer, num_top, head.tokens_as_ids)
+        self._token_ids: list[int] = []
+        """The reply so far."""
         self._calls: dict[int, tuple[CallBegins, list[str]]] = {}
         """Calls that are not complete, with the parts of their arguments."""
 
@@ -66,11 +79,14 @@ class OllamaWriter(StepWriter):
     def part(self, output: RequestOutput, one: CompletionOutput) -> ReplyFields | None:
         """A line, which is the whole reply where all comes at once; None if the text is held back
         until its meaning is known."""
-        self._num_tokens += len(one.token_ids)
+        self._token_ids += one.token_ids
         content, thinking, calls = self._read(self._reply.events(one))
-        if not (content or thinking or calls or one.finish_reason is not None):
+        logprobs = None if self._logprobs is None else self._logprobs.positions(one, with_end=False)
+        if not (content or thinking or calls or logprobs or one.finish_reason is not None):
             return None
         fields: dict[str, Any] = {"model": self._head.model, "created_at": now()}
+        if logprobs is not None:
+            fields["logprobs"] = logprobs.as_field()
         if one.finish_reason is not None:
             fields |= self._end(output, one)
         more = thinking or msgspec.UNSET
@@ -79,6 +95,8 @@ class OllamaWriter(StepWriter):
                 content=content, thinking=more, tool_calls=calls or msgspec.UNSET
             )
             return OllamaChatReply(message=message, **fields)
+        if one.finish_reason is not None and self._has_context:
+            fields["context"] = [*(output.prompt_token_ids or ()), *self._token_ids]
         return GenerateReply(response=content, thinking=more, **fields)
 
     def _read(self, events: list[Event]) -> tuple[str, str, list[ReplyCall]]:
@@ -103,7 +121,7 @@ class OllamaWriter(StepWriter):
             "done": True,
             "done_reason": "length" if one.finish_reason == "length" else "stop",
             "prompt_eval_count": len(output.prompt_token_ids or ()),
-            "eval_count": self._num_tokens,
+            "eval_count": len(self._token_ids),
             "load_duration": 0,
         }
         if (stats := output.metrics) is not None:
