@@ -111,6 +111,15 @@ class ChatTemplates:
             return cls({"default": model.chat_template}, special_tokens)
         return cls(read_templates(model.tokenizer_path or model.path), special_tokens)
 
+    @classmethod
+    def of_files(cls, model: ModelConfig) -> ChatTemplates:
+        """The same, with the special tokens of the tokenizer's files. Raises CheckpointError."""
+        from quire.tokenizer.special_tokens import read_special_tokens
+
+        path = model.tokenizer_path or model.path
+        config = read_optional_json_object(path / "tokenizer_config.json")
+        return cls.of_model(model, read_special_tokens(path, config).roles)
+
     def __bool__(self) -> bool:
         return bool(self.templates)
 

@@ -126,15 +126,11 @@ def reply_rows(config: EngineConfig) -> Rows:
 
 
 def _templates(config: EngineConfig) -> ChatTemplates | None:
-    path = config.model.tokenizer_path
-    if path is None:
+    if config.model.tokenizer_path is None:
         return None
     from quire.chat.templates import ChatTemplates
-    from quire.config.checkpoint.model_files import read_optional_json_object
-    from quire.tokenizer.special_tokens import read_special_tokens
 
-    special = read_special_tokens(path, read_optional_json_object(path / "tokenizer_config.json"))
-    return ChatTemplates.of_model(config.model, special.roles)
+    return ChatTemplates.of_files(config.model)
 
 
 def ranges(numbers: Sequence[int], between: str, dash: str) -> str:

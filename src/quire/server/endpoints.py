@@ -23,6 +23,7 @@ from quire.server.apis.hugging_face import tei, tgi, vertex
 from quire.server.apis.llama_server import embedding as llama_embedding
 from quire.server.apis.llama_server import routes as llama_server
 from quire.server.apis.messages import routes as messages
+from quire.server.apis.ollama import changes as ollama_changes
 from quire.server.apis.ollama import models as ollama_models
 from quire.server.apis.ollama import routes as ollama_texts
 from quire.server.apis.responses import compaction
@@ -45,7 +46,7 @@ SWITCHES: dict[Switch, str] = {
 _MODULES = (
     completions, chat, audio, messages, responses, compaction, fim, text, tokens, invocations,
     embeddings, scores, cohere, tei, tgi, vertex, ollama_texts, ollama_models,
-    llama_server, llama_embedding, service, adapters, page, kv_store, engine,
+    ollama_changes, llama_server, llama_embedding, service, adapters, page, kv_store, engine,
 )  # fmt: skip
 ENDPOINTS: tuple[Endpoint, ...] = tuple(
     endpoint for module in _MODULES for endpoint in module.ROUTES.endpoints

@@ -76,6 +76,10 @@ class ServedModel:
     Filled by the first request that needs it."""
     num_parameters: int | None = None
     """Filled by the first request that asks for it."""
+    reply_abilities: tuple[bool, bool] | None = None
+    """Whether replies have reasoning and calls of tools. Filled by the first request that asks."""
+    abilities_lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """Held while they are found."""
     kept_token_ids: dict[bool, list[int]] = field(default_factory=dict)
     """Results of `kept_tokens`, without and with tools."""
     image_prompts: ImagePrompts | None = None
@@ -227,7 +231,7 @@ class ServedModel:
     def _finder(self) -> FormatFinder:
         from quire.parsers.detection.finder import FormatFinder
 
-        choice = _choice(self.args, self.config)
+        choice = format_choice(self.args, self.config)
         return FormatFinder(choice, self.config.model, self.chat_renderer())
 
 
@@ -237,10 +241,11 @@ def check_formats(args: ServerArgs, config: EngineConfig) -> None:
     if _DECLARED in (args.tool_call_parser, config.structured_outputs.reasoning_parser):
         from quire.parsers.detection.finder import check_choice
 
-        check_choice(_choice(args, config), config.model)
+        check_choice(format_choice(args, config), config.model)
 
 
-def _choice(args: ServerArgs, config: EngineConfig) -> FormatChoice:
+def format_choice(args: ServerArgs, config: EngineConfig) -> FormatChoice:
+    """What the options say of the format of replies."""
     from quire.parsers.detection.names import FormatChoice
 
     return FormatChoice.of(args.tool_call_parser, config.structured_outputs.reasoning_parser)

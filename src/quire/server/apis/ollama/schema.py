@@ -219,7 +219,11 @@ class ShowRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     name: str | None = None
     """An older name of `model`."""
     verbose: bool | None = None
-    """Accepted; there is nothing more to show."""
+    """Whether long lists of a GGUF file's metadata are shown."""
+    system: str | None = None
+    template: str | None = None
+    options: dict[str, Any] | None = None
+    """These three are accepted and not used."""
 
 
 class ShownModel(msgspec.Struct, kw_only=True):
@@ -229,6 +233,7 @@ class ShownModel(msgspec.Struct, kw_only=True):
     modelfile: str
     parameters: str
     template: str
+    system: str = ""
     details: ModelDetails
     model_info: dict[str, Any]
     capabilities: list[str]
