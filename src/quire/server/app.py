@@ -249,6 +249,9 @@ _REASONS: dict[str, tuple[str, ...]] = {
         "/start_draft_weight_update", "/update_weights", "/finish_weight_update",
         "/update_weight_version", "/weight_checker", "/weight_info",
     ),
+    "files come from the hub (/api/pull) or are on this machine (docs/ollama.md)": (
+        "/api/push", "/api/blobs/{digest}",
+    ),
     "the documentation is at /docs": ("/redoc",),
 }  # fmt: skip
 ABSENT_ROUTES: dict[str, str] = {

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
+from gguf_files import gguf_bytes
 
 from quire.errors import RequestError
+from quire.gguf.facts import read_facts
 from quire.server.apis.llama_server.reading import read_llama
 from quire.server.apis.llama_server.schema import LlamaCompletionRequest
 from quire.server.apis.ollama.reading import read_chat, read_generate
@@ -242,3 +246,42 @@ def test_clients_need_not_name_the_content_type_but_pages_must(
     body = json.dumps({"messages": [USER], "stream": False, "options": {"num_predict": 1}})
     reply = harness.request("POST", "/api/chat", content=body, headers=headers)
     assert reply.status_code == status, reply.text
+
+
+def test_facts_of_gguf_files_need_no_loaded_model(
+    harness: Harness, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known = {
+        "general.architecture": "gemma9", "general.file_type": 15, "general.license": "mit",
+        "tokenizer.ggml.tokens": ["a"] * 6, "tokenizer.chat_template": "x",
+    }  # fmt: skip
+    tensors = {"a.weight": (1, [32, 4], bytes(256)), "b.weight": (0, [8], bytes(32))}
+    (tmp_path / "model.gguf").write_bytes(gguf_bytes(known, tensors))
+    (tmp_path / "chat_template.jinja").write_text("{% for m in messages %}{{ m.content }}")
+    model, context = harness.model, harness.context
+    config = model.config
+    changed = dataclasses.replace(config.model, path=tmp_path, tokenizer_path=None)
+    model.planned, model.num_parameters = dataclasses.replace(config, model=changed), None
+    monkeypatch.setattr(model, "engine", None)
+    shown = harness.post("/api/show", {"model": context.names[0]}).json()
+    details = {
+        "parent_model": "", "format": "gguf", "family": "gemma9", "families": ["gemma9"],
+        "parameter_size": "0.00M", "quantization_level": "Q4_K_M",
+    }  # fmt: skip
+    assert shown["details"] == details
+    assert harness.request("GET", "/api/tags").json()["models"][0]["details"] == details
+    info = shown["model_info"]
+    assert (info["general.parameter_count"], info["tokenizer.ggml.tokens"]) == (136, [])
+    assert "tokenizer.chat_template" not in info
+    assert shown["template"].startswith("{% for m")
+    assert shown["license"] == "mit"
+    whole = harness.post("/api/show", {"model": context.names[0], "verbose": True}).json()
+    assert whole["model_info"]["tokenizer.ggml.tokens"] == ["a"] * 6
+
+
+def test_the_most_common_type_stands_for_a_missing_file_type(tmp_path: Path) -> None:
+    tensors = {"a": (1, [32, 4], bytes(256)), "b": (0, [8], bytes(32))}
+    for extra in ({}, {"general.file_type": 99}, {"general.file_type": "x"}):
+        file = tmp_path / "model.gguf"
+        file.write_bytes(gguf_bytes({"general.architecture": "llama", **extra}, tensors))
+        assert read_facts([file]).file_type == "F16"

@@ -13,9 +13,16 @@ from pathlib import Path
 
 from quire import env
 from quire.config.engine_args import EngineArgs
-from quire.config.model_lookup.aliases import read_aliases, remove_alias, set_alias, target_of
+from quire.config.model_lookup.aliases import (
+    read_aliases,
+    remove_alias,
+    set_alias,
+    settings_of,
+    target_of,
+)
 from quire.config.model_lookup.hub import hub_name
 from quire.config.model_lookup.library import LibraryModel, cached_model, remove_model
+from quire.config.model_lookup.settings import AliasSettings
 from quire.errors import ConfigError, ModelNotFoundError, QuireError, RequestError
 from quire.log import get_logger
 from quire.server.context import ServerContext
@@ -96,7 +103,9 @@ class Library:
         self._fleet = fleet
         self._engine = replace(engine, served_model_name=None)
         self._added = set[str]()
-        """First names of the models that were pulled."""
+        """First names of the models that were pulled or made."""
+        self._made = set[str]()
+        """Those that were made."""
         self._pulls = set[Pull]()
 
     def pull(self, name: str) -> Pull:
@@ -105,10 +114,8 @@ class Library:
             hub_name(target_of(name) or name, env.hub_cache_dir())
         except ModelNotFoundError as error:
             raise RequestError(f"model: {error}", parameter="model", value=name) from None
-        if name not in self._context.names and len(self._added) >= _MAX_ADDED:
-            raise HttpError(
-                unavailable(f"{_MAX_ADDED} pulled models are offered, which is the limit.", 60)
-            )
+        if name not in self._context.names:
+            self._check_room()
         if len(self._pulls) >= _MAX_PULLS:
             raise HttpError(
                 unavailable(f"{_MAX_PULLS} models are being pulled, which is the limit.", 30)
@@ -121,15 +128,7 @@ class Library:
         """Gives a model another name, here and as an alias of the command line. Raises HttpError
         404, RequestError."""
         context = self._context
-        model = None
-        if source in context.names:
-            model = context.target(source).model
-            place = model.config.model.model
-            if (path := Path(place)).exists():
-                place = str(path.absolute())
-        else:
-            cached = self._cached(source)
-            place = target_of(source) or cached.name
+        model, place = self._place_of(source)
         if destination in context.names and context.target(destination).model is not model:
             raise RequestError(
                 f"destination must not be the name of another model, got {destination!r}",
@@ -142,10 +141,54 @@ class Library:
         if model is not None and destination not in model.names:
             model.names = (*model.names, destination)
 
+    async def create(self, name: str, base: str, settings: AliasSettings) -> None:
+        """Makes an alias of a model, with these settings besides those of `base`, and offers it. It
+        replaces one that was made before. Raises HttpError: 404 if there is no `base`, 409 if the
+        earlier one has requests; RequestError."""
+        context = self._context
+        _, place = self._place_of(base)
+        if name in context.names and name not in self._made:
+            raise RequestError(
+                f"model must not be the name of another model, got {name!r}", parameter="model"
+            )
+        if name not in context.names:
+            self._check_room()
+        try:
+            before = read_aliases().get(name), settings_of(name)
+            own = settings_of(place)
+            set_alias(name, place, AliasSettings(
+                system_prompt=settings.system_prompt or own.system_prompt,
+                chat_template=settings.chat_template or own.chat_template,
+                sampling={**own.sampling, **settings.sampling},
+                max_model_len=settings.max_model_len or own.max_model_len,
+            ))  # fmt: skip
+        except ConfigError as error:
+            raise RequestError(f"model: {error}", parameter="model") from None
+        try:
+            member = await asyncio.to_thread(self._member, name, context.new_model((name,)))
+            while name in self._made:
+                await self._remove(context.target(name).model)
+        except (QuireError, HttpError) as error:
+            if before[0] is None:
+                remove_alias(name)
+            else:
+                set_alias(name, *before)
+            if isinstance(error, HttpError):
+                raise
+            message = f"the model cannot be served with these settings: {error}"
+            raise RequestError(message, parameter="parameters") from None
+        self._add(member)
+        self._made.add(name)
+
     async def delete(self, name: str) -> None:
-        """Deletes a copied name, or a model with its files. Raises HttpError: 404 if there is none,
-        403 for a model of the start, 409 if it has requests."""
+        """Deletes a copied or made name, or a model with its files. Raises HttpError: 404 if there
+        is none, 403 for a model of the start, 409 if it has requests."""
         served = self._context.target(name).model if name in self._context.names else None
+        if served is not None and name in self._made:
+            await self._remove(served)
+            if name in read_aliases():
+                remove_alias(name)
+            return
         if name in read_aliases() and (served is None or name != served.names[0]):
             remove_alias(name)
             if served is not None:
@@ -163,13 +206,32 @@ class Library:
                     403, f"The model `{name}` is served as `{model.names[0]}`, so it cannot be "
                     "deleted while the server runs.", param="model",
                 ))  # fmt: skip
-            await self._fleet.remove(model)
-            self._context.models.remove(model)
-            self._added.discard(model.names[0])
+            await self._remove(model)
         await asyncio.to_thread(remove_model, cached, env.hub_cache_dir())
         logger.info("deleted %s", cached.name)
 
     # --- parts
+
+    def _place_of(self, name: str) -> tuple[ServedModel | None, str]:
+        """The served model of a name, if any, and what loads it. Raises HttpError 404."""
+        if name in self._context.names:
+            model = self._context.target(name).model
+            place = model.config.model.model
+            path = Path(place)
+            return model, str(path.absolute()) if path.exists() else place
+        return None, name if target_of(name) else self._cached(name).name
+
+    async def _remove(self, model: ServedModel) -> None:
+        await self._fleet.remove(model)
+        self._context.models.remove(model)
+        for names in (self._added, self._made):
+            names.discard(model.names[0])
+
+    def _check_room(self) -> None:
+        if len(self._added) >= _MAX_ADDED:
+            raise HttpError(
+                unavailable(f"{_MAX_ADDED} added models are offered, which is the limit.", 60)
+            )
 
     async def _offer(self, name: str) -> None:
         """Lets requests use a model of the cache. Raises QuireError if it cannot be served."""
@@ -179,9 +241,12 @@ class Library:
         member = await asyncio.to_thread(self._member, name, model)
         if name in self._context.names:
             return  # another pull of it was faster
+        self._add(member)
+
+    def _add(self, member: Member) -> None:
         self._fleet.add(member)
-        self._context.models.append(model)
-        self._added.add(name)
+        self._context.models.append(member.model)
+        self._added.add(member.name)
 
     def _member(self, name: str, model: ServedModel) -> Member:
         [entry] = catalog_of_words([name], self._engine, self._context.args)
@@ -190,7 +255,7 @@ class Library:
         member = make_member(replace(entry, is_preloaded=False), model, share, budget)
         if member.config is None:
             raise ConfigError(f"{name} does not fit: {member.failure}")
-        model.planned = member.config
+        model.planned, model.args = member.config, entry.server
         return member
 
     def _cached(self, name: str) -> LibraryModel:

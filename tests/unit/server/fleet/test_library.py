@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
+from fake_engine import fake_config
 from fake_fleet import make_fleet
 from hub_cache import write_repo
 
 from quire.config.engine_args import EngineArgs
-from quire.config.model_lookup.aliases import read_aliases, set_alias
+from quire.config.model_lookup.aliases import read_aliases, set_alias, settings_of
 from quire.config.model_lookup.library import models_of
+from quire.config.model_lookup.settings import AliasSettings
+from quire.errors import ConfigError
 from quire.server.app import build_app
 from quire.server.fleet import library as library_module
+from quire.server.fleet import member as member_module
+from quire.server.fleet.catalog import CatalogEntry
 from quire.server.fleet.library import Pull
 from quire.server.fleet.member import Member
 from server.conftest import Harness
@@ -91,6 +97,103 @@ def test_a_copy_is_another_name_until_it_is_deleted(harness: Harness) -> None:
 )
 def test_copies_that_cannot_be(harness: Harness, body: Any, status: int, text: str) -> None:
     reply = harness.post("/api/copy", body)
+    assert (reply.status_code, text in reply.json()["error"]) == (status, True), reply.text
+    assert read_aliases() == {}
+
+
+@pytest.fixture
+def plans(harness: Harness, tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> Harness:
+    """The same; models that are added are fakes, which cannot be served at temperature 2."""
+
+    def planned(entry: CatalogEntry, *_: int) -> tuple[Any, int]:
+        if (entry.engine.override_generation_config or {}).get("temperature") == 2:
+            raise ConfigError("too hot")
+        config = fake_config(tiny_model)
+        model = dataclasses.replace(
+            config.model,
+            model=entry.engine.model,
+            default_sampling_params=entry.engine.override_generation_config,
+        )
+        return dataclasses.replace(config, model=model), 10
+
+    monkeypatch.setattr(member_module, "planned", planned)
+    return harness
+
+
+MODELFILE = """# Mario
+FROM a
+PARAMETER temperature 0.5
+PARAMETER stop "x y"
+parameter stop z
+PARAMETER num_gpu 1
+SYSTEM \"\"\"You are Mario.
+It is me!\"\"\"
+LICENSE MIT
+"""
+
+
+def test_a_model_is_made_replaced_copied_and_deleted(plans: Harness) -> None:
+    reply = plans.post("/api/create", {"model": "mario:latest", "modelfile": MODELFILE})
+    lines = [json.loads(line)["status"] for line in reply.text.splitlines()]
+    assert lines[0] == "parameter num_gpu has no effect here"
+    assert lines[-1] == "success"
+    wanted = AliasSettings(
+        system_prompt="You are Mario.\nIt is me!",
+        sampling={"temperature": 0.5, "stop": ["x y", "z"]},
+    )
+    assert settings_of("mario") == wanted
+    model = plans.context.target("mario").model
+    assert model.args.system_prompt == wanted.system_prompt
+    shown = plans.post("/api/show", {"model": "mario"}).json()
+    assert shown["system"] == wanted.system_prompt
+    assert "PARAMETER temperature 0.5" in shown["modelfile"]
+    assert shown["parameters"].count("stop") == 2
+
+    body = {"model": "mario", "from": "mario", "parameters": {"temperature": 0.1}, "stream": False}
+    assert plans.post("/api/create", body).json() == {"status": "success"}
+    assert plans.context.target("mario").model is not model
+    sampling = {**wanted.sampling, "temperature": 0.1}
+    wanted = dataclasses.replace(wanted, sampling=sampling)
+    assert settings_of("mario") == wanted
+    assert plans.post("/api/copy", {"source": "mario", "destination": "luigi"}).status_code == 200
+    assert settings_of("luigi") == wanted
+
+    hot = {"model": "mario", "from": "a", "parameters": {"temperature": 2}}
+    refused = plans.post("/api/create", hot)
+    assert refused.status_code == 400
+    assert refused.json()["error"].endswith("cannot be served with these settings: mario: too hot")
+    assert settings_of("mario") == wanted
+    assert plans.post("/api/create", {**hot, "model": "new"}).status_code == 400
+    assert "new" not in [*read_aliases(), *names(plans)]
+
+    assert delete(plans, "luigi").status_code == delete(plans, "mario").status_code == 200
+    assert read_aliases() == {}
+    assert names(plans) == ["a", "org/served", "org/added"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "status", "text"),
+    [
+        ({"from": ""}, 400, "from must name a model"),
+        ({"model": "", "from": "a"}, 400, "model must be a name"),
+        ({"model": "org/served"}, 400, "name of another model"),
+        ({"model": "../x"}, 400, "an alias must have"),
+        ({"from": "none"}, 404, "neither served"),
+        ({"from": "/etc/passwd"}, 404, "neither served"),
+        ({"parameters": {"mirostat": 2}}, 400, "mirostat must be"),
+        ({"parameters": {"colour": 2}}, 400, "unknown parameter"),
+        ({"parameters": {"temperature": [1]}}, 400, "temperature must be a number"),
+        ({"template": "{{ .Prompt }}"}, 400, "no Go template is run"),
+        ({"adapters": {"a": "b"}}, 400, "--lora-modules"),
+        ({"modelfile": "FROM a\nMESSAGE user hi"}, 400, "send them with each chat"),
+        ({"modelfile": 'FROM a\nSYSTEM """open'}, 400, "without its closing"),
+        ({"modelfile": "FROM a\nCOOK b"}, 400, "no instruction 'COOK'"),
+        ({"modelfile": "FROM"}, 400, "no instruction 'FROM'"),
+        ({"modelfile": "\0"}, 400, "no instruction"),
+    ],
+)
+def test_models_that_cannot_be_made(plans: Harness, fields: Any, status: int, text: str) -> None:
+    reply = plans.post("/api/create", {"model": "mario", "from": "a", **fields})
     assert (reply.status_code, text in reply.json()["error"]) == (status, True), reply.text
     assert read_aliases() == {}
 

@@ -10,6 +10,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp
 
 from quire.errors import RequestError
+from quire.server.apis.ollama.modelfile import CreateRequest, read_create
 from quire.server.apis.ollama.writing import OLLAMA_FORM
 from quire.server.bodies.json_http import context_of, json_response
 from quire.server.http.event_stream import EventStream, until_gone
@@ -79,6 +80,29 @@ async def pull_model(http: Request, asked: PullRequest) -> Response | ASGIApp:
         return Response() if last is None else json_response(last)
     keep_alive_s = context_of(http).args.sse_keep_alive_interval
     return EventStream(pull.lines(), pull.close, form=OLLAMA_FORM, keep_alive_s=keep_alive_s)
+
+
+class CreateLine(msgspec.Struct, kw_only=True):
+    """One step of making a model."""
+
+    status: str
+
+
+@ROUTES.on(
+    "POST", "/api/create", response=CreateLine, stream=CreateLine,
+    errors=(*BAD_BODY, 409), switch="library",
+)  # fmt: skip
+async def create_model(http: Request, asked: CreateRequest) -> Response:
+    """Makes a name for a model with settings of its own, and offers it."""
+    name = _checked(asked.model or asked.name, "model")
+    base, settings, ignored = read_create(asked)
+    await _library_of(http).create(name, _checked(base, "from"), settings)
+    steps = [f"parameter {one} has no effect here" for one in ignored]
+    lines = [CreateLine(status=one) for one in (*steps, "writing manifest", "success")]
+    if asked.stream is False:
+        return json_response(lines[-1])
+    text = b"".join(msgspec.json.encode(line) + b"\n" for line in lines)
+    return Response(text, media_type=OLLAMA_FORM.media)
 
 
 @ROUTES.on("POST", "/api/copy", switch="library")
