@@ -365,13 +365,14 @@ def test_commands_print_without_control_characters() -> None:
 
 def test_a_number_that_a_request_asks_for_is_in_five_files() -> None:
     """`min_p` stands for each: what gives it from elsewhere (a checkpoint, the command line, the
-    page) and what refuses it by name are beside that."""
+    page, an API's defaults) and what refuses it by name are beside that."""
     elsewhere = (
         "config",
         "gguf",
         "cli",
         "bench",
         "server/ui",
+        "server/apis/llama_server/reading.py",
         "server/requests/reading.py",
         "backends",
     )
