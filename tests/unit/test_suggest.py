@@ -28,7 +28,7 @@ def test_a_slip_is_mended(typed: str, meant: str) -> None:
 @pytest.mark.parametrize(
     "typed",
     ["enable_foo", "max_tokens", "temperature", "disable_everything", "max_num_files", "x", "",
-     "kv_cache_colour", "model_name_or_path", "use_v2_block_manager"],
+     "kv_cache_colour", "model_name_or_path", "kv_block_manager_kind"],
 )  # fmt: skip
 def test_what_means_something_else_is_not_offered(typed: str) -> None:
     assert did_you_mean(typed, KNOWN) == ""

@@ -22,8 +22,8 @@ from quire.config.vllm_variables import variables_without_effect as names_withou
 from quire.server.args import ServerArgs
 
 VLLM: dict[str, Any] = json.loads((Path(__file__).parent / "vllm_arguments.json").read_text())
-"""The arguments of vLLM's `AsyncEngineArgs` with their defaults, and the options of its
-`add_cli_args`."""
+"""The arguments of vLLM's `AsyncEngineArgs` with their defaults, the options of its
+`add_cli_args`, and the arguments that versions since 0.5 had and the current one does not."""
 _VARIABLE = re.compile(r"`([A-Z][A-Z0-9_]+)`")
 
 

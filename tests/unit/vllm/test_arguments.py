@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import re
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
@@ -55,6 +56,39 @@ def test_every_option_of_vllm_is_known() -> None:
     add_engine_options(parser, record=Record)
     missing = set(VLLM["flags"]) - set(parser._option_string_actions)
     assert missing == {"--shutdown-timeout"} - set(parser._option_string_actions)
+
+
+@pytest.mark.parametrize("name", VLLM["former"])
+def test_an_argument_of_an_earlier_version_is_known(name: str) -> None:
+    fields = {field.name for field in dataclasses.fields(Record)}
+    assert name in fields | set(unsupported())
+    parser = Parser("quire serve", "")
+    add_engine_options(parser, record=Record)
+    assert f"--{name.replace('_', '-')}" in parser._option_string_actions
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "advice"),
+    [
+        ("disable_log_requests", True, ""), ("device", "cpu", ""), ("enable_reasoning", True, ""),
+        ("guided_decoding_backend", "outlines", ""), ("num_scheduler_steps", 8, ""),
+        ("use_v2_block_manager", True, ""), ("rope_scaling", {}, ""),
+        ("device", "cuda", "the engine runs on CPUs"),
+        ("rope_scaling", {"type": "yarn"}, "hf_overrides has it"),
+        ("speculative_model", "[ngram]", "speculative_config has it"),
+        ("override_pooler_config", {"normalize": True}, "pooler_config has it"),
+        ("worker_use_ray", True, "distributed_executor_backend='ray'"),
+        ("guided_decoding_disable_any_whitespace", True, "structured_outputs_config has it"),
+    ],
+)  # fmt: skip
+def test_an_argument_of_an_earlier_version_names_its_successor(
+    name: str, value: object, advice: str
+) -> None:
+    if not advice:
+        assert getattr(AsyncEngineArgs("demo", **{name: value}), name) == value
+        return
+    with pytest.raises(ConfigError, match=re.escape(advice)):
+        AsyncEngineArgs("demo", **{name: value})
 
 
 def test_each_argument_that_does_nothing_says_why() -> None:
