@@ -38,6 +38,24 @@ def test_models_are_pulled_used_and_deleted(tmp_path: Path) -> None:
             again = client.chat("mine:latest", messages=ASK, options={"temperature": 0})
             assert again.message.content == reply.message.content
             assert {one.model for one in client.list().models} == {"demo", "org/small", "mine"}
+            made = client.create(
+                model="brief", from_="org/small", parameters={"num_predict": 2, "num_ctx": 512},
+                system="You are brief.", stream=True,
+            )  # fmt: skip
+            assert [step.status for step in made][-1] == "success"
+            whole = client.chat("org/small", messages=ASK)
+            short = client.chat("brief", messages=ASK)
+            assert (short.eval_count, short.done_reason) == (2, "length")
+            assert short.prompt_eval_count > whole.prompt_eval_count
+            shown = client.show("brief")
+            assert shown.capabilities == client.show("demo").capabilities
+            assert "num_predict" in shown.parameters
+            assert shown.modelinfo["qwen3.context_length"] == 512
+            first = client.generate("demo", "hi", options={"num_predict": 2})
+            more = client.generate("demo", "hi", context=first.context, logprobs=True)
+            assert more.prompt_eval_count > len(first.context)
+            assert more.logprobs
+            client.delete("brief")
             client.delete("mine")
             client.delete("org/small")
             with pytest.raises(ollama.ResponseError, match="403"):

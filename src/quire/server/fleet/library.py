@@ -154,7 +154,7 @@ class Library:
         if name not in context.names:
             self._check_room()
         try:
-            before = read_aliases().get(name), settings_of(name)
+            earlier, earlier_own = read_aliases().get(name), settings_of(name)
             own = settings_of(place)
             set_alias(name, place, AliasSettings(
                 system_prompt=settings.system_prompt or own.system_prompt,
@@ -169,10 +169,10 @@ class Library:
             while name in self._made:
                 await self._remove(context.target(name).model)
         except (QuireError, HttpError) as error:
-            if before[0] is None:
+            if earlier is None:
                 remove_alias(name)
             else:
-                set_alias(name, *before)
+                set_alias(name, earlier, earlier_own)
             if isinstance(error, HttpError):
                 raise
             message = f"the model cannot be served with these settings: {error}"

@@ -188,7 +188,7 @@ def test_a_model_is_made_replaced_copied_and_deleted(plans: Harness) -> None:
         ({"modelfile": "FROM a\nMESSAGE user hi"}, 400, "send them with each chat"),
         ({"modelfile": 'FROM a\nSYSTEM """open'}, 400, "without its closing"),
         ({"modelfile": "FROM a\nCOOK b"}, 400, "no instruction 'COOK'"),
-        ({"modelfile": "FROM"}, 400, "no instruction 'FROM'"),
+        ({"modelfile": "FROM"}, 400, "a value after FROM"),
         ({"modelfile": "\0"}, 400, "no instruction"),
     ],
 )

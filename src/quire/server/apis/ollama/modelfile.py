@@ -85,6 +85,8 @@ def parse_modelfile(text: str) -> dict[str, Any]:
     while rest := _without_comments(rest):
         match = _LINE.match(rest)
         word = match[1].upper() if match else rest.split(None, 1)[0]
+        if match is None and word in _INSTRUCTIONS:
+            raise _wrong(f"must have a value after {word}")
         if match is None or word not in _INSTRUCTIONS:
             raise _wrong(f"knows no instruction {quoted(word)}; use {', '.join(_INSTRUCTIONS)}")
         value, rest = _value(rest[match.end() :], word)
