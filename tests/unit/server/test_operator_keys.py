@@ -24,7 +24,7 @@ SHARED = {
     "/metrics", "/load", "/slots", "/kv_event_sources", "/kv", "/kv/pin",
     "/v1/load_lora_adapter", "/v1/unload_lora_adapter", "/adapters", "/adapters/{name}",
     "/v1/models/load", "/models/load", "/v1/models/unload", "/models/unload",
-    "/api/pull", "/api/copy", "/api/delete",
+    "/api/pull", "/api/copy", "/api/create", "/api/delete",
     "/sleep", "/wake_up", "/is_sleeping", "/release_kv_cache_memory", "/pause", "/resume",
     "/is_paused", "/reset_prefix_cache", "/reset_mm_cache", "/reset_encoder_cache",
     "/abort_requests", "/collective_rpc", "/start_profile", "/stop_profile", "/server_info",

@@ -182,10 +182,10 @@ def test_development_routes_need_the_key(make_harness: MakeHarness) -> None:
 
 
 @pytest.mark.parametrize("path", ABSENT_ROUTES)
-def test_a_route_of_vllm_that_does_not_exist_says_why(harness: Harness, path: str) -> None:
+def test_a_route_that_does_not_exist_says_why(harness: Harness, path: str) -> None:
     reply = harness.post(path.replace("{response_id}", "x"), {})
     assert reply.status_code == 404
-    assert ABSENT_ROUTES[path] in reply.json()["error"]["message"]
+    assert ABSENT_ROUTES[path] in reply.text
     assert path not in {endpoint.path for endpoint in ENDPOINTS}
 
 
