@@ -23,7 +23,11 @@ from quire.planning.machine import available_memory
 from quire.planning.plan import build_engine_config
 
 FIELDS = [field.name for field in dataclasses.fields(AsyncEngineArgs)]
-MODEL_NAMES = {"model": ("model", "directory"), "hf_token": ("hf_token",)}
+MODEL_NAMES = {
+    "model": ("model", "directory"),
+    "hf_token": ("hf_token",),
+    "spec_model": ("speculative_config.model",),
+}
 
 
 @pytest.fixture(autouse=True)
