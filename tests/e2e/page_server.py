@@ -86,6 +86,106 @@ def live_picture(now: float, *, busy: bool) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def model_card(name: str) -> dict[str, Any]:
+    """A model as `/v1/models` lists it; one of another name is an adapter."""
+    parent = None if name == "quire-demo" or "/" in name else "quire-demo"
+    return {"id": name, "object": "model", "parent": parent, "max_model_len": 4096}
+
+
+def chat_form(body: dict[str, Any]) -> dict[str, Any]:
+    """What a request for a response asks for, by the names of a chat request."""
+    messages: list[dict[str, Any]] = []
+    for item in body["input"]:
+        if item["type"] == "function_call":
+            function = {"name": item["name"], "arguments": item["arguments"]}
+            call = {"id": item["call_id"], "type": "function", "function": function}
+            if not messages or messages[-1]["role"] != "assistant":
+                messages.append({"role": "assistant", "content": None})
+            messages[-1].setdefault("tool_calls", []).append(call)
+        elif item["type"] == "function_call_output":
+            messages.append(
+                {"role": "tool", "tool_call_id": item["call_id"], "content": item["output"]}
+            )
+        else:
+            messages.append({"role": item["role"], "content": item["content"]})
+    return {"messages": messages}
+
+
+class KeptResponse:
+    """A response that is made in a thread, and its events."""
+
+    def __init__(self, deltas: Iterator[dict[str, Any]], delay_s: float) -> None:
+        self.status = "in_progress"
+        self.cancelled = threading.Event()
+        self._deltas, self._delay_s = deltas, delay_s
+        self._events: list[str] = []
+        self._news = threading.Condition()
+        threading.Thread(target=self._make, daemon=True).start()
+
+    def cancel(self) -> None:
+        self.cancelled.set()
+
+    def events_after(self, after: int) -> Iterator[str]:
+        position = after + 1
+        while True:
+            with self._news:
+                self._news.wait_for(lambda: len(self._events) > position or self._has_ended, 60)
+                new = self._events[position:]
+            if not new:
+                return
+            position += len(new)
+            yield from new
+
+    @property
+    def _has_ended(self) -> bool:
+        return self.status != "in_progress"
+
+    def _make(self) -> None:
+        self._add("response.created", response={"status": "queued"})
+        num_tokens = num_calls = 0
+        for delta in self._deltas:
+            if self.cancelled.is_set():
+                break
+            num_tokens += 1
+            if "reasoning" in delta:
+                self._add("response.reasoning_text.delta", delta=delta["reasoning"])
+            elif "tool_calls" in delta:
+                [call] = delta["tool_calls"]
+                if "id" in call:
+                    num_calls += 1
+                    item = {"type": "function_call", "call_id": call["id"],
+                            "name": call["function"]["name"], "arguments": ""}  # fmt: skip
+                    self._add("response.output_item.added", output_index=num_calls, item=item)
+                else:
+                    self._add(
+                        "response.function_call_arguments.delta",
+                        output_index=num_calls, delta=call["function"]["arguments"],
+                    )  # fmt: skip
+            else:
+                self._add("response.output_text.delta", delta=delta["content"])
+            time.sleep(self._delay_s)
+        self._end(num_tokens)
+
+    def _end(self, num_tokens: int) -> None:
+        if self.cancelled.is_set():
+            with self._news:
+                self.status = "cancelled"
+                self._news.notify_all()
+            return
+        usage = {"input_tokens": 48, "output_tokens": num_tokens,
+                 "input_tokens_details": {"cached_tokens": 32}}  # fmt: skip
+        self._add("response.completed", response={"status": "completed", "usage": usage})
+        with self._news:
+            self.status = "completed"
+            self._news.notify_all()
+
+    def _add(self, kind: str, **fields: Any) -> None:
+        with self._news:
+            number = len(self._events)
+            self._events.append(json.dumps({"type": kind, "sequence_number": number, **fields}))
+            self._news.notify_all()
+
+
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     server: ScriptedServer
@@ -101,12 +201,8 @@ class _Handler(BaseHTTPRequestHandler):
             self._reply(200, ui.read(name), headers.pop("content-type"), headers)
         elif not self._is_allowed():
             self._json(401, {"error": {"message": "Unauthorized", "code": 401}})
-        elif path == "/v1/models":
-            card = {"object": "model", "max_model_len": 4096}
-            models = [{"id": "quire-demo", **card}]
-            for name in self.server.script.adapters:
-                models.append({"id": name, "parent": "quire-demo", **card})
-            self._json(200, {"object": "list", "data": models})
+        elif path.startswith("/v1/responses/"):
+            self._show_response(path.split("/")[3])
         elif path == "/quire/live":
             self._show_engine()
         else:
@@ -116,26 +212,54 @@ class _Handler(BaseHTTPRequestHandler):
         if "text/event-stream" in self.headers.get("Accept", ""):
             self._stream(self._pictures())
             return
-        script = self.server.script
-        facts = {
-            "is_demo": script.is_demo, "takes_images": script.takes_images,
-            "scoring": script.scoring, "sampling": script.sampling,
-        }  # fmt: skip
-        self._json(200, {**live_picture(0.0, busy=False), **facts})
+        uptime_s = time.monotonic() - self.server.started
+        self._json(200, {**live_picture(0.0, busy=False), "uptime_s": uptime_s})
+
+    def _show_response(self, response_id: str) -> None:
+        kept = self.server.responses.get(response_id)
+        if kept is None:
+            self._json(404, {"error": {"message": f"Response with id {response_id!r} not found"}})
+        elif "stream=true" in self.path:
+            _, _, after = self.path.partition("starting_after=")
+            self._stream(kept.events_after(int(after or -1)))
+        else:
+            self._json(200, {"id": response_id, "status": kept.status})
+
+    def do_DELETE(self) -> None:
+        response_id = self.path.rpartition("/")[2]
+        self.server.forgotten.append(response_id)
+        self.server.responses.pop(response_id, None)
+        self._json(200, {"id": response_id, "deleted": True})
 
     def do_POST(self) -> None:
+        if self.path.endswith("/cancel"):
+            kept = self.server.responses.get(self.path.split("/")[3])
+            if kept is not None:
+                kept.cancel()
+                self.server.cancelled.set()
+            self._json(200 if kept else 404, {})
+            return
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         script = self.server.script
         if not self._is_allowed():
             self._json(401, {"error": {"message": "Unauthorized"}})
             return
-        script.requests.append({"path": self.path, **body})
+        asked = {**body, **chat_form(body)} if "input" in body else body
+        script.requests.append({"path": self.path, **asked})
         if script.refusal is not None:
             status, message = script.refusal
             self._json(status, {"error": {"message": message}}, {"Retry-After": "3"})
             return
         if self.path == "/v1/rerank":
             self._json(200, {"results": ranks(body["query"], body["documents"])})
+            return
+        if "input" in body:
+            kept = KeptResponse(script.answer(asked), script.delay_s)
+            if body.get("background"):
+                self.server.responses[body["request_id"]] = kept
+            else:
+                script.closed_early = kept.cancelled
+            self._stream(kept.events_after(-1), kept if not body.get("background") else None)
             return
         self._stream(self._answer(body))
 
@@ -147,12 +271,10 @@ class _Handler(BaseHTTPRequestHandler):
         script, pieces = self.server.script, 0
         for delta in script.answer(body):
             pieces += 1
-            choice: dict[str, Any] = {"index": 0, "delta": delta, "finish_reason": None}
-            if self.path.endswith("/completions") and "chat" not in self.path:
-                choice = {"index": 0, "text": delta.get("content", ""), "finish_reason": None}
+            choice = {"index": 0, "text": delta.get("content", ""), "finish_reason": None}
             yield json.dumps({"choices": [choice]})
             time.sleep(script.delay_s)
-        yield json.dumps({"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]})
+        yield json.dumps({"choices": [{"index": 0, "text": "", "finish_reason": "stop"}]})
         usage = {"prompt_tokens": 48, "completion_tokens": pieces, "total_tokens": 48 + pieces,
                  "prompt_tokens_details": {"cached_tokens": 32}}  # fmt: skip
         yield json.dumps({"choices": [], "usage": usage})
@@ -165,10 +287,16 @@ class _Handler(BaseHTTPRequestHandler):
             if not self.server.script.shows_use:
                 facts = {name: picture[name] for name in ("state", "model", "uptime_s")}
                 picture = {**facts, "kv": None, "shows_use": False}
+            script = self.server.script
+            picture |= {
+                "is_demo": script.is_demo, "takes_images": script.takes_images,
+                "scoring": script.scoring, "sampling": script.sampling,
+                "models": [model_card(name) for name in ("quire-demo", *script.adapters)],
+            }  # fmt: skip
             yield json.dumps(picture)
             time.sleep(0.1)
 
-    def _stream(self, events: Iterator[str]) -> None:
+    def _stream(self, events: Iterator[str], source: KeptResponse | None = None) -> None:
         self.send_response(200)
         self.send_header("Content-Type", "text/event-stream")
         self.send_header("Connection", "close")
@@ -180,6 +308,8 @@ class _Handler(BaseHTTPRequestHandler):
                 self.wfile.flush()
         except OSError:
             self.server.script.closed_early.set()
+            if source is not None:
+                source.cancel()
 
     def _json(self, status: int, body: object, headers: dict[str, str] | None = None) -> None:
         self._reply(status, json.dumps(body).encode(), "application/json", headers or {})
@@ -203,6 +333,9 @@ class ScriptedServer(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), _Handler)
         self.script = Script()
         self.is_closing = threading.Event()
+        self.responses: dict[str, KeptResponse] = {}
+        self.forgotten: list[str] = []
+        self.cancelled = threading.Event()
         self.started = time.monotonic()
         self.url = f"http://127.0.0.1:{self.server_address[1]}/"
         self._thread = threading.Thread(target=self.serve_forever, args=(0.05,), daemon=True)

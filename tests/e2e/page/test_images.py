@@ -34,12 +34,11 @@ def test_images_are_attached_shown_and_sent(open_page: Any, server: Any, tmp_pat
     assert shown.evaluate("image => image.naturalWidth") == 2
     [message] = server.script.requests[-1]["messages"]
     image, text = message["content"]
-    assert image["image_url"]["url"].startswith("data:image/png;base64,")
-    assert text == {"type": "text", "text": "what color?"}
+    assert image["image_url"].startswith("data:image/png;base64,")
+    assert text == {"type": "input_text", "text": "what color?"}
     page.reload()
-    said = page.locator(".message.user p").all_inner_texts()
-    assert said == ["what color?", "Images are kept until the page is left."]
-    assert page.locator(".message.user img").count() == 0
+    page.wait_for_selector(".message.user img")
+    assert page.locator(".message.user p").all_inner_texts() == ["what color?"]
 
 
 _GIVE = """([name, type, hex, text]) => {
@@ -87,7 +86,7 @@ def test_images_are_dropped_and_pasted(open_page: Any, server: Any) -> None:
     page.click("#send")
     page.wait_for_selector(".message.assistant")
     [message] = server.script.requests[-1]["messages"]
-    assert [part["type"] for part in message["content"]] == ["image_url"] * 2
+    assert [part["type"] for part in message["content"]] == ["input_image"] * 2
     assert note.inner_text() == ""
 
 

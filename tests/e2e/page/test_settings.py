@@ -47,7 +47,7 @@ def test_settings_reach_the_request(open_page: Any, server: Any) -> None:
     ask(page, "hi")
     sent = server.script.requests[0]
     assert sent["messages"][0] == {"role": "system", "content": "Answer in Latin."}
-    assert (sent["temperature"], sent["max_tokens"], sent["stop"]) == (0, 7, ["END", "STOP"])
+    assert (sent["temperature"], sent["max_output_tokens"], sent["stop"]) == (0, 7, ["END", "STOP"])
     assert sent["chat_template_kwargs"]["enable_thinking"] is True
     assert "top_p" not in sent
     page.click("#open-settings")
@@ -90,7 +90,7 @@ def test_a_tool_is_added_called_and_answered(open_page: Any, server: Any) -> Non
     page.click("text=Done")
     body = ask(page, "Weather in Paris?")
     [tool] = server.script.requests[0]["tools"]
-    assert tool == {"type": "function", "function": TOOL}
+    assert tool == {"type": "function", **TOOL}
     call = body.locator("details.call")
     assert call.locator("summary").inner_text() == 'Calls get_weather(city: "Paris")'
     assert body.locator("details.thinking").get_attribute("open") is None
@@ -124,14 +124,14 @@ def test_the_form_of_the_answer_and_the_raw_request(open_page: Any, server: Any)
     page.click("text=Done")
     ask(page, "hi")
     sent = server.script.requests[0]
-    schema = {"name": "answer", "schema": {"type": "object"}}
-    assert sent["response_format"] == {"type": "json_schema", "json_schema": schema}
+    schema = {"type": "json_schema", "name": "answer", "schema": {"type": "object"}}
+    assert sent["text"] == {"format": schema}
     page.hover(".message.assistant")
     page.click("text=Request")
-    assert page.inner_text("#request-path") == "POST /v1/chat/completions"
+    assert page.inner_text("#request-path") == "POST /v1/responses"
     shown = page_server.json.loads(page.inner_text("#request-body"))
-    assert shown["messages"] == sent["messages"]
-    assert shown["response_format"] == sent["response_format"]
+    assert shown["input"] == sent["input"]
+    assert shown["text"] == sent["text"]
 
 
 def test_a_model_that_ranks_shows_the_nearest_texts(open_page: Any, server: Any) -> None:

@@ -19,6 +19,7 @@ from quire.config.checkpoint.model_files import DEMO_MODEL_PATH, chat_sampling_p
 from quire.config.records import ModelConfig
 from quire.errors import EngineDeadError, EngineGenerateError
 from quire.server import ui
+from quire.server.apis.service import ModelCard, model_list
 from quire.server.bodies.json_http import context_of, json_response, queried_model
 from quire.server.context import ServerContext
 from quire.server.http.auth import is_operator
@@ -164,7 +165,8 @@ ROUTES = Routes("server")
 async def live_view(http: Request) -> Response | ASGIApp:
     """The engine at a glance: once, or twice a second as server-sent events.
 
-    Of several API keys, the operator's show what runs, and others what the model is.
+    Of several API keys, the operator's show what runs, and others what the model is. The first
+    event, and each after a change, has `models` too, as `/v1/models` lists them.
     """
     context, views = context_of(http), http.app.state.live
     shows_use = is_operator(http.scope)
@@ -175,8 +177,12 @@ async def live_view(http: Request) -> Response | ASGIApp:
     is_closed = False
 
     async def snapshots() -> AsyncIterator[bytes]:
+        sent = None
         while not is_closed and not context.is_stopping:
-            yield event(msgspec.json.encode(await view.snapshot(shows_use=shows_use)))
+            snapshot, cards = await view.snapshot(shows_use=shows_use), _cards(http)
+            if cards != sent:
+                snapshot["models"] = sent = cards
+            yield event(msgspec.json.encode(snapshot))
             await view.sleep(INTERVAL_S)
 
     def close() -> None:
@@ -184,6 +190,15 @@ async def live_view(http: Request) -> Response | ASGIApp:
         is_closed = True
 
     return EventStream(snapshots(), close, form=PLAIN_FORM)
+
+
+def _cards(http: Request) -> list[ModelCard]:
+    """The models of the server, without what changes all the time."""
+    cards = model_list(http).data
+    for card in cards:
+        if card.status is not msgspec.UNSET:
+            card.status = msgspec.structs.replace(card.status, expires_in=None)
+    return cards
 
 
 async def openapi(http: Request) -> Response:

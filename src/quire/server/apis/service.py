@@ -109,14 +109,18 @@ _SEVERAL: dict[str, Any] = {
 @ROUTES.on("GET", "/v1/models", "/models", tag="models")
 async def models(http: Request) -> ModelList:
     """The served names of the model."""
-    context = context_of(http)
-    return ModelList(data=[_card(http, name) for name in context.names])
+    return model_list(http)
 
 
 @ROUTES.on("GET", "/v1/models/{model_id}", tag="models", errors=(404,))
 async def model(http: Request) -> ModelCard:
     """One of the served names."""
     return _card(http, http.path_params["model_id"])
+
+
+def model_list(http: Request) -> ModelList:
+    """All models that the caller may see, with their states."""
+    return ModelList(data=[_card(http, name) for name in context_of(http).names])
 
 
 def _card(http: Request, name: str) -> ModelCard:

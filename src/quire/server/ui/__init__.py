@@ -1,7 +1,7 @@
 """The page: its static files, with their content types and headers.
 
 `/` is `index.html`; every other file is at `/ui/NAME`. The routes call `FILES` and `read`;
-the files themselves talk to `/v1/models`, `/v1/chat/completions`, `/v1/completions`, `/v1/rerank`
+the files themselves talk to `/v1/responses`, `/v1/completions`, `/v1/rerank`, `/v1/models/load`
 and `/quire/live`, always relative to the page, so that a path prefix of a proxy does not matter.
 None of them needs the API key: the page asks for it when a call answers 401.
 
@@ -24,9 +24,10 @@ _TYPES = {
 }
 _OWN = (
     "index.html", "style.css", "icon.svg", "answers.js", "api.js", "app.js", "chat.js",
-    "dialogs.js", "dom.js", "follow.js", "highlight.js", "images.js", "inline.js", "live.js",
-    "markdown.js", "math.js", "message.js", "models.js", "nearest.js", "pool.js", "request.js",
-    "store.js", "thinking.js", "tools.js", "versions.js",
+    "conversations.js", "database.js", "dialogs.js", "dom.js", "files.js", "follow.js",
+    "highlight.js", "images.js", "inline.js", "live.js", "markdown.js", "math.js", "message.js",
+    "models.js", "nearest.js", "notices.js", "pool.js", "records.js", "request.js",
+    "responses.js", "runs.js", "shelf.js", "store.js", "thinking.js", "tools.js", "versions.js",
 )  # fmt: skip
 _FONTS = (
     "AMS-Regular", "Caligraphic-Bold", "Caligraphic-Regular", "Fraktur-Bold", "Fraktur-Regular",

@@ -1,18 +1,15 @@
-// The HTTP client: models, streamed answers, the live view. Paths are relative to the
+// The HTTP client: streamed answers, the live view, loading of models. Paths are relative to the
 // page, so a path prefix of a reverse proxy works.
 
 import { loadKey, saveKey } from "./store.js";
 
-/** An error reply or a broken stream. `status` is 0 without a reply. */
+/** An error reply or a broken stream. `status` is 0 without a reply, `param` the field that is wrong. */
 export class ApiError extends Error {
-  constructor(message, status = 0, retryAfter = null) {
+  constructor(message, status = 0, { retryAfter = null, param = null } = {}) {
     super(message);
-    this.status = status;
-    this.retryAfter = retryAfter;
+    Object.assign(this, { status, retryAfter, param });
   }
 }
-
-const NO_DEFAULTS = { model: {}, chat: {} };
 
 let key = loadKey();
 let askForKey = null;
@@ -57,10 +54,16 @@ async function call(path, options = {}, mayAsk = true) {
   throw await refusal(response);
 }
 
+const post = (body, signal) => ({
+  method: "POST", signal, headers: { "Content-Type": "application/json" }, body: JSON.stringify(body),
+});
+
 async function refusal(response) {
   let message = "";
+  let param = null;
   try {
     const error = (await response.json()).error;
+    param = error?.param ?? null;
     message = typeof error === "string" ? error : (error?.message ?? "");
   } catch {
     message = response.statusText;
@@ -69,73 +72,42 @@ async function refusal(response) {
   return new ApiError(
     message || `The server answered ${response.status}.`,
     response.status,
-    Number.isFinite(wait) ? wait : null,
+    { retryAfter: Number.isFinite(wait) ? wait : null, param },
   );
-}
-
-/** The served models and adapters: {id, base, maxLength, status}. */
-export async function listModels() {
-  const reply = await (await call("v1/models", {}, !isDeclined)).json();
-  return reply.data.map((model) => ({
-    id: String(model.id), base: model.parent ?? null, maxLength: model.max_model_len,
-    status: model.status ?? null,
-  }));
 }
 
 /** Loads or unloads a model; `action` is `load` or `unload`. */
 export async function changeModel(model, action) {
-  await call(`v1/models/${action}`, {
-    method: "POST",
-    headers: { "Content-Type": "application/json" },
-    body: JSON.stringify({ model }),
-  });
-}
-
-/**
- * What the page needs to know of a model, {isDemo, takesImages, isRanker, sampling}: `sampling.model`
- * are the sampling defaults of the model, `sampling.chat` those that a front end for people adds.
- */
-export async function modelFacts(model) {
-  try {
-    const path = `quire/live?model=${encodeURIComponent(model)}`;
-    const facts = await (await call(path, {}, !isDeclined)).json();
-    const { state, is_demo: isDemo, takes_images: takesImages, scoring, sampling } = facts;
-    if (state === "loading" && !sampling) throw new ApiError("The model is being loaded.", 503);
-    return {
-      isDemo: isDemo === true, takesImages: takesImages === true, isRanker: Boolean(scoring),
-      sampling: sampling ?? NO_DEFAULTS,
-    };
-  } catch (error) {
-    if (error.status !== 404) throw error;
-    return { isDemo: false, takesImages: false, isRanker: false, sampling: NO_DEFAULTS }; // another server, without this route
-  }
+  await call(`v1/models/${action}`, post({ model }));
 }
 
 /** The documents by their score for a query, the best first: {index, score}. */
 export async function rank(model, query, documents) {
-  const response = await call("v1/rerank", {
-    method: "POST",
-    headers: { "Content-Type": "application/json" },
-    body: JSON.stringify({ model, query, documents, return_documents: false }),
-  });
+  const response = await call("v1/rerank", post({ model, query, documents, return_documents: false }));
   const { results } = await response.json();
   return results.map((one) => ({ index: one.index, score: one.relevance_score }));
 }
 
-/** Server-sent events of a response, parsed, until `[DONE]` or the end. */
+/** Server-sent events of a response, parsed, until `[DONE]` or the end. Throws ApiError if it breaks. */
 async function* events(response) {
   const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
   let rest = "";
   try {
     for (;;) {
-      const { done, value } = await reader.read();
+      const { done, value } = await reader.read().catch((error) => {
+        if (error.name === "AbortError") throw error;
+        throw new ApiError("The connection broke.");
+      });
       if (done) return;
       const lines = (rest + value).split("\n");
       rest = lines.pop();
       for (const line of lines) {
         if (!line.startsWith("data:")) continue;
         const data = line.slice(5).trim();
-        yield data === "[DONE]" ? null : JSON.parse(data);
+        if (data === "[DONE]") return;
+        const event = JSON.parse(data);
+        if (event.error && !event.type) throw new ApiError(event.error.message ?? String(event.error), 500);
+        yield event;
       }
     }
   } finally {
@@ -143,37 +115,39 @@ async function* events(response) {
   }
 }
 
-/**
- * Streams an answer: yields {text, reasoning, calls, finishReason, usage} per event. `calls` are
- * the deltas of tool calls, as the API has them.
- * `request` is the body without `stream`. Throws ApiError, or AbortError when stopped.
- */
-export async function* streamAnswer(path, request, signal) {
-  const response = await call(path, {
-    method: "POST",
-    signal,
-    headers: { "Content-Type": "application/json" },
-    body: JSON.stringify({ ...request, stream: true, stream_options: { include_usage: true } }),
-  });
-  for await (const event of events(response)) {
-    if (event === null) return;
-    if (event.error) throw new ApiError(event.error.message ?? String(event.error), 500);
-    const choice = event.choices?.[0];
-    yield {
-      text: choice?.delta?.content ?? choice?.text ?? "",
-      reasoning: choice?.delta?.reasoning ?? choice?.delta?.reasoning_content ?? "",
-      calls: choice?.delta?.tool_calls ?? [],
-      finishReason: choice?.finish_reason ?? null,
-      usage: event.usage ?? null,
-    };
-  }
-  throw new ApiError("The stream ended before the answer did.");
+/** Sends a request, and yields the events of its reply. */
+export async function* streamed({ path, body }, signal) {
+  yield* events(await call(path, post({ ...body, stream: true }, signal)));
+}
+
+const addressOf = (id) => `v1/responses/${encodeURIComponent(id)}`;
+
+/** The events of a response after this number, also those that the page missed. */
+export async function* missedEvents(id, after, signal) {
+  const query = after < 0 ? "stream=true" : `stream=true&starting_after=${after}`;
+  yield* events(await call(`${addressOf(id)}?${query}`, { signal }));
+}
+
+/** The state of a response, such as `in_progress` or `cancelled`. */
+export async function statusOf(id, signal) {
+  return (await (await call(addressOf(id), { signal })).json()).status;
+}
+
+/** Ends a response in the server. */
+export const cancelResponse = (id) => call(`${addressOf(id)}/cancel`, { method: "POST" });
+
+/** Lets the server forget a response, which the page has now. */
+export const forgetResponse = (id) => call(addressOf(id), { method: "DELETE" }, false);
+
+/** The time at which the server started, on this browser's clock. */
+export async function serverStart() {
+  const { uptime_s: seconds } = await (await call("quire/live")).json();
+  return Date.now() - 1000 * seconds;
 }
 
 /** Yields snapshots of a model's engine until the signal or the server ends the stream. */
 export async function* liveView(model, signal) {
   const options = { signal, headers: { Accept: "text/event-stream" } };
   const path = model ? `quire/live?model=${encodeURIComponent(model)}` : "quire/live";
-  const response = await call(path, options, !isDeclined);
-  yield* events(response);
+  yield* events(await call(path, options, !isDeclined));
 }

@@ -1,24 +1,47 @@
 // Entry point: creates the parts of the page and their shared state.
 
-import { modelFacts, onKeyNeeded } from "./api.js";
+import { onKeyNeeded } from "./api.js";
 import { Chat } from "./chat.js";
+import { Conversations } from "./conversations.js";
 import { SettingsDialog, askForKey, showRequest } from "./dialogs.js";
 import { byId, el } from "./dom.js";
 import { LiveView } from "./live.js";
 import { ModelPicker } from "./models.js";
 import { wireNearest } from "./nearest.js";
+import { keepStorage, showNotice, storageWarning } from "./notices.js";
+import { newConversation } from "./records.js";
 import { requestFor } from "./request.js";
+import { asResponse } from "./responses.js";
+import { Runs } from "./runs.js";
+import { Shelf } from "./shelf.js";
 import * as store from "./store.js";
 
 const settings = store.loadSettings();
-const conversations = new store.Conversations();
-const live = new LiveView();
+const live = new LiveView(showModel);
 const picker = new ModelPicker((id) => {
   live.follow(id);
-  showModel();
+  if (chat.conversation) showModelNote();
 });
+byId("model").addEventListener("change", ({ target }) => store.saveModel(target.value));
 
 const dialog = new SettingsDialog(settings, store.saveSettings, changeKey);
+const trouble = { storage: "", full: "" };
+
+const conversations = new Conversations({
+  onChange: (id) => showChange(id),
+  onAnswer: (answer) => {
+    chat.grow(answer);
+    runs.follow(answer.id);
+    shelf.drawSoon();
+  },
+  onStop: (id) => runs.stop(id, false),
+  onTrouble: (error) => {
+    trouble.storage = error ? `This browser does not store conversations now (${error.message || error.name}). ` +
+      "They end with this tab: export what you want to keep." : "";
+    showTrouble();
+  },
+});
+const runs = new Runs(conversations, (answer, note) => chat.grow(answer, note));
 
 const DEMO_SUGGESTIONS = [
   "What is 17 + 25?",
@@ -29,63 +52,99 @@ const DEMO_SUGGESTIONS = [
 
 const state = {
   model: () => byId("model").value,
-  /** The request for an answer to these messages. */
-  request: (messages) => requestFor(state.model(), settings, dialog.sampling.chat, messages),
+  /** The request for an answer to these messages, with this id of the response. */
+  request: (messages, id, conversation = null, continues = false) => {
+    const chatRequest = requestFor(state.model(), settings, dialog.sampling.chat, messages);
+    if (chatRequest.path === "v1/completions") {
+      const stream_options = { include_usage: true };
+      return { ...chatRequest, body: { ...chatRequest.body, stream: true, stream_options } };
+    }
+    const request = asResponse(chatRequest, conversation?.temporary ? "temporary" : "background", continues);
+    if (request.body.background) request.body.request_id = id;
+    return request;
+  },
 };
 
-const chat = new Chat(state, (conversation) => {
-  conversations.touch(conversation);
-  drawShelf();
-  if (conversation === chat.conversation) setAddress("replaceState");
-}, showRequest);
+const chat = new Chat(state, conversations, runs, { showRequest, onShown: () => {
+  setAddress("replaceState");
+  showModelNote();
+} });
+const shelf = new Shelf(conversations, runs, {
+  openOne: async (id) => {
+    const conversation = await conversations.load(id);
+    if (conversation) show(conversation);
+  },
+  opened: () => chat.conversation?.id,
+  onRemoved: () => show(newConversation()),
+});
 
 const ADDRESS = "#/c/";
-const RETRY_MS = 3000;
 
 /** The conversation that the page's address names, or a new one. */
-function addressed() {
+async function addressed() {
   const id = location.hash.startsWith(ADDRESS) ? location.hash.slice(ADDRESS.length) : "";
-  return conversations.find(decodeURIComponent(id)) ?? conversations.create();
+  return (id && (await conversations.load(decoded(id)))) || newConversation();
 }
 
-/** Gives the page the address of the open conversation; a new one has none before its first message. */
+function decoded(text) {
+  try {
+    return decodeURIComponent(text);
+  } catch {
+    return text;
+  }
+}
+
+/** Gives the page the address of the open conversation; a new or temporary one has none. */
 function setAddress(method) {
-  const { id, title, messages } = chat.conversation;
-  const address = messages.length ? ADDRESS + encodeURIComponent(id) : "";
+  const { id, title, messages, temporary } = chat.conversation;
+  const isStored = messages.length > 0 && !temporary;
+  const address = isStored ? ADDRESS + encodeURIComponent(id) : "";
   document.title = title && messages.length ? `${title} – Quire` : "Quire";
   if (address !== location.hash) history[method](null, "", location.pathname + location.search + address);
 }
 
-function drawShelf() {
-  const shown = conversations.list.filter((one) => one.messages.length > 0);
-  byId("conversations").replaceChildren(...shown.map((conversation) =>
-    el("li", {},
-      el("button", {
-        type: "button", className: "conversation",
-        "aria-current": conversation === chat.conversation ? "true" : null,
-        onclick: () => show(conversation),
-      }, conversation.title || "…"),
-      el("button", {
-        type: "button", className: "remove", "aria-label": `Delete “${conversation.title}”`,
-        onclick: () => forget(conversation),
-      }, "×"))));
-  byId("forget").hidden = shown.length === 0;
-}
-
 function show(conversation, method = "pushState") {
+  leaveTemporary();
   chat.open(conversation);
+  document.body.classList.toggle("temporary", Boolean(conversation.temporary));
+  byId("temporary-note").hidden = !conversation.temporary;
+  if (conversation.model) picker.choose(conversation.model);
+  else if (!conversation.messages.length) picker.choose(store.loadModel());
+  showModelNote();
   setAddress(method);
-  drawShelf();
+  shelf.draw();
   openShelf(false);
   setView("chat");
   if (matchMedia("(hover: hover)").matches) byId("prompt").focus();
 }
 
-function forget(conversation) {
-  conversations.remove(conversation.id);
-  if (conversation === chat.conversation) show(conversations.create());
-  else drawShelf();
+function leaveTemporary() {
+  if (!chat.conversation?.temporary) return;
+  chat.stop();
+  conversations.memory.delete(chat.conversation.id);
 }
+
+/** Shows a conversation again that was changed, here or in another tab (null: many were). */
+async function showChange(id) {
+  shelf.drawSoon();
+  const opened = chat.conversation;
+  for (const answer of conversations.answers.keys()) runs.follow(answer);
+  if (!opened?.messages.length || (id !== null && id !== opened.id)) return;
+  const wasRunning = chat.running?.id;
+  const changed = await conversations.load(opened.id);
+  if (!changed || chat.conversation?.id !== opened.id || chat.isSending) return;
+  chat.update(changed);
+  const ended = wasRunning && changed.messages.find((one) => one.id === wasRunning && !one.running);
+  if (ended) chat.announce(ended);
+  if (ended) checkRoom();
+}
+
+async function checkRoom() {
+  trouble.full = await storageWarning();
+  showTrouble();
+}
+
+const showTrouble = () => showNotice([trouble.storage, trouble.full].filter(Boolean).join(" "));
 
 function openShelf(isOpen) {
   document.body.classList.toggle("shelf-open", isOpen);
@@ -122,23 +181,31 @@ function nextTheme() {
   setTheme(order[(order.indexOf(document.documentElement.dataset.theme) + 1) % 3]);
 }
 
-/** Adapts the page to the chosen model; tries again until the server knows it. */
-async function showModel() {
-  try {
-    if (!picker.models.length) await picker.start();
-    const { id, maxLength } = picker.chosen();
-    const facts = await modelFacts(id);
-    if (id !== state.model()) return; // another one was chosen in the meantime
-    dialog.sampling = facts.sampling;
-    chat.attachments.allow(facts.takesImages);
-    document.body.dataset.kind = facts.isRanker ? "nearest" : "chat";
-    showSuggestions(facts.isDemo ? DEMO_SUGGESTIONS : []);
-    const room = maxLength ? `, up to ${maxLength.toLocaleString()} tokens` : "";
-    byId("greeting-model").textContent = `${id}${room}. Everything stays on this server.`;
-  } catch (error) {
-    byId("greeting-model").textContent = error.message;
-    await new Promise((resolve) => setTimeout(resolve, RETRY_MS));
-    return showModel();
+/** Adapts the page to the models that the server reports, and to the facts about the chosen one. */
+function showModel(snapshot) {
+  if (snapshot.models) picker.show(snapshot.models, chat.conversation?.model ?? store.loadModel());
+  const chosen = picker.chosen();
+  const { is_demo: isDemo, takes_images: takesImages, scoring, sampling } = snapshot;
+  const shown = JSON.stringify([chosen, isDemo, takesImages, scoring, sampling]);
+  if (!chosen || shown === showModel.shown) return;
+  showModel.shown = shown;
+  dialog.sampling = sampling ?? { model: {}, chat: {} };
+  chat.attachments.allow(takesImages === true);
+  document.body.dataset.kind = scoring ? "nearest" : "chat";
+  showSuggestions(isDemo ? DEMO_SUGGESTIONS : []);
+  const room = chosen.maxLength ? `, up to ${chosen.maxLength.toLocaleString()} tokens` : "";
+  byId("greeting-model").textContent = `${picker.nameOf(chosen.id)}${room}. Everything stays on this server.`;
+}
+
+/** Says if another model than before answers in this conversation. */
+function showModelNote() {
+  const { model } = chat.conversation;
+  const chosen = state.model();
+  const isOther = model && chosen && model !== chosen;
+  byId("model-note").hidden = !isOther;
+  if (isOther) {
+    const why = picker.has(model) ? "" : `${picker.nameOf(model)} is not served here. `;
+    byId("model-note").textContent = `${why}${picker.nameOf(chosen)} will answer.`;
   }
 }
 
@@ -154,14 +221,10 @@ async function changeKey() {
   location.reload();
 }
 
-function start() {
+function wire() {
   onKeyNeeded(askForKey);
-  byId("new-chat").addEventListener("click", () => show(conversations.create()));
-  byId("forget").addEventListener("click", () => {
-    if (!confirm("Delete all conversations from this browser?")) return;
-    conversations.clear();
-    show(conversations.create());
-  });
+  byId("new-chat").addEventListener("click", () => show(newConversation()));
+  byId("new-temporary").addEventListener("click", () => show(newConversation(true)));
   byId("menu").addEventListener("click", () => openShelf(!document.body.classList.contains("shelf-open")));
   byId("shade").addEventListener("click", () => openShelf(false));
   byId("theme").addEventListener("click", nextTheme);
@@ -172,15 +235,24 @@ function start() {
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => live.redraw());
   setTheme(store.loadTheme());
   setPanel(store.loadPanel());
-  addEventListener("popstate", () => show(addressed(), "replaceState"));
-  addEventListener("pagehide", () => chat.leave());
-  store.onOtherTab(() => {
-    conversations.reload(chat.conversation);
-    drawShelf();
+  addEventListener("popstate", async () => show(await addressed(), "replaceState"));
+  addEventListener("pageshow", (event) => event.persisted && conversations.refresh());
+  document.addEventListener("visibilitychange", () => document.hidden || conversations.refresh());
+  addEventListener("beforeunload", (event) => {
+    const isUnsaved = [...conversations.memory.values()].some((one) => !one.temporary);
+    if (isUnsaved) event.preventDefault();
   });
-  show(addressed(), "replaceState");
   wireNearest(state.model);
-  showModel().then(() => live.run());
+}
+
+async function start() {
+  wire();
+  live.run();
+  await conversations.start();
+  show(await addressed(), "replaceState");
+  document.body.dataset.isStarted = "";
+  keepStorage();
+  checkRoom();
 }
 
 start();

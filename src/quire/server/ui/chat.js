@@ -1,29 +1,31 @@
-// The conversation: sends, streams, stops, and shows. Owns the message list and the composer.
+// The open conversation: its messages, what is sent, and what can be done with an answer. runs.js
+// follows the answers, also those of other conversations.
 
-import { explain, measure, take } from "./answers.js";
-import { streamAnswer } from "./api.js";
+import { grown, newAnswer } from "./answers.js";
 import { byId } from "./dom.js";
 import { EndFollower } from "./follow.js";
 import { Attachments } from "./images.js";
 import { MessageView } from "./message.js";
-import { beginVersion, chooseVersion, cut, versionsAt } from "./versions.js";
+import { showShortly } from "./notices.js";
+import { findMessage, newId } from "./records.js";
+import { MOST } from "./runs.js";
+import { splitThinking } from "./thinking.js";
+import { beginVersion, chooseVersion, cut, extend, versionsAt } from "./versions.js";
 
 /** Shows one conversation; `app.js` selects it. */
 export class Chat {
   /**
-   * `state` gives `model()` and `request(messages)`; `onChange` is called when an answer begins
-   * and after every finished change, `showRequest` with the request of an answer.
+   * `state` gives `model()` and `request(messages, id, options)`; `conversations` and `runs` have all
+   * conversations and answers; `showRequest` shows the request of an answer, and `onShown` is called
+   * when the open conversation has changed.
    */
-  constructor(state, onChange, showRequest) {
-    this.state = state;
-    this.onChange = onChange;
-    this.showRequest = showRequest;
+  constructor(state, conversations, runs, { showRequest, onShown }) {
+    Object.assign(this, { state, conversations, runs, showRequest, onShown });
     this.conversation = null;
-    this.abort = null;
-    this.writing = null; // the record of the answer that is being streamed
+    this.isSending = false; // until the answer is stored
     this.editing = null; // the message whose new text is in the input box
-    this.views = new Map();
-    this.sent = new WeakMap();
+    this.views = new Map(); // by the id of the message
+    this.sent = new Map(); // requests of this tab by the id of the answer
     this.follower = new EndFollower();
     this.attachments = new Attachments();
     this.messages = byId("messages");
@@ -47,108 +49,169 @@ export class Chat {
     byId("cancel-edit").addEventListener("click", () => this.cancelEdit());
     document.addEventListener("keydown", (event) => {
       if (event.key !== "Escape" || document.querySelector("dialog[open]")) return;
-      if (this.abort) this.stop();
+      if (this.running) this.stop();
       else this.cancelEdit();
     });
   }
 
-  /** Shows a conversation; stops an answer that is being generated in another one. */
+  /** The answer that is being written in the open conversation, if there is one. */
+  get running() {
+    return this.conversation?.messages.find((one) => one.running && this.conversations.answers.has(one.id));
+  }
+
+  /** Shows a conversation. Answers in others go on. */
   open(conversation) {
-    this.stop();
     this.cancelEdit();
-    this.conversation = conversation;
-    this.showMessages();
+    this.views.clear();
+    this.show(conversation);
     this.follower.go();
   }
 
-  showMessages() {
-    this.views.clear();
-    const views = this.conversation.messages.map((record) => this.viewOf(record));
-    this.messages.replaceChildren(...views.map((view) => view.root));
+  /** Shows the conversation as it is now; views of messages that are shown already stay. */
+  show(conversation) {
+    this.conversation = conversation;
+    for (const record of conversation.messages) this.fill(record);
+    const before = [...this.messages.children];
+    const roots = conversation.messages.map((record) => {
+      const view = this.views.get(record.id);
+      if (view) view.take(record);
+      else this.views.set(record.id, this.viewOf(record));
+      return this.views.get(record.id).root;
+    });
+    if (before.every((root, index) => root === roots[index])) this.messages.append(...roots.slice(before.length));
+    else this.messages.replaceChildren(...roots);
+    const ids = new Set(conversation.messages.map((one) => one.id));
+    for (const id of this.views.keys()) if (!ids.has(id)) this.views.delete(id);
     this.refresh();
+    this.follower.keep();
+  }
+
+  /** What has come of a running answer is not in its message yet. */
+  fill(record) {
+    if (!record.running) return;
+    const answer = this.conversations.answers.get(record.id);
+    if (answer) return Object.assign(record, structuredClone(grown(answer)));
+    delete record.running;
+    record.stopped = true;
   }
 
   viewOf(record) {
-    const view = new MessageView(record, this.actionsOf(record), {
+    return new MessageView(record, (one) => this.actionsOf(one), {
       resultOf: (call) => this.resultOf(call),
-      onResult: (call, text) => this.giveResult(record, call, text),
-      versions: () => versionsAt(this.conversation, this.conversation.messages.indexOf(record)),
-      onVersion: (chosen) => this.chooseVersion(record, chosen),
+      onResult: (call, text) => this.giveResult(record.id, call, text),
+      versions: () => versionsAt(this.conversation, this.indexOf(record.id)),
+      onVersion: (chosen) => this.chooseVersion(record.id, chosen),
     });
-    this.views.set(record, view);
-    return view;
+  }
+
+  indexOf(id) {
+    return this.conversation.messages.findIndex((one) => one.id === id);
   }
 
   actionsOf(record) {
     if (record.role === "tool") return [];
     if (record.role === "user") return [{ label: "Edit", run: (one) => this.edit(one) }];
+    const isCut = record.error || record.stopped || record.finishReason === "length";
+    const mayContinue = isCut && !record.calls?.length && splitThinking(record.content).answer;
     return [
+      ...(mayContinue ? [{ label: "Continue", run: (one) => this.continue(one) }] : []),
+      { label: record.error ? "Retry" : "Again", run: (one) => this.again(one) },
       { label: "Request", run: (one) => this.showRequest(this.requestOf(one)) },
-      { label: "Again", run: (one) => this.again(one) },
     ];
   }
 
   /** The request of an answer: as it was sent, or, after a reload, as it would be now. */
-  requestOf(record) {
-    if (this.sent.has(record)) return this.sent.get(record);
-    const before = this.conversation.messages.indexOf(record);
-    return this.state.request(this.conversation.messages.slice(0, before));
-  }
-
-  add(record) {
-    this.conversation.messages.push(record);
-    const view = this.viewOf(record);
-    this.messages.append(view.root);
-    this.refresh();
-    return view;
+  requestOf({ id }) {
+    return this.sent.get(id) ?? this.state.request(this.conversation.messages.slice(0, this.indexOf(id)), id);
   }
 
   async send(text) {
-    if (this.abort || !this.state.model() || !(text.trim() || this.attachments.urls.length)) return;
-    if (this.editing) {
-      beginVersion(this.conversation, this.conversation.messages.indexOf(this.editing));
-      this.editing = null;
-      this.showMessages();
-    }
+    if (!(text.trim() || !this.attachments.isEmpty)) return;
+    if (!this.isFree()) return;
+    const { editing } = this;
+    const at = editing ? this.indexOf(editing.id) : this.conversation.messages.length;
+    const asked = { id: newId(), role: "user", content: text, ...this.attachments.taken() };
+    this.editing = null;
     this.prompt.value = "";
     this.fitPrompt();
-    const images = this.attachments.taken();
-    this.add({ role: "user", content: text, ...(images.length ? { images, numImages: images.length } : {}) });
     this.follower.go();
-    await this.answer();
+    await this.answer(this.conversation.messages.slice(0, at), [asked], Boolean(editing));
   }
 
-  /** Requests an answer to the current messages. */
-  async answer() {
-    const conversation = this.conversation;
-    const record = { role: "assistant", content: "", reasoning: "", calls: [] };
-    const request = this.state.request(conversation.messages);
-    this.sent.set(record, request);
-    const view = this.add(record);
-    view.draw(false);
-    this.abort = new AbortController();
-    this.writing = record;
-    this.refresh();
-    this.follower.keep();
-    this.onChange(conversation);
-    const clock = { sent: performance.now(), first: 0, last: 0, pieces: 0 };
+  /** Whether an answer may begin here; says why not. */
+  isFree() {
+    if (this.isSending || this.running || !this.state.model()) return false;
+    if (!this.runs.hasRoom) showShortly(`${MOST} answers are being written. Stop one of them, or wait.`);
+    return this.runs.hasRoom;
+  }
+
+  /** Adds messages after `before`, and asks for an answer to all. `isVersion`: the earlier end is set aside. */
+  async answer(before, added, isVersion = false) {
+    const model = this.state.model();
+    const record = { id: newId(), role: "assistant", content: "", reasoning: "", calls: [], model, running: true };
+    const messages = [...before, ...added];
+    await this.begin(record, (id) => this.state.request(messages, id, this.conversation), (one) => {
+      const first = isVersion ? one.messages.findIndex(({ id }) => id === this.conversation.messages[before.length].id) : -1;
+      if (first >= 0) beginVersion(one, first);
+      extend(one, before, [...added, record]);
+      one.model = model;
+    });
+  }
+
+  /** Stores that an answer begins, with the change that it brings, and asks the server for it. */
+  async begin(record, requestWith, mutate) {
+    this.isSending = true;
+    const response = `resp_${newId()}`;
+    const request = requestWith(response);
+    const answer = newAnswer(structuredClone(record), this.conversation.id, request.body.request_id ?? null);
     try {
-      for await (const piece of streamAnswer(request.path, request.body, this.abort.signal)) {
-        take(record, piece, clock);
-        view.update();
-      }
-    } catch (error) {
-      if (error.name === "AbortError") record.stopped = true;
-      else record.error = explain(error);
+      this.sent.set(record.id, request);
+      const changed = await this.conversations.change(this.conversation, mutate, { begins: answer });
+      this.runs.begin(record.id, request);
+      this.update(changed);
+    } finally {
+      this.isSending = false;
     }
-    measure(record, clock);
-    this.abort = null;
-    this.writing = null;
-    view.finish();
-    this.refresh();
     this.follower.keep();
-    byId("announcer").textContent = record.error ?? record.content.slice(0, 2000);
-    this.onChange(conversation);
+  }
+
+  /** Goes on with an answer that was cut. */
+  async continue({ id }) {
+    if (!this.isFree()) return;
+    const messages = this.conversation.messages.slice(0, this.indexOf(id) + 1);
+    const record = messages.at(-1);
+    await this.begin(record, (response) => this.state.request(messages, response, this.conversation, true), (one) => {
+      const message = findMessage(one, id);
+      for (const name of ["error", "stopped", "finishReason", "stats"]) delete message?.[name];
+      if (message) message.running = true;
+    });
+  }
+
+  /** Asks for a new version of this answer; the earlier one is kept, unless it is empty. */
+  async again({ id }) {
+    if (!this.isFree()) return;
+    this.cancelEdit();
+    const record = findMessage(this.conversation, id);
+    const before = this.conversation.messages.slice(0, this.indexOf(id));
+    if (record.error && !record.content) {
+      await this.change((one) => {
+        const at = one.messages.findIndex((message) => message.id === id);
+        if (at >= 0) cut(one, at);
+      });
+      await this.answer(before, []);
+    } else await this.answer(before, [], true);
+  }
+
+  /** Applies a change to the open conversation, and shows it. */
+  async change(mutate) {
+    this.update(await this.conversations.change(this.conversation, mutate));
+  }
+
+  /** Shows a state of the open conversation, unless another one is open now. */
+  update(conversation) {
+    if (conversation.id !== this.conversation.id) return;
+    this.show(conversation);
+    this.onShown();
   }
 
   /** What the user gave as the result of a call; null if nothing yet. */
@@ -158,32 +221,42 @@ export class Chat {
   }
 
   /** Adds the result of a call. Once all calls of the answer have one, the model goes on. */
-  giveResult(record, call, text) {
-    if (this.abort || this.resultOf(call) !== null) return;
-    this.add({ role: "tool", content: text, callId: call.id, name: call.name });
-    this.views.get(record)?.finish();
-    this.onChange(this.conversation);
-    if (record.calls.every((one) => this.resultOf(one) !== null)) this.answer();
+  async giveResult(id, call, text) {
+    if (this.isSending || this.running || this.resultOf(call) !== null) return;
+    const result = { id: newId(), role: "tool", content: text, callId: call.id, name: call.name };
+    const shown = this.conversation.messages;
+    await this.change((one) => extend(one, shown, [result]));
+    const { calls } = findMessage(this.conversation, id);
+    if (calls.every((one) => this.resultOf(one) !== null) && this.isFree()) {
+      await this.answer(this.conversation.messages, []);
+    }
   }
 
   stop() {
-    this.abort?.abort();
+    const { running } = this;
+    if (running) this.runs.stop(running.id);
   }
 
-  /** Before the page goes away: what has come of an answer so far is what there will be. */
-  leave() {
-    if (!this.writing) return;
-    this.writing.stopped = true;
-    this.onChange(this.conversation);
+  /** Shows what has come of an answer. `note`: why nothing comes. */
+  grow(answer, note = "") {
+    const view = answer.conversation === this.conversation?.id && this.views.get(answer.id);
+    if (!view || !view.record.running) return;
+    Object.assign(view.record, grown(answer), { note });
+    view.update();
+  }
+
+  /** Reads the end of an answer to those who cannot see it. */
+  announce({ error, content }) {
+    byId("announcer").textContent = error ?? content.slice(0, 2000);
   }
 
   /** Puts a message's text in the input box; sending it begins a new version of the message. */
   edit(record) {
-    if (this.abort) return;
+    if (this.running) return;
     this.cancelEdit();
     this.editing = record;
     this.prompt.value = record.content;
-    this.attachments.set(record.images ?? []);
+    this.attachments.set(record);
     this.fitPrompt();
     this.refresh();
     this.prompt.focus();
@@ -193,38 +266,27 @@ export class Chat {
     if (!this.editing) return;
     this.editing = null;
     this.prompt.value = "";
-    this.attachments.set([]);
+    this.attachments.set({});
     this.fitPrompt();
     this.refresh();
   }
 
-  /** Asks for a new version of this answer; the earlier one is kept. */
-  again(record) {
-    if (this.abort) return;
+  async chooseVersion(id, chosen) {
+    if (this.isSending || this.running) return;
     this.cancelEdit();
-    const at = this.conversation.messages.indexOf(record);
-    if (record.error && !record.content) cut(this.conversation, at); // nothing worth keeping
-    else beginVersion(this.conversation, at);
-    this.showMessages();
-    this.answer();
-  }
-
-  chooseVersion(record, chosen) {
-    if (this.abort) return;
-    this.cancelEdit();
-    chooseVersion(this.conversation, this.conversation.messages.indexOf(record), chosen);
-    this.showMessages();
-    this.onChange(this.conversation);
+    const at = this.indexOf(id);
+    await this.change((one) => {
+      if (one.messages[at]?.id === id) chooseVersion(one, at, chosen);
+    });
   }
 
   refresh() {
-    const isEmpty = this.conversation.messages.length === 0;
-    byId("greeting").hidden = !isEmpty;
-    const isBusy = this.abort !== null;
+    const isBusy = Boolean(this.running);
+    byId("greeting").hidden = this.conversation.messages.length > 0;
     byId("send").hidden = isBusy;
     byId("stop").hidden = !isBusy;
     byId("edit-note").hidden = this.editing === null;
-    for (const [record, view] of this.views) view.root.classList.toggle("edited", record === this.editing);
+    for (const [id, view] of this.views) view.root.classList.toggle("edited", id === this.editing?.id);
     this.messages.setAttribute("aria-busy", String(isBusy));
   }
 

@@ -27,7 +27,7 @@ export class Attachments {
   allow(isOn) {
     this.isOn = isOn;
     byId("attach").hidden = !isOn;
-    if (!isOn) this.set([]);
+    if (!isOn) this.set({});
   }
 
   // Copied cells of a table come as a text and as a picture: the text is what is meant.
@@ -54,11 +54,16 @@ export class Attachments {
     if (!this.isOn) note = "This model takes no images.";
     else if (good.length < files.length) note = "Images are PNG, JPEG, WebP, GIF or BMP files of at most 64 MiB.";
     const urls = this.isOn ? await Promise.all(good.map(dataUrl)) : [];
-    this.set([...this.urls, ...urls]);
+    this.set({ images: [...this.urls, ...urls] });
     byId("attach-note").textContent = note;
   }
 
-  set(urls) {
+  get isEmpty() {
+    return this.urls.length === 0;
+  }
+
+  /** Attaches what this message has, in place of what was attached. */
+  set({ images: urls = [] }) {
     this.urls = urls;
     byId("attach-note").textContent = "";
     this.strip.hidden = urls.length === 0;
@@ -67,15 +72,15 @@ export class Attachments {
         thumbnail(url),
         el("button", {
           type: "button", className: "remove", "aria-label": `Remove image ${index + 1}`,
-          onclick: () => this.set(urls.filter((_, i) => i !== index)),
+          onclick: () => this.set({ images: urls.filter((_, i) => i !== index) }),
         }, "×"))));
   }
 
-  /** The images, which are no longer attached afterwards. */
+  /** The fields of the message that has them; they are no longer attached afterwards. */
   taken() {
-    const { urls } = this;
-    this.set([]);
-    return urls;
+    const { urls: images } = this;
+    this.set({});
+    return images.length ? { images } : {};
   }
 }
 

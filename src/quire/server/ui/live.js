@@ -5,7 +5,8 @@ import { byId, canvasContext, count, cssColor, duration, el, rate, uptime } from
 import { PoolMap } from "./pool.js";
 
 const SAMPLES = 240; // two minutes, two snapshots a second
-const RETRY_MS = 2000;
+const FIRST_WAIT_MS = 1000;
+const LONGEST_WAIT_MS = 20_000;
 const NICE_STATE = {
   ready: "ready", loading: "loading", paused: "paused", draining: "finishing up",
   unloaded: "not loaded", unloading: "unloading", failed: "not loaded",
@@ -14,11 +15,14 @@ const NICE_STATE = {
 
 /** Follows the engine for as long as the page is open and visible. */
 export class LiveView {
-  constructor() {
+  /** `onSnapshot`: called with each snapshot, which also has the models and facts about the one. */
+  constructor(onSnapshot) {
+    this.onSnapshot = onSnapshot;
     this.pool = new PoolMap(byId("pool"), byId("pool-tip"));
     this.samples = [];
     this.abort = null;
     this.model = ""; // the first one
+    this.shown = null; // the model of the last snapshot
     const leaves = byId("engine").querySelectorAll("p[id]:not(#live-note), span[id], dd[id]");
     this.atRest = [...leaves].map((node) => [node, node.textContent]);
     document.addEventListener("visibilitychange", () => (document.hidden ? this.pause() : this.run()));
@@ -33,6 +37,7 @@ export class LiveView {
 
   /** Follows another model's engine. */
   follow(model) {
+    if (model === (this.model || this.shown)) return;
     this.pause();
     this.model = model;
     this.clear();
@@ -58,18 +63,23 @@ export class LiveView {
     if (this.abort) return;
     const abort = new AbortController();
     this.abort = abort;
+    let wait = FIRST_WAIT_MS;
     while (this.abort === abort) {
       let problem = "The server closed the live view.";
       try {
-        for await (const snapshot of liveView(this.model, abort.signal)) if (snapshot) this.show(snapshot);
+        for await (const snapshot of liveView(this.model, abort.signal)) {
+          wait = FIRST_WAIT_MS;
+          this.show(snapshot);
+        }
       } catch (error) {
         if (error.name === "AbortError") return;
         problem = error.status === 401 ? "The live view needs the API key." : error.message;
-        if (error.status === 404) return this.fail("This server has no live view.", "ready");
+        if (error.status === 404) this.model = ""; // the chosen model has gone
       }
       if (this.abort !== abort) return;
       this.fail(problem, "away");
-      await new Promise((resolve) => setTimeout(resolve, RETRY_MS));
+      await new Promise((resolve) => setTimeout(resolve, wait));
+      wait = Math.min(2 * wait, LONGEST_WAIT_MS);
     }
   }
 
@@ -83,6 +93,8 @@ export class LiveView {
     byId("live-note").hidden = snapshot.shows_use !== false;
     byId("live-note").textContent = "Of several API keys, only the operator's show what runs.";
     setState(snapshot.state);
+    this.shown = snapshot.model;
+    this.onSnapshot(snapshot);
     if (!snapshot.requests) return this.clear(); // the model is not loaded
     this.showRates(snapshot.rates);
     showRequests(snapshot.requests);

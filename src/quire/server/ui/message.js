@@ -3,6 +3,7 @@
 import { copyWithFeedback, count, duration, el, rate, setChildren } from "./dom.js";
 import { thumbnail } from "./images.js";
 import { MarkdownView } from "./markdown.js";
+import { shortName } from "./models.js";
 import { splitThinking } from "./thinking.js";
 import { CallView } from "./tools.js";
 
@@ -13,7 +14,7 @@ const LABELS = { user: "You", tool: "Result of a tool" };
 /** Shows one message record and follows it while it grows. */
 export class MessageView {
   /**
-   * `actions` are {label, run} pairs for the foot of the message. `chat` gives `resultOf(call)`
+   * `actions(record)` gives {label, run} pairs for the foot of the message. `chat` gives `resultOf(call)`
    * and `versions()`, and takes `onResult(call, text)` and `onVersion(number)`.
    */
   constructor(record, actions, chat) {
@@ -35,7 +36,18 @@ export class MessageView {
       this.body,
       this.foot,
     );
-    this.draw(true);
+    this.draw(!record.running);
+  }
+
+  /** Shows another state of the same message. */
+  take(record) {
+    const isSame = JSON.stringify(record) === JSON.stringify(this.record);
+    const calls = this.record.calls ?? []; // their views know them by identity
+    record.calls?.forEach((call, i) => calls[i]?.id === call.id && (record.calls[i] = Object.assign(calls[i], call)));
+    this.record = record;
+    if (isSame && !record.calls?.length) return record.running ? null : this.drawFoot();
+    if (record.running) this.update();
+    else this.finish();
   }
 
   /** Redraws soon; several calls cause one drawing. */
@@ -67,7 +79,7 @@ export class MessageView {
 
   drawQuestion() {
     const { content, images = [], numImages = 0 } = this.record;
-    const lost = numImages > images.length ? "Images are kept until the page is left." : "";
+    const lost = numImages > images.length ? "An earlier version of this page did not keep the images." : "";
     this.body.replaceChildren(
       ...images.map(thumbnail),
       content ? el("p", { className: "plain" }, content) : "",
@@ -87,8 +99,9 @@ export class MessageView {
     if (this.record.error) {
       parts.push(el("p", { className: "error", role: "alert" }, this.record.error));
     } else if (isFinal && parts.length === 0) {
-      parts.push(el("p", { className: "muted" }, "(an empty answer)"));
+      parts.push(el("p", { className: "muted" }, this.record.stopped ? "(stopped before its first word)" : "(an empty answer)"));
     }
+    if (!isFinal && this.record.note) parts.push(el("p", { className: "muted", role: "status" }, this.record.note));
     setChildren(this.body, parts);
   }
 
@@ -121,7 +134,7 @@ export class MessageView {
 
   drawFoot() {
     this.stats.textContent = this.isUser ? "" : statsLine(this.record);
-    const buttons = this.actions.map(({ label, run }) =>
+    const buttons = this.actions(this.record).map(({ label, run }) =>
       el("button", { type: "button", className: "link", onclick: () => run(this.record) }, label));
     const copy = el("button", { type: "button", className: "link" }, "Copy");
     copy.addEventListener("click", () =>
@@ -145,9 +158,9 @@ export class MessageView {
   }
 }
 
-/** `41.5 tokens/s · first token 32 ms · 96 tokens · 48 of 60 prompt tokens cached`. */
-export function statsLine({ stats, stopped, finishReason }) {
-  const parts = [];
+/** `the-model · 41.5 tokens/s · first token 32 ms · 96 tokens · 48 of 60 prompt tokens cached`. */
+export function statsLine({ model, stats, stopped, finishReason }) {
+  const parts = model ? [shortName(model)] : [];
   if (stats?.rate) parts.push(`${rate(stats.rate)} tokens/s`);
   if (stats?.ttft !== undefined) parts.push(`first token ${duration(stats.ttft)}`);
   if (stats?.completion) parts.push(`${count(stats.completion)} tokens`);

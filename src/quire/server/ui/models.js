@@ -1,14 +1,22 @@
-// The model picker: the served models. A server of several also reports their states; then a button
-// loads or unloads the chosen one, and the list is read again every other second.
+// The model picker: the served models, as the live view reports them. A server of several also reports
+// their states; then a button loads or unloads the chosen one.
 
-import { changeModel, listModels } from "./api.js";
+import { changeModel } from "./api.js";
 import { byId, el } from "./dom.js";
+import { showShortly } from "./notices.js";
 
-const INTERVAL_MS = 2000;
 const LABEL = { loaded: "Unload", unloaded: "Load", failed: "Load", loading: "Loading…", unloading: "Unloading…" };
 
+/** The name that people read: of a path its last part, of a GGUF file that without its ending. */
+export function shortName(id) {
+  const isPath = /^(\.{0,2}\/|~|[A-Za-z]:[\\/])/.test(id) || /\.gguf$/i.test(id);
+  if (!isPath) return id;
+  const name = id.replace(/[\\/]+$/, "").split(/[\\/]/).at(-1);
+  return name.replace(/(-\d{5}-of-\d{5})?\.gguf$/i, "") || id;
+}
+
 export class ModelPicker {
-  /** `onChoose`: called with the id when another model is chosen. */
+  /** `onChoose`: called with the id when the user, or a change of the list, chooses another model. */
   constructor(onChoose) {
     this.select = byId("model");
     this.button = byId("model-load");
@@ -18,36 +26,46 @@ export class ModelPicker {
     this.button.addEventListener("click", () => this.press());
   }
 
-  /** Reads the list, and goes on reading it if models come and go. Returns the models. */
-  async start() {
-    await this.refresh();
-    if (this.models.some((one) => one.status)) {
-      setInterval(() => document.hidden || this.refresh().catch(() => {}), INTERVAL_MS);
-    }
-    return this.models;
-  }
-
-  async refresh() {
-    this.models = await listModels();
-    const ids = this.models.map((one) => one.id).join("\n");
-    const chosen = this.select.value;
-    if (ids !== this.ids) {
-      this.select.replaceChildren(...this.models.map(({ id }) => el("option", { value: id }, id)));
-      if (this.models.some((one) => one.id === chosen)) this.select.value = chosen;
+  /** Shows the cards of the served models; `wanted` is chosen first, if it is among them. */
+  show(cards, wanted) {
+    const before = this.models.map((one) => one.id).join("\n");
+    this.models = cards.map(({ id, parent, max_model_len: maxLength, status }) =>
+      ({ id: String(id), base: parent ?? null, maxLength, status: status ?? null }));
+    const chosen = this.select.value || wanted;
+    if (this.models.map((one) => one.id).join("\n") !== before) {
+      this.select.replaceChildren(...this.models.map(({ id }) => el("option", { value: id, title: id }, id)));
+      if (this.has(chosen)) this.select.value = chosen;
       this.select.disabled = this.models.length < 2;
-      this.ids = ids;
     }
     this.draw();
-    if (chosen && this.select.value !== chosen) this.onChoose(this.select.value);
+    if (this.select.value !== chosen || !before) this.onChoose(this.select.value);
+  }
+
+  has(id) {
+    return this.models.some((one) => one.id === id);
+  }
+
+  /** Chooses a model, if it is served. */
+  choose(id) {
+    if (!this.has(id) || this.select.value === id) return;
+    this.select.value = id;
+    this.draw();
+    this.onChoose(id);
   }
 
   chosen() {
     return this.models.find((one) => one.id === this.select.value);
   }
 
+  /** The short name of a model; the whole one if another model has the same. */
+  nameOf(id) {
+    const name = shortName(id);
+    return this.models.some((one) => one.id !== id && shortName(one.id) === name) ? id : name;
+  }
+
   draw() {
     for (const [index, { id, base, status }] of this.models.entries()) {
-      const name = base ? `${id}, adapter of ${base}` : id;
+      const name = base ? `${this.nameOf(id)}, adapter of ${this.nameOf(base)}` : this.nameOf(id);
       this.select.options[index].textContent = status ? `${name} – ${status.value}` : name;
     }
     const status = this.chosen()?.status;
@@ -66,8 +84,7 @@ export class ModelPicker {
     try {
       await changeModel(id, isLoaded ? "unload" : "load");
     } catch (error) {
-      alert(error.message);
+      showShortly(error.message);
     }
-    await this.refresh();
   }
 }

@@ -41,4 +41,16 @@ export function cut(conversation, at) {
   return { messages, forks };
 }
 
+/**
+ * Adds messages after those that this tab shows. If another tab has added some in the meantime,
+ * they become the earlier version.
+ */
+export function extend(conversation, shown, added) {
+  const last = shown.at(-1)?.id;
+  const at = last ? conversation.messages.findIndex((one) => one.id === last) + 1 : 0;
+  const isMoved = last && !at; // the other tab shows another version
+  if (conversation.messages.length > at) beginVersion(conversation, at);
+  conversation.messages.push(...(isMoved ? shown.map((one) => ({ ...one, id: `${one.id}-` })) : []), ...added);
+}
+
 const forkAt = (conversation, at) => conversation.forks.find((fork) => fork.at === at);
