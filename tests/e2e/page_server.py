@@ -29,6 +29,7 @@ class Script:
     requests: list[dict[str, Any]] = field(default_factory=list)
     closed_early: threading.Event = field(default_factory=threading.Event)
     busy: bool = False
+    keeps_responses: bool = True
     is_demo: bool = True
     takes_images: bool = False
     scoring: str | None = None
@@ -126,13 +127,16 @@ class KeptResponse:
         self.cancelled.set()
 
     def events_after(self, after: int) -> Iterator[str]:
+        """Nothing, while it waits: the connection may have ended."""
         position = after + 1
         while True:
             with self._news:
-                self._news.wait_for(lambda: len(self._events) > position or self._has_ended, 60)
-                new = self._events[position:]
+                self._news.wait_for(lambda: len(self._events) > position or self._has_ended, 0.1)
+                new, has_ended = self._events[position:], self._has_ended
             if not new:
-                return
+                if has_ended:
+                    return
+                yield ""
             position += len(new)
             yield from new
 
@@ -194,6 +198,9 @@ class _Handler(BaseHTTPRequestHandler):
         """Tests want no access log."""
 
     def do_GET(self) -> None:
+        if self.server.is_away.is_set():
+            self.close_connection = True
+            return
         path = self.path.partition("?")[0]
         name = {"/": "index.html"}.get(path, path.removeprefix("/ui/"))
         if name in ui.FILES:
@@ -232,6 +239,9 @@ class _Handler(BaseHTTPRequestHandler):
         self._json(200, {"id": response_id, "deleted": True})
 
     def do_POST(self) -> None:
+        if self.server.is_away.is_set():
+            self.close_connection = True
+            return
         if self.path.endswith("/cancel"):
             kept = self.server.responses.get(self.path.split("/")[3])
             if kept is not None:
@@ -252,6 +262,10 @@ class _Handler(BaseHTTPRequestHandler):
             return
         if self.path == "/v1/rerank":
             self._json(200, {"results": ranks(body["query"], body["documents"])})
+            return
+        if body.get("background") and not script.keeps_responses:
+            script.requests.pop()
+            self._json(400, {"error": {"message": "no stored responses", "param": "background"}})
             return
         if "input" in body:
             kept = KeptResponse(script.answer(asked), script.delay_s)
@@ -304,7 +318,10 @@ class _Handler(BaseHTTPRequestHandler):
         self.close_connection = True
         try:
             for event in events:
-                self.wfile.write(f"data: {event}\n\n".encode())
+                if self.server.is_away.is_set():
+                    break
+                if event:
+                    self.wfile.write(f"data: {event}\n\n".encode())
                 self.wfile.flush()
         except OSError:
             self.server.script.closed_early.set()
@@ -326,6 +343,8 @@ class _Handler(BaseHTTPRequestHandler):
 class ScriptedServer(ThreadingHTTPServer):
     """Use as a context manager; `url` is where the page is."""
 
+    allow_reuse_address = True
+
     daemon_threads = True
     block_on_close = False
 
@@ -336,6 +355,8 @@ class ScriptedServer(ThreadingHTTPServer):
         self.responses: dict[str, KeptResponse] = {}
         self.forgotten: list[str] = []
         self.cancelled = threading.Event()
+        self.is_away = threading.Event()
+        """Connections are closed, and no request is answered."""
         self.started = time.monotonic()
         self.url = f"http://127.0.0.1:{self.server_address[1]}/"
         self._thread = threading.Thread(target=self.serve_forever, args=(0.05,), daemon=True)

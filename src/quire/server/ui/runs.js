@@ -51,19 +51,19 @@ export class Runs {
   stop(id, isOwn = true) {
     const answer = this.conversations.answers.get(id);
     if (isOwn) this.conversations.tell({ stop: id });
-    if (isOwn && answer?.response) this.cancel(answer.response);
+    if (isOwn && answer?.response) this.cancel(answer);
     const run = this.followed.get(id);
     if (run?.answer) run.abort.abort();
     else if (isOwn && answer && !run) this.conversations.endAnswer(answer, ended(answer, { isStopped: true }));
   }
 
-  async cancel(response) {
+  async cancel({ response, isBegun }) {
+    const passing = isBegun ? NOT_ANSWERING : [404, ...NOT_ANSWERING]; // 404: its request is on the way
     for (let wait = FIRST_WAIT_MS; wait <= LONGEST_WAIT_MS; wait *= 2) {
       try {
-        await cancelResponse(response);
-        return forgetResponse(response).catch(() => {});
+        return await cancelResponse(response);
       } catch (error) {
-        if (![404, ...NOT_ANSWERING].includes(error.status)) return; // 404: its request is on the way
+        if (!passing.includes(error.status)) return;
       }
       await pause(wait);
     }
@@ -87,11 +87,12 @@ export class Runs {
     }
     clearTimeout(run.timer);
     await this.conversations.endAnswer(answer, ended(answer, outcome));
-    if (answer.response && !outcome.isStopped) forgetResponse(answer.response).catch(() => {});
+    if (answer.response) forgetResponse(answer.response).catch(() => {});
   }
 
   /** The pieces of an answer; asks for it again for as long as the server does not answer. */
-  async *pieces(answer, { abort: { signal } }) {
+  async *pieces(answer, run) {
+    const { signal } = run.abort;
     let request = this.requests.get(answer.id);
     let isResumed = !request;
     let wait = FIRST_WAIT_MS;
@@ -115,6 +116,7 @@ export class Runs {
           const { background: _, request_id: __, ...body } = request.body;
           request = { ...request, body: { ...body, store: false } };
           answer.response = null;
+          this.save(run);
           break;
         }
         const isUnsent = error.status === 404 && request && !answer.isBegun && isResumed;
