@@ -44,8 +44,11 @@ def open_page(browser: Any, server: Any) -> Iterator[Callable[..., Any]]:
     """Opens the page; whatever it complains about on the console fails the test."""
     contexts, complaints = [], []
 
-    def open_one(*, url: str = "", is_ready: bool = True, **options: Any) -> Any:
+    def open_one(
+        *, url: str = "", is_ready: bool = True, init_script: str = "", **options: Any
+    ) -> Any:
         context = browser.new_context(**{**_DEFAULTS, **options})
+        context.add_init_script(init_script)
         contexts.append(context)
         page = context.new_page()
         page.on("pageerror", lambda error: complaints.append(str(error)))

@@ -173,6 +173,30 @@ def test_another_tab_takes_over(open_page: Any, server: Any) -> None:
     wait_for_whole(other)
 
 
+def test_tabs_without_locks_agree(open_page: Any, server: Any) -> None:
+    """An address without https has no Web Locks: each tab follows an answer by itself."""
+    gate = Gate()
+    server.script.answer = lambda _: gate.words()
+    script = "Object.defineProperty(navigator, 'locks', {value: undefined})"
+    page = open_page(init_script=script)
+    begin(page)
+    other = page.context.new_page()
+    other.add_init_script(script)
+    other.goto(page.url)
+    other.wait_for_selector("text=word19")
+    gate.may_end.set()
+    wait_for_whole(page)
+    wait_for_whole(other)
+    assert len(server.script.requests) == 1
+    ask_again = page.locator(".assistant >> text=Again").last
+    ask_again.click()
+    other.wait_for_selector(".versions >> text=2 of 2")
+    wait_for_whole(page)
+    wait_for_whole(other)
+    assert other.locator(".assistant .error").count() == 0
+    assert len(server.script.requests) == 2
+
+
 def test_three_conversations_are_answered_at_once(open_page: Any, server: Any) -> None:
     gate = Gate()
     server.script.answer = lambda _: gate.words()

@@ -166,9 +166,9 @@ export class Chat {
     const answer = newAnswer(structuredClone(record), this.conversation.id, request.body.request_id ?? null);
     try {
       this.sent.set(record.id, request);
-      const changed = await this.conversations.change(this.conversation, mutate, { begins: answer });
-      this.runs.begin(record.id, request);
-      this.update(changed);
+      const { conversation } = this;
+      this.update(await this.runs.begin(record.id, request, () =>
+        this.conversations.change(conversation, mutate, { begins: answer })));
     } finally {
       this.isSending = false;
     }

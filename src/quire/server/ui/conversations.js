@@ -147,7 +147,7 @@ export class Conversations {
   async endAnswer(answer, fields) {
     const finish = (conversation) => {
       const message = findMessage(conversation, answer.id);
-      if (!message) return;
+      if (!message?.running) return; // another tab has ended it
       Object.assign(message, fields);
       delete message.running;
     };

@@ -9,6 +9,7 @@ export const MOST = 3; // a browser opens six connections to a server, for all t
 const SAVE_MS = 400;
 const FIRST_WAIT_MS = 500;
 const LONGEST_WAIT_MS = 10_000;
+const ON_THE_WAY_MS = 20_000; // the request of another tab may not have arrived
 const SILENCE_MS = 60_000; // a connection without an event for so long is opened again
 const NEEDS_KEY = "The server did not accept the API key. The answer goes on there: reload the page to enter the key.";
 const NOT_ANSWERING = [0, 502, 503, 504];
@@ -28,23 +29,30 @@ export class Runs {
     return this.conversations.answers.size < MOST;
   }
 
-  /** Sends the request of an answer that `conversations` has, and follows it. */
-  begin(id, request) {
+  /** Stores that an answer begins, sends its request, and follows it. Resolves once it is stored. */
+  begin(id, request, store) {
     this.requests.set(id, request);
-    this.follow(id);
+    return new Promise((resolve, reject) => {
+      this.follow(id, () => store().then(resolve)).catch(reject);
+    });
   }
 
-  /** Follows an answer, once no other tab does. */
-  async follow(id) {
+  /** Follows an answer, once no other tab does. `before`: comes first, and before other tabs know it. */
+  async follow(id, before = null) {
     if (this.followed.has(id)) return;
     const run = { abort: new AbortController(), timer: 0 };
     this.followed.set(id, run);
-    await exclusively(`quire.answer.${id}`, run.abort.signal, async () => {
-      const answer = await this.conversations.answer(id);
-      if (answer) await this.write(answer, run);
-    });
-    this.followed.delete(id);
-    this.requests.delete(id);
+    try {
+      await exclusively(`quire.answer.${id}`, run.abort.signal, async () => {
+        await before?.();
+        const answer = await this.conversations.answer(id);
+        if (answer) await this.write(answer, run);
+        else this.conversations.hear({ ends: id }); // in another tab, which could not tell
+      });
+    } finally {
+      this.followed.delete(id);
+      this.requests.delete(id);
+    }
   }
 
   /** Ends an answer in the server. What has come of it is kept. */
@@ -119,11 +127,12 @@ export class Runs {
           this.save(run);
           break;
         }
-        const isUnsent = error.status === 404 && request && !answer.isBegun && isResumed;
+        const isNew = !answer.isBegun && (request || Date.now() - answer.sent < ON_THE_WAY_MS);
+        const isUnsent = error.status === 404 && isNew && isResumed;
         const isSent = error.param === "request_id" && !isResumed;
         const isAway = NOT_ANSWERING.includes(error.status) && (isResumed || error.status !== 503);
         if (!isUnsent && !isSent && !isAway) throw error;
-        isResumed = !isUnsent;
+        isResumed = !isUnsent || !request;
         if (isAway) this.onNews(answer, "The server does not answer. Trying again…");
       }
       await pause(wait, signal);
