@@ -303,3 +303,25 @@ def test_tls_serves_and_wrong_files_are_one_line(start_server: StartServer, tmp_
     assert wrong.wait() == 1
     assert "TLS" in wrong.lines[-1]
     assert "Traceback" not in wrong.log()
+
+
+def test_a_stream_of_the_live_view_tells_the_models_and_holds_nothing_up(
+    start_server: StartServer,
+) -> None:
+    """It needs the key, is no work in flight, and ends when the server does."""
+    server = start_server(api_key="sesame")
+    headers = {"Accept": "text/event-stream", "Authorization": "Bearer sesame"}
+    with server.client(headers=headers) as client, server.client() as other:
+        assert other.get("/quire/live", headers={**headers, "Authorization": ""}).status_code == 401
+        cards = client.get("/v1/models").json()["data"]
+        with client.stream("GET", "/quire/live") as reply:
+            events = (json.loads(line[6:]) for line in reply.iter_lines() if line)
+            first, second = next(events), next(events)
+            assert [card["id"] for card in first["models"]] == [card["id"] for card in cards]
+            assert first["models"][0]["max_model_len"] == cards[0]["max_model_len"]
+            assert "models" not in second  # they have not changed
+            assert other.get("/load", headers=headers).json()["server_load"] == 0
+            server.signal(signal.SIGTERM)
+            for _ in events:
+                pass
+            assert server.wait() == 0

@@ -49,6 +49,7 @@ export class Chat {
     byId("cancel-edit").addEventListener("click", () => this.cancelEdit());
     document.addEventListener("keydown", (event) => {
       if (event.key !== "Escape" || document.querySelector("dialog[open]")) return;
+      if (event.target.closest?.(".shelf, .menu")) return; // it ends something there
       if (this.running) this.stop();
       else this.cancelEdit();
     });
