@@ -131,7 +131,8 @@ class KeptResponse:
         position = after + 1
         while True:
             with self._news:
-                self._news.wait_for(lambda: len(self._events) > position or self._has_ended, 0.1)
+                if len(self._events) <= position and not self._has_ended:
+                    self._news.wait(0.1)
                 new, has_ended = self._events[position:], self._has_ended
             if not new:
                 if has_ended:

@@ -19,12 +19,12 @@ from quire.config.checkpoint.model_files import DEMO_MODEL_PATH, chat_sampling_p
 from quire.config.records import ModelConfig
 from quire.errors import EngineDeadError, EngineGenerateError
 from quire.server import ui
-from quire.server.apis.service import ModelCard, model_list
 from quire.server.bodies.json_http import context_of, json_response, queried_model
 from quire.server.context import ServerContext
 from quire.server.http.auth import is_operator
 from quire.server.http.event_stream import PLAIN_FORM, EventStream, event
 from quire.server.http.problems import HttpError, Problem
+from quire.server.model_cards import ModelCard, model_list
 from quire.server.routing import Routes
 from quire.server.served_model import ServedModel
 
