@@ -151,8 +151,9 @@ export class Chat {
     const model = this.state.model();
     const record = { id: newId(), role: "assistant", content: "", reasoning: "", calls: [], model, running: true };
     const messages = [...before, ...added];
+    const earlier = isVersion ? this.conversation.messages[before.length].id : null;
     await this.begin(record, (id) => this.state.request(messages, id, this.conversation), (one) => {
-      const first = isVersion ? one.messages.findIndex(({ id }) => id === this.conversation.messages[before.length].id) : -1;
+      const first = one.messages.findIndex(({ id }) => id === earlier);
       if (first >= 0) beginVersion(one, first);
       extend(one, before, [...added, record]);
       one.model = model;

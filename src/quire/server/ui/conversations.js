@@ -40,8 +40,8 @@ export class Conversations {
 
   /** Reads the list again: this tab may have slept while others changed it. */
   async refresh() {
-    const [shelf, answers] = this.db ? await transaction(this.db, "readonly", async (stores) =>
-      [await resultOf(stores.shelf.getAll()), await resultOf(stores.answers.getAll())]) : [[], []];
+    const [shelf, answers] = (await this.store(async (stores) =>
+      [await resultOf(stores.shelf.getAll()), await resultOf(stores.answers.getAll())], "readonly")) ?? [[], []];
     const kept = [...this.memory.values()].filter((one) => !one.temporary)
       .map((one) => this.shelf.get(one.id) ?? entryOf(one));
     this.shelf = new Map([...shelf, ...kept].map((one) => [one.id, one]));
@@ -65,18 +65,14 @@ export class Conversations {
   async find(id) {
     const held = this.memory.get(id);
     if (held) return structuredClone(held);
-    return (this.db && (await this.read((stores) => stores.conversations.get(id)))) ?? null;
+    return (await this.store((stores) => resultOf(stores.conversations.get(id)), "readonly")) ?? null;
   }
 
   /** The answer as it is stored, or undefined if it has ended. */
   async answer(id) {
     const held = this.answers.get(id);
     if (!this.db || !held || this.memory.has(held.conversation)) return held;
-    return this.read((stores) => stores.answers.get(id));
-  }
-
-  read(request) {
-    return transaction(this.db, "readonly", (stores) => resultOf(request(stores)));
+    return this.store((stores) => resultOf(stores.answers.get(id)), "readonly");
   }
 
   /**
@@ -120,11 +116,11 @@ export class Conversations {
     return structuredClone(changed);
   }
 
-  /** Stores, and returns the result of `work`; if that is not possible, says so and returns null. */
-  async store(work) {
+  /** Stores or reads, and returns the result of `work`; if that is not possible, says so and returns null. */
+  async store(work, mode = "readwrite") {
     if (!this.db) return null;
     try {
-      return await transaction(this.db, "readwrite", work);
+      return await transaction(this.db, mode, work);
     } catch (error) {
       if (!(error instanceof DOMException)) throw error; // a mistake of the page
       this.onTrouble(error);

@@ -60,16 +60,18 @@ export class Shelf {
     const all = this.conversations.list();
     const listed = this.found ? all.filter((one) => this.found.has(one.id)) : all;
     const running = new Set([...this.conversations.answers.values()].map((one) => one.conversation));
-    this.list.replaceChildren(...listed.slice(0, this.shown).map((one) => this.row(one, running.has(one.id))));
+    const rows = listed.slice(0, this.shown).map((one) => [one, running.has(one.id), one.id === this.opened()]);
+    const drawn = JSON.stringify(rows.map(([{ id, title }, ...marks]) => [id, title, ...marks]));
+    if (drawn !== this.drawn) this.list.replaceChildren(...rows.map((row) => this.row(...row))); // else the focus stays
+    this.drawn = drawn;
     byId("search-note").hidden = !this.found;
     byId("search-note").textContent = listed.length === 1 ? "1 conversation" : `${listed.length} conversations`;
     byId("search").hidden = all.length < 2 && !this.found;
     for (const id of ["forget", "export-all"]) byId(id).hidden = all.length === 0;
   }
 
-  row(entry, isRunning) {
+  row(entry, isRunning, isOpen) {
     const title = entry.title || "Untitled";
-    const isOpen = entry.id === this.opened();
     return el("li", { className: isRunning ? "running" : "" },
       el("button", {
         type: "button", className: "conversation", "aria-current": isOpen ? "true" : null, title,
@@ -121,6 +123,7 @@ export class Shelf {
       },
     });
     this.isNaming = true;
+    this.drawn = "";
     row.replaceChildren(box);
     box.select();
   }
