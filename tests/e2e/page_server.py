@@ -236,7 +236,10 @@ class _Handler(BaseHTTPRequestHandler):
     def do_DELETE(self) -> None:
         response_id = self.path.rpartition("/")[2]
         self.server.forgotten.append(response_id)
-        self.server.responses.pop(response_id, None)
+        kept = self.server.responses.pop(response_id, None)
+        if kept is not None and kept.status == "in_progress":
+            kept.cancel()
+            self.server.cancelled.set()
         self._json(200, {"id": response_id, "deleted": True})
 
     def do_POST(self) -> None:

@@ -3,6 +3,7 @@ and several conversations may have one."""
 
 from __future__ import annotations
 
+import json
 import signal
 import threading
 import time
@@ -159,6 +160,27 @@ def test_a_second_tab_follows_and_stops(open_page: Any, server: Any) -> None:
     gate.may_end.set()
 
 
+def test_a_conversation_that_is_deleted_in_another_tab_stays_deleted(
+    open_page: Any, server: Any
+) -> None:
+    gate = Gate()
+    server.script.answer = lambda _: gate.words()
+    page = open_page()
+    begin(page)
+    other = page.context.new_page()
+    other.goto(server.url)
+    other.wait_for_selector(".conversations li.running")
+    other.hover(".conversations li")
+    other.click(".remove")
+    assert server.cancelled.wait(60)
+    gate.may_end.set()
+    page.wait_for_selector("#send:not([hidden])")
+    page.wait_for_selector(".conversations li", state="detached")
+    other.click("#toast >> text=Undo")
+    page.wait_for_selector(".conversations li")
+    page.wait_for_selector(".stats >> text=stopped")
+
+
 def test_another_tab_takes_over(open_page: Any, server: Any) -> None:
     gate = Gate()
     server.script.answer = lambda _: gate.words()
@@ -271,16 +293,17 @@ def test_a_wrong_key_does_not_end_an_answer(open_page: Any, server: Any) -> None
     wait_for_whole(page)
 
 
+def be_endless(route: Any) -> None:
+    """Lets an answer go on until the context is full."""
+    route.continue_(post_data=json.dumps({**route.request.post_data_json, "ignore_eos": True}))
+
+
 def test_a_killed_server_loses_nothing_that_was_shown(open_page: Any) -> None:
     options = {"model": "demo", "port": 0}
     running = RunningServer({}, options).wait_until_serving()
     address = running.url
     page = open_page(url=address)
-    page.evaluate(
-        "localStorage.setItem('quire.settings', JSON.stringify({max_tokens: '900', min_p: '0'}))"
-    )
-    page.reload()
-    page.wait_for_selector('#state[data-state="ready"]')
+    page.route("**/v1/responses", be_endless, times=1)
     page.fill("#prompt", "Tell me a short story about a lighthouse.")
     page.press("#prompt", "Enter")
     page.wait_for_function("() => document.querySelector('.assistant .text')?.innerText.length > 9")

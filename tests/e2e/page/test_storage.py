@@ -245,6 +245,21 @@ def test_storage_that_has_room_again_keeps_what_was_held(open_page: Any) -> None
     assert page.locator(".message").count() == 4
 
 
+def test_storage_that_is_cleared_is_opened_again(open_page: Any) -> None:
+    page = open_page()
+    ask(page, "first")
+    page.evaluate(
+        """() => new Promise(end => {
+            const deletion = indexedDB.deleteDatabase('quire');
+            deletion.onsuccess = deletion.onerror = end; })"""
+    )
+    ask(page, "second")
+    assert page.is_hidden("#notice")
+    page.reload()
+    page.wait_for_selector(".message.user >> text=second")
+    assert page.locator(".message").count() == 4  # what was shown is stored again
+
+
 def test_a_nearly_full_storage_is_announced(open_page: Any) -> None:
     page = open_page(
         init_script="StorageManager.prototype.estimate = async () => ({usage: 95e6, quota: 1e8})"

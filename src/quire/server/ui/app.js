@@ -131,8 +131,8 @@ async function showChange(id) {
   for (const answer of conversations.answers.keys()) runs.follow(answer);
   if (!opened?.messages.length || (id !== null && id !== opened.id)) return;
   const wasRunning = chat.running?.id;
-  const changed = await conversations.load(opened.id);
-  if (!changed || chat.conversation?.id !== opened.id || chat.isSending) return;
+  const changed = (await conversations.find(opened.id)) ?? opened; // it stays in view if it is deleted
+  if (chat.conversation?.id !== opened.id || chat.isSending) return;
   chat.update(changed);
   const ended = wasRunning && changed.messages.find((one) => one.id === wasRunning && !one.running);
   if (ended) chat.announce(ended);

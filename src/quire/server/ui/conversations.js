@@ -82,8 +82,8 @@ export class Conversations {
    */
   async change(conversation, mutate, { begins = null, ends = null, isNews = true } = {}) {
     const { id } = conversation;
-    const { deleted } = (ends && this.shelf.get(id)) || {};
-    const shown = (one) => (deleted ? { ...entryOf(one), deleted } : entryOf(one));
+    let { deleted } = this.shelf.get(id) ?? {};
+    const shown = (one) => (ends && deleted ? { ...entryOf(one), deleted } : entryOf(one));
     const apply = (stored) => {
       const changed = structuredClone(stored);
       mutate(changed);
@@ -93,6 +93,7 @@ export class Conversations {
     };
     const held = this.memory.get(id);
     const work = async (stores) => {
+      ({ deleted } = (await resultOf(stores.shelf.get(id))) ?? {}); // another tab may have deleted it
       const result = apply(held ?? (await resultOf(stores.conversations.get(id))) ?? conversation);
       stores.conversations.put(result);
       stores.shelf.put(shown(result));
@@ -117,12 +118,16 @@ export class Conversations {
   }
 
   /** Stores or reads, and returns the result of `work`; if that is not possible, says so and returns null. */
-  async store(work, mode = "readwrite") {
+  async store(work, mode = "readwrite", mayReopen = true) {
     if (!this.db) return null;
     try {
       return await transaction(this.db, mode, work);
     } catch (error) {
       if (!(error instanceof DOMException)) throw error; // a mistake of the page
+      if (error.name === "InvalidStateError" && mayReopen) { // the user has cleared the storage
+        this.db = await openDatabase().catch(() => this.db);
+        return this.store(work, mode, false);
+      }
       this.onTrouble(error);
       return null;
     }
