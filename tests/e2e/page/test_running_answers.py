@@ -4,7 +4,6 @@ and several conversations may have one."""
 from __future__ import annotations
 
 import json
-import signal
 import threading
 import time
 from collections.abc import Iterator
@@ -307,7 +306,7 @@ def test_a_killed_server_loses_nothing_that_was_shown(open_page: Any) -> None:
     page.fill("#prompt", "Tell me a short story about a lighthouse.")
     page.press("#prompt", "Enter")
     page.wait_for_function("() => document.querySelector('.assistant .text')?.innerText.length > 9")
-    running.process.send_signal(signal.SIGKILL)
+    running.stop()  # by SIGKILL
     page.wait_for_selector("text=Trying again…")
     shown = page.locator(".assistant .text").inner_text().strip()
     again = RunningServer({}, {**options, "port": int(address.rsplit(":", 1)[1].strip("/"))})
