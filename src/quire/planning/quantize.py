@@ -14,7 +14,7 @@ from pathlib import Path
 from quire.backends.registry import choose_device, make_backend
 from quire.config.checkpoint.model_files import has_file, read_bytes
 from quire.config.engine_args import EngineArgs
-from quire.config.model_lookup.hub import TEXT_PATTERNS
+from quire.config.model_lookup.download import TEXT_PATTERNS
 from quire.errors import ConfigError
 from quire.files import replacing, write_text
 from quire.log import get_logger, phase

@@ -18,8 +18,9 @@ from hub_server import HubServer
 from quire.cli.app import main
 from quire.cli.commands.library import PullLines
 from quire.config.model_lookup import aliases
+from quire.config.model_lookup.gguf import quant_of
 from quire.config.model_lookup.hub import resolve_model
-from quire.config.model_lookup.library import find_model, models_of, quant_of
+from quire.config.model_lookup.library import find_model, models_of
 from quire.errors import ModelNotFoundError, QuireError
 
 GGUF = b"GGUF" + bytes(range(256)) * 64

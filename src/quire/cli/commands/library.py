@@ -353,13 +353,13 @@ def pull_model(
     began_at = time.time() - 1
     if lines is not None:
         lines.write(status="pulling manifest")
-    snapshot = fetch_model(name, revision=revision, report=None if lines is None else lines.fetched)
+    fetched = fetch_model(name, revision=revision, report=None if lines is None else lines.fetched)
     if lines is not None:
         lines.write(status="verifying sha256 digest")
-    files = [path for path in snapshot.iterdir() if path.is_file()]
+    files = [path for path in fetched.snapshot.rglob("*") if path.is_file()]
     fresh = [path for path in files if verifies_all or path.stat().st_mtime >= began_at]
     count = verify_files(iter(fresh))
-    return Pulled(cached_model(name), count)
+    return Pulled(cached_model(name if fetched.file is None else fetched.name), count)
 
 
 def named(models: list[str]) -> list[str]:

@@ -2,19 +2,32 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
-from fnmatch import fnmatch
 from itertools import takewhile
 from pathlib import Path
 
 from quire.errors import ModelNotFoundError
 from quire.gguf.container import MAGIC
+from quire.log import get_logger
+
+_logger = get_logger(__name__)
 
 _OTHER_WEIGHTS = ("*.safetensors", "*.bin", "*.pt", "*.quire")
 _PROJECTOR = "mmproj"
 """Prefix of the names of files that hold an image encoder, and no language model."""
 _PRECISIONS = ("bf16", "f16", "f32")
 """Parts of such names, the most suitable first."""
+
+_PART = re.compile(r"(.+)-(\d{5})-of-(\d{5})\.gguf")
+_QUANT = re.compile(r"(?:^|[-_.])((?:I?Q\d\w*|BF16|F16|F32|MXFP4\w*))$", re.IGNORECASE)
+_BY_NEARNESS = (
+    "Q4_K_M", "Q4_K_XL", "Q4_K_L", "Q4_K_S", "Q4_1", "Q4_0", "IQ4_NL", "IQ4_XS", "MXFP4", "Q5_K_M",
+    "Q5_K_S", "Q5_1", "Q5_0", "Q6_K", "Q8_0", "Q3_K_L", "Q3_K_M", "Q3_K_S", "BF16", "F16", "Q2_K",
+    "F32",
+)  # fmt: skip
+"""Quantisations, the one nearest to Q4_K_M first."""
+_MAX_SHOWN = 20
 
 
 def is_gguf(path: Path) -> bool:
@@ -35,15 +48,10 @@ def name_of_file(model: str) -> tuple[str, str | None]:
 def only_gguf(directory: Path, *, prefers: bool) -> Path | None:
     """The GGUF file of a directory that has no other weights and no config.json; `prefers`:
     whatever else it has. Raises ModelNotFoundError where there are several."""
-    files = _models(directory)
+    files = _models(_files(directory))
     if not files or (not prefers and _has_others(directory)):
         return None
-    if len(files) > 1:
-        raise ModelNotFoundError(
-            f"{directory} holds {len(files)} GGUF models; name one of them: "
-            f"{directory}:{files[0].name}"
-        )
-    return files[0]
+    return directory / chosen_name(files, None, str(directory))
 
 
 def chosen(directory: Path, wanted: str) -> Path | None:
@@ -51,26 +59,58 @@ def chosen(directory: Path, wanted: str) -> Path | None:
 
     Raises ModelNotFoundError where several have that part.
     """
-    files = _models(directory)
-    exact = [file for file in files if file.name == wanted]
-    if not exact and (directory / wanted).suffix == ".gguf":
-        exact = [file for file in directory.glob("*.gguf") if file.name == wanted]
-    found = exact or [file for file in files if wanted.lower() in file.stem.lower()]
-    if len(found) > 1:
-        raise ModelNotFoundError(
-            f"{directory}: {wanted!r} may be any of {', '.join(file.name for file in found[:8])}; "
-            "give the whole name"
-        )
-    return found[0] if found else None
+    name = _named(_files(directory), wanted, str(directory))
+    return None if name is None else directory / name
 
 
 def downloaded(directory: Path, wanted: str, model: str) -> Path:
     """Call `chosen` for a directory that must contain the file. Raises ModelNotFoundError."""
-    found = chosen(directory, wanted)
-    if found is None:
-        names = ", ".join(file.name for file in _models(directory)[:8]) or "no GGUF file"
-        raise ModelNotFoundError(f"{model} holds no GGUF file {wanted!r}; it holds {names}")
-    return found
+    return directory / chosen_name(_files(directory), wanted, model)
+
+
+def chosen_name(names: Iterable[str], wanted: str | None, model: str) -> str:
+    """The first file of the model that `wanted` names; None: the only model, or of files that
+    differ in their quantisation alone the one nearest to Q4_K_M. Raises ModelNotFoundError."""
+    names = list(names)
+    models = _models(names)
+    found = _preferred(models, model) if wanted is None else _named(names, wanted, model)
+    if found is not None:
+        return found
+    shown = _shown(models) or "no GGUF file"
+    if wanted is not None:
+        raise ModelNotFoundError(f"{model} holds no GGUF file {wanted!r}; it holds {shown}")
+    if not models:
+        raise ModelNotFoundError(f"{model} has neither .safetensors nor .bin nor .gguf weights")
+    raise ModelNotFoundError(
+        f"{model} holds {len(models)} GGUF models; name one of them: {model}:{models[0]}; it holds "
+        f"{shown}"
+    )
+
+
+def parts_of(names: Iterable[str], first: str) -> list[str]:
+    """All files of the model that begins with the file `first`."""
+    match = _PART.fullmatch(first)
+    if match is None:
+        return [first]
+    return [
+        name
+        for name in names
+        if (part := _PART.fullmatch(name)) and part.group(1, 3) == match.group(1, 3)
+    ]
+
+
+def is_whole(files: Iterable[str]) -> bool:
+    """Whether no part of a split model is missing."""
+    parts = [part for name in files if (part := _PART.fullmatch(name))]
+    return not parts or len(parts) >= int(parts[0][3])
+
+
+def quant_of(file: Path) -> str:
+    """The quantisation that the name of a GGUF file, or of its folder, ends with, such as Q4_K_M;
+    else the file's name."""
+    stem = re.sub(r"-\d{5}-of-\d{5}$", "", file.stem)
+    found = _QUANT.search(stem) or _QUANT.search(file.parent.name)
+    return found[1].upper() if found else file.name
 
 
 def pattern(wanted: str) -> str:
@@ -80,8 +120,14 @@ def pattern(wanted: str) -> str:
 
 def projectors(file: Path) -> list[Path]:
     """The files with image encoders next to a model's file, the most suitable first."""
-    found = file.parent.glob(f"{_PROJECTOR}*.gguf")
-    return [file.with_name(name) for name in by_likeness([one.name for one in found], file.name)]
+    places = [file.parent]
+    if len(file.parents) > 2 and file.parents[2].name == "snapshots":  # a folder of a repository
+        places.append(file.parents[1])
+    for place in places:
+        found = [one.name for one in place.glob(f"{_PROJECTOR}*.gguf")]
+        if found:
+            return [place / name for name in by_likeness(found, file.name)]
+    return []
 
 
 def by_likeness(names: Iterable[str], model: str) -> list[str]:
@@ -98,11 +144,20 @@ def by_likeness(names: Iterable[str], model: str) -> list[str]:
     return sorted((one for one in names if is_projector(one)), key=key)
 
 
-def projector_of(names: Iterable[str], pattern: str) -> list[str]:
-    """The image encoder of the models that match, of all files of a repository; at most one."""
+def projector_of(names: Iterable[str], model: str) -> list[str]:
+    """The image encoder of a model's file, of all files of a repository; at most one. It lies in
+    the folder of the model, or at the top."""
+    folder, _, file = model.rpartition("/")
     names = list(names)
-    models = [one for one in names if fnmatch(one, pattern) and not is_projector(one)]
-    return by_likeness(names, models[0])[:1] if models else []
+    for place in dict.fromkeys((f"{folder}/" if folder else "", "")):
+        near = [
+            one.removeprefix(place)
+            for one in names
+            if one.startswith(place) and "/" not in one.removeprefix(place)
+        ]
+        if found := by_likeness(near, file):
+            return [place + found[0]]
+    return []
 
 
 def is_projector(name: str) -> bool:
@@ -110,18 +165,66 @@ def is_projector(name: str) -> bool:
     return name.startswith(_PROJECTOR) and name.endswith(".gguf")
 
 
-def _models(directory: Path) -> list[Path]:
-    """The GGUF models of a directory, each by its first file."""
-    files = sorted(
-        file for file in directory.glob("*.gguf") if not file.name.startswith(_PROJECTOR)
+def _files(directory: Path) -> list[str]:
+    """The GGUF files of a directory and its folders, relative to it."""
+    found = [*directory.glob("*.gguf"), *directory.glob("*/*.gguf")]
+    return sorted(file.relative_to(directory).as_posix() for file in found)
+
+
+def _models(names: Iterable[str]) -> list[str]:
+    """The GGUF models among files, each by its first file."""
+    return sorted(
+        name
+        for name in names
+        if name.endswith(".gguf") and name.count("/") <= 1 and not name.startswith(("/", "../"))
+        and not is_projector(name.rpartition("/")[2])
+        and not ((part := _PART.fullmatch(name)) and int(part[2]) > 1)
+    )  # fmt: skip
+
+
+def _named(names: Iterable[str], wanted: str, model: str) -> str | None:
+    """The file that `wanted` names, in letters of any case. Raises ModelNotFoundError where several
+    do."""
+    names, low = list(names), wanted.lower()
+    files = [name for name in names if name.endswith(".gguf") and ".." not in name.split("/")]
+    models = _models(names)
+    found = (
+        [name for name in files if wanted in (name, name.rpartition("/")[2])]
+        or [name for name in files if low in (name.lower(), name.lower().rpartition("/")[2])]
+        or [name for name in models if quant_of(Path(name)).lower() == low]
+        or [name for name in models if low in name.removesuffix(".gguf").lower()]
     )
-    return [file for file in files if not _is_later_part(file)]
+    if len(found) > 1:
+        raise ModelNotFoundError(
+            f"{model}: {wanted!r} may be any of {_shown(found)}; give the whole name"
+        )
+    return found[0] if found else None
 
 
-def _is_later_part(file: Path) -> bool:
-    number, _, count = file.stem.rpartition("-of-")
-    is_part = len(count) == 5 and count.isdigit() and number[-5:].isdigit() and number[-6:-5] == "-"
-    return is_part and int(number[-5:]) > 1
+def _preferred(models: list[str], model: str) -> str | None:
+    """The only model, or the one nearest to Q4_K_M; None: the files are of several models."""
+    if len(models) <= 1:
+        return models[0] if models else None
+    stems = {_without_quant(name) for name in models}
+    ranked = [name for name in models if quant_of(Path(name)) in _BY_NEARNESS]
+    if len(stems) > 1 or not ranked:
+        return None
+    found = min(ranked, key=lambda name: _BY_NEARNESS.index(quant_of(Path(name))))
+    _logger.warning(
+        "%s has %d GGUF models; taking %s (name another one like %s:%s)",
+        model, len(models), found, model, quant_of(Path(next(x for x in models if x != found))),
+    )  # fmt: skip
+    return found
+
+
+def _without_quant(name: str) -> str:
+    stem = re.sub(r"-\d{5}-of-\d{5}$", "", Path(name).stem)
+    return re.sub(r"(?i)[-_.]UD$", "", _QUANT.sub("", stem)).lower()
+
+
+def _shown(names: list[str]) -> str:
+    rest = len(names) - _MAX_SHOWN
+    return ", ".join(names[:_MAX_SHOWN]) + (f" and {rest} others" if rest > 0 else "")
 
 
 def _has_others(directory: Path) -> bool:

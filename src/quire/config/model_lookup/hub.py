@@ -7,39 +7,25 @@ engine is configured.
 
 from __future__ import annotations
 
-import errno
-import io
 import re
-import sys
-from collections.abc import Callable, Iterable
-from importlib import import_module
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 from quire import env
 from quire.config.checkpoint.model_files import DEMO_MODEL, DEMO_MODEL_PATH, read_json_object
 from quire.config.model_lookup import aliases, gguf
+from quire.config.model_lookup.download import Fetched, Report, download, how_to_fetch
 from quire.config.model_lookup.known import suggestion
 from quire.errors import CheckpointError, ConfigError, ModelNotFoundError, quoted, reason
-from quire.log import get_logger
 from quire.units import MiB
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
 _HUB_ADDRESS = re.compile(r"^(?:https://)?(?:hf\.co|huggingface\.co)/")
-_CANNOT_WRITE = (
-    errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EACCES, errno.EPERM, errno.EROFS,
-    errno.ENOTDIR, errno.EEXIST,
-)  # fmt: skip
 _MAX_HUB_ID = 96
 """The hub's limit, in characters."""
 _COMMIT = re.compile(r"[0-9a-f]{40}")
-TEXT_PATTERNS = ("*.json", "*.txt", "*.jinja", "*.model")
-"""The files of a model directory other than weights."""
-_IGNORED_PATTERNS = ["*/*", "consolidated*", "training_args*", "optimizer*"]
 _TOKENIZER_FILES = ("tokenizer.json", "vocab.json", "tekken.json", "tokenizer.model")
 _WEIGHT_INDEXES = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
-
-_logger = get_logger(__name__)
 
 
 def resolve_model(
@@ -85,16 +71,21 @@ def resolve_model(
     elif snapshot and not missing:
         return snapshot
     if env.hub_is_offline():
-        raise ModelNotFoundError(_offline_message(written, model, revision, cache, missing))
-    if wanted_gguf is not None:
-        snapshot = _download(model, revision, cache, hf_token, gguf.pattern(wanted_gguf))
-        return _unpacked(gguf.downloaded(snapshot, wanted_gguf, model), mmproj)
-    weights = "" if needs_weights else None
-    return _with_gguf(_download(model, revision, cache, hf_token, weights), prefers_gguf, mmproj)
+        raise ModelNotFoundError(
+            _offline_message(written, model, revision, cache, missing, wanted_gguf)
+        )
+    fetched = download(
+        model, revision, cache, hf_token, wanted=wanted_gguf, needs_weights=needs_weights
+    )
+    if fetched.file is not None:
+        return _unpacked(fetched.file, mmproj)
+    return _with_gguf(fetched.snapshot, prefers_gguf, mmproj)
 
 
-def fetch_model(model: str, *, revision: str | None = None, report: Report | None = None) -> Path:
-    """Downloads what the cache lacks of a hub model's present state; returns its snapshot.
+def fetch_model(
+    model: str, *, revision: str | None = None, report: Report | None = None
+) -> Fetched:
+    """Downloads what the cache lacks of a hub model's present state.
 
     `report` replaces the progress bars. An interrupted download goes on where it ended. Raises
     ModelNotFoundError, and ConfigError if the files cannot be written.
@@ -104,13 +95,9 @@ def fetch_model(model: str, *, revision: str | None = None, report: Report | Non
     if env.hub_is_offline():
         raise ModelNotFoundError(
             f"{model} cannot be fetched: {env.offline_variable()} forbids it. "
-            + _how_to_fetch(name, revision, cache)
+            + how_to_fetch(name, revision, cache, wanted_gguf)
         )
-    weights = "" if wanted_gguf is None else gguf.pattern(wanted_gguf)
-    snapshot = _download(name, revision, cache, None, weights, report)
-    if wanted_gguf is not None:
-        gguf.downloaded(snapshot, wanted_gguf, name)
-    return snapshot
+    return download(name, revision, cache, None, wanted=wanted_gguf, report=report)
 
 
 def hub_name(model: str, cache: Path) -> tuple[str, str | None]:
@@ -201,11 +188,12 @@ def _missing_files(directory: Path, needs_weights: bool) -> list[str]:
     if needs_weights:
         if not (directory / "config.json").is_file():
             missing.append("config.json")
-        missing += _missing_weights(directory)
+        missing += missing_weights(directory)
     return missing
 
 
-def _missing_weights(directory: Path) -> list[str]:
+def missing_weights(directory: Path) -> list[str]:
+    """The files of weights that a snapshot lacks, as text."""
     for name in _WEIGHT_INDEXES:
         if (directory / name).is_file():
             index = read_json_object(directory / name, max_bytes=64 * MiB)
@@ -231,131 +219,15 @@ def _is_file(path: Path) -> bool:
 
 
 def _offline_message(
-    written: str, model: str, revision: str | None, cache: Path, missing: Iterable[str]
+    written: str,
+    model: str,
+    revision: str | None,
+    cache: Path,
+    missing: Iterable[str],
+    wanted: str | None,
 ) -> str:
     return (
         f"there is no directory {written!r}, and the hub's cache {cache} lacks "
         f"{', '.join(missing)} of the model of that name; {env.offline_variable()} forbids "
-        "fetching it. " + _how_to_fetch(model, revision, cache) + suggestion(model, cache)
+        "fetching it. " + how_to_fetch(model, revision, cache, wanted) + suggestion(model, cache)
     )
-
-
-def _how_to_fetch(model: str, revision: str | None, cache: Path) -> str:
-    command = f"hf download {model}" + (f" --revision {revision}" if revision else "")
-    directory = model.rpartition("/")[2]
-    return (
-        f"With a network, run: {command} --cache-dir {cache}. Or fetch it on another machine with "
-        f"{command} --local-dir {directory}, copy the directory here, and give its path as the "
-        "model."
-    )
-
-
-def _download(
-    model: str,
-    revision: str | None,
-    cache: Path,
-    hf_token: str | bool | None,
-    weights: str | None,
-    report: Report | None = None,
-) -> Path:
-    """Downloads the files that are needed and not in the cache yet. `weights`: the pattern of
-    their names; "": whatever there is; None: none."""
-    try:
-        from huggingface_hub import HfApi, snapshot_download
-    except ImportError:
-        raise ModelNotFoundError(
-            f"there is no directory {model!r}, and huggingface_hub, which would fetch the model of "
-            f"that name, is not installed: {sys.executable} -m pip install huggingface_hub. "
-            + _how_to_fetch(model, revision, cache)
-            + suggestion(model, cache)
-        ) from None
-    _logger.info("%s: fetching what the cache lacks from the hub", model)
-    patterns = list(TEXT_PATTERNS)
-    try:
-        if weights is not None:
-            siblings = HfApi(token=hf_token).model_info(model, revision=revision).siblings or ()
-            names = [file.rfilename for file in siblings]
-            patterns = [weights] if weights else [*patterns, _weight_pattern(model, names)]
-            if patterns[-1].endswith(".gguf"):
-                patterns += gguf.projector_of(names, patterns[-1])
-        return Path(
-            snapshot_download(
-                model,
-                revision=revision,
-                cache_dir=cache,
-                token=hf_token,
-                allow_patterns=patterns,
-                ignore_patterns=_IGNORED_PATTERNS,
-                tqdm_class=None if report is None else bar_class(report),
-            )
-        )
-    except ModelNotFoundError:
-        raise
-    except Exception as error:  # huggingface_hub raises errors of its HTTP library
-        raise _download_error(error, model, revision, cache) from error
-
-
-def _download_error(
-    error: Exception, model: str, revision: str | None, cache: Path
-) -> ConfigError | ModelNotFoundError:
-    if isinstance(error, OSError) and error.errno in _CANNOT_WRITE:
-        return ConfigError(
-            f"{model} cannot be kept in {cache}: {error.strerror}; make room there, or give "
-            "another place with download_dir"
-        )
-    answered = getattr(error, "response", None) is not None
-    return ModelNotFoundError(
-        f"there is no directory {model!r}, and the hub did not give the model of that name: "
-        f"{str(error).rstrip('.')}."
-        + ("" if answered else f" {_how_to_fetch(model, revision, cache)}")
-        + suggestion(model, cache)
-    )
-
-
-def _weight_pattern(model: str, files: Iterable[str]) -> str:
-    top_level = [file for file in files if "/" not in file]
-    for suffix in (".safetensors", ".bin"):
-        if any(file.endswith(suffix) for file in top_level):
-            return f"*{suffix}"
-    files = sorted(
-        file for file in top_level if file.endswith(".gguf") and not gguf.is_projector(file)
-    )
-    if len(files) == 1:
-        return files[0]
-    if files:
-        raise ModelNotFoundError(
-            f"{model}: the hub has {len(files)} GGUF files of it; name one of them: "
-            f"{model}:{files[0]}"
-        )
-    raise ModelNotFoundError(
-        f"{model}: the hub has neither .safetensors nor .bin nor .gguf weights of it"
-    )
-
-
-Report = Callable[[int, int], None]
-"""Takes the bytes that were fetched so far, and all bytes as far as they are known."""
-
-
-def bar_class(report: Report) -> type[Any]:
-    """A class of progress bars that calls `report` from the threads of the download."""
-    tqdm: Any = import_module("tqdm.auto").tqdm  # huggingface_hub needs it
-
-    class ReportingBar(tqdm):  # type: ignore[misc]
-        """Prints nothing. Bars that do not count bytes report nothing."""
-
-        def __init__(self, *args: Any, **options: Any) -> None:
-            options.pop("name", None)
-            super().__init__(*args, **{**options, "file": io.StringIO(), "disable": False})
-
-        def update(self, n: float | None = 1) -> bool | None:
-            """Counts `n` more, and reports the sum."""
-            result: bool | None = super().update(n)
-            if self.unit == "B":
-                report(int(self.n), max(int(self.n), int(self.total or 0)))
-            return result
-
-        def display(self, *_: Any, **__: Any) -> bool:
-            """Shows nothing."""
-            return True
-
-    return ReportingBar

@@ -18,13 +18,13 @@ from typing import Literal
 from quire import env
 from quire.config.model_lookup import gguf
 from quire.config.model_lookup.aliases import target_of
-from quire.config.model_lookup.hub import hub_name
+from quire.config.model_lookup.gguf import is_whole, quant_of
+from quire.config.model_lookup.hub import hub_name, missing_weights
 from quire.errors import CheckpointError, ConfigError, ModelNotFoundError, quoted
 
 _PREFIX = "models--"
 _MAX_REPOS = 10_000
 _SHA256 = re.compile(r"[0-9a-f]{64}")
-_QUANT = re.compile(r"(?:^|[-_.])((?:I?Q\d\w*|BF16|F16|F32|MXFP4\w*))$", re.IGNORECASE)
 _PIECE = 1 << 22
 
 
@@ -69,6 +69,7 @@ def find_model(name: str, cache: Path) -> LibraryModel:
     ModelNotFoundError."""
     known = models_of(cache)
     repo, wanted = gguf.name_of_file(name)
+    wanted = wanted and wanted.lower()
     candidates = [one for one in known if one.repo == repo and wanted in (None, *_names_of(one))]
     if len(candidates) == 1:
         return candidates[0]
@@ -99,7 +100,7 @@ def remove_model(model: LibraryModel, cache: Path) -> int:
             if blob in kept:
                 continue
             freed += blob.stat().st_size
-            for link in directory.glob("snapshots/*/*"):
+            for link in (*directory.glob("snapshots/*/*"), *directory.glob("snapshots/*/*/*")):
                 if link.resolve() == blob:
                     link.unlink()
             blob.unlink(missing_ok=True)
@@ -133,16 +134,10 @@ def verify_files(files: Iterator[Path]) -> int:
     return count
 
 
-def quant_of(file: Path) -> str:
-    """The quantisation that a GGUF file's name ends with, such as Q4_K_M; else the whole name."""
-    stem = re.sub(r"-\d{5}-of-\d{5}$", "", file.stem)
-    found = _QUANT.search(stem)
-    return found[1].upper() if found else file.name
-
-
 def _names_of(model: LibraryModel) -> list[str]:
-    """The texts after the colon that mean this model."""
-    return [quant_of(model.files[0]), *(file.name for file in model.files)]
+    """The texts after the colon that mean this model, in small letters."""
+    names = [quant_of(model.files[0]), *(file.name for file in model.files)]
+    return [name.lower() for name in names]
 
 
 def _models_of_repo(directory: Path) -> list[LibraryModel]:
@@ -150,10 +145,11 @@ def _models_of_repo(directory: Path) -> list[LibraryModel]:
     snapshot = _snapshot(directory)
     if snapshot is None:
         return []
-    is_complete = not any(directory.glob("blobs/*.incomplete"))
     found = list[LibraryModel]()
 
-    def add(name: str, kind: Literal["safetensors", "gguf"], files: list[Path]) -> None:
+    def add(
+        name: str, kind: Literal["safetensors", "gguf"], files: list[Path], is_complete: bool
+    ) -> None:
         stats = [file.stat() for file in files if file.exists()]
         found.append(LibraryModel(
             name, repo, kind, tuple(files), sum(one.st_size for one in stats),
@@ -163,15 +159,16 @@ def _models_of_repo(directory: Path) -> list[LibraryModel]:
 
     files = sorted(path for path in snapshot.iterdir() if not path.is_dir())
     if any(path.suffix in (".safetensors", ".bin") for path in files):
-        add(repo, "safetensors", [path for path in files if path.suffix != ".gguf"])
+        has_weights = not missing_weights(snapshot)
+        add(repo, "safetensors", [path for path in files if path.suffix != ".gguf"], has_weights)
     groups: dict[str, list[Path]] = {}
-    for path in files:
+    for path in [*files, *sorted(snapshot.glob("*/*.gguf"))]:
         if path.suffix == ".gguf":
             groups.setdefault(quant_of(path), []).append(path)
     for quant, group in groups.items():
-        add(f"{repo}:{quant}", "gguf", group)
+        add(f"{repo}:{quant}", "gguf", group, is_whole(path.name for path in group))
     if not found:
-        add(repo, "safetensors", files)
+        add(repo, "safetensors", files, False)
     return found
 
 
