@@ -25,6 +25,8 @@ class HubServer:
         self.cut_after: int | None = None
         """Bytes after which a GGUF file's connection is closed."""
         self.range_starts: list[int] = [0]
+        self.refusals: list[tuple[int, dict[str, str]]] = []
+        """Status and headers of the next answers."""
         self._is_lfs = is_lfs
         self.requests: list[str] = []
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
@@ -68,6 +70,9 @@ class HubServer:
                 hub.requests.append(f"{self.command} {path}")
                 body, headers = hub.answer(path)
                 status = 404 if body is None else 200
+                if hub.refusals:
+                    status, extra = hub.refusals.pop(0)
+                    body, headers = b'{"error": "no"}', dict(extra)
                 if body is None:
                     body, headers = b'{"error": "no"}', {"X-Error-Code": "RepoNotFound"}
                 begin = self.headers.get("Range", "")

@@ -10,11 +10,14 @@ import sys
 from pathlib import Path
 
 import pytest
+from hub_cache import write_repo
 from hub_server import COMMIT, HubServer
 
 from quire import env
 from quire.config.checkpoint.model_files import DEMO_MODEL_PATH
+from quire.config.model_lookup.download import _retry_after
 from quire.config.model_lookup.hub import resolve_model
+from quire.config.model_lookup.library import models_of
 from quire.errors import ConfigError, ModelNotFoundError
 
 SAFETENSORS = {
@@ -125,6 +128,8 @@ def test_offline_says_what_is_missing_and_how_to_fetch_it(
         resolve_model("org/name", download_dir=tmp_path)
     assert f"lacks {lacks} of the model" in str(caught.value)
     assert f"hf download org/name --cache-dir {tmp_path}" in str(caught.value)
+    with pytest.raises(ModelNotFoundError, match=r"--include '\*Q4_0\*\.gguf'"):
+        resolve_model("org/name:Q4_0", download_dir=tmp_path)
     with pytest.raises(ModelNotFoundError, match="--revision v2"):
         resolve_model("org/name", download_dir=tmp_path, revision="v2")
 
@@ -210,6 +215,80 @@ def test_an_image_encoder_is_fetched_with_its_model(tmp_path: Path) -> None:
     with HubServer("org/name", {name: name.encode() for name in names}) as hub:
         resolve_elsewhere(hub.url, "org/name:Q4_0", tmp_path)
         assert hub.fetched() == {"m-Q4_0.gguf", "mmproj-F16.gguf"}
+
+
+FOLDERS = [
+    "Q4_K_M/m-Q4_K_M-00001-of-00002.gguf", "Q4_K_M/m-Q4_K_M-00002-of-00002.gguf",
+    "Q8_0/m-Q8_0.gguf", "m-Q2_K.gguf", "mmproj-F16.gguf", "config.json", "Q4_K_M/notes.txt",
+]  # fmt: skip
+BOTH_PARTS = {*FOLDERS[:2], "mmproj-F16.gguf"}
+
+
+@pytest.mark.parametrize(
+    ("name", "fetched"),
+    [
+        ("org/name:Q4_K_M", BOTH_PARTS),
+        ("org/name:q4_k_m", BOTH_PARTS),
+        ("org/name:Q4_K_M/m-Q4_K_M-00001-of-00002.gguf", BOTH_PARTS),
+        ("org/name:m-q8_0.GGUF", {"Q8_0/m-Q8_0.gguf", "mmproj-F16.gguf"}),
+        ("org/name", BOTH_PARTS),
+    ],
+)
+def test_files_in_folders_are_fetched(tmp_path: Path, name: str, fetched: set[str]) -> None:
+    with HubServer("org/name", {file: file.encode() for file in FOLDERS}) as hub:
+        resolve_elsewhere(hub.url, name, tmp_path)
+        assert hub.fetched() == fetched
+    [model] = models_of(tmp_path)
+    assert (model.is_complete, len(model.files)) == (True, len(fetched) - 1)
+
+
+def test_a_wrong_quantisation_lists_those_that_exist(tmp_path: Path) -> None:
+    names = [*FOLDERS, "../m-Q5_0.gguf", "a/../m-Q5_1.gguf"]
+    with HubServer("org/name", dict.fromkeys(names, b"")) as hub:
+        said = resolve_elsewhere(hub.url, "org/name:Q9_X", tmp_path)
+        assert "holds no GGUF file 'Q9_X'; it holds " in said
+        assert "Q4_K_M/m-Q4_K_M-00001-of-00002.gguf, Q8_0/m-Q8_0.gguf, m-Q2_K.gguf" in said
+        assert ".." not in said
+        assert not hub.fetched()
+        hub.files = {"a-Q4_0.gguf": b"", "b-Q8_0.gguf": b""}  # not one model in two forms
+        said = resolve_elsewhere(hub.url, "org/name", tmp_path)
+        assert "holds 2 GGUF models; name one of them: org/name:a-Q4_0.gguf" in said
+
+
+def test_only_the_missing_parts_make_a_model_incomplete(tmp_path: Path) -> None:
+    parts = {f"m-Q4_0-0000{part}-of-00002.gguf": b"1" for part in (1, 2)}
+    snapshot = write_repo(tmp_path, "org/name", parts)
+    (snapshot.parents[1] / "blobs" / "other.1234abcd.incomplete").write_bytes(b"1")
+    assert [one.is_complete for one in models_of(tmp_path)] == [True]
+    (snapshot / "m-Q4_0-00002-of-00002.gguf").unlink()
+    assert [one.is_complete for one in models_of(tmp_path)] == [False]
+
+
+@pytest.mark.parametrize(
+    ("status", "advice"), [(401, "set HF_TOKEN"), (403, "Accept the model's terms"), (404, "")]
+)
+def test_a_refusal_says_what_helps(tmp_path: Path, status: int, advice: str) -> None:
+    with HubServer("org/name", SAFETENSORS) as hub:
+        hub.refusals = [(status, {})] * 20
+        said = resolve_elsewhere(hub.url, "org/name", tmp_path)
+        assert "the hub did not give the model" in said
+        assert advice in said
+
+
+def test_a_hub_that_limits_requests_is_asked_again(tmp_path: Path) -> None:
+    with HubServer("org/name", SAFETENSORS) as hub:
+        hub.refusals = [(429, {"Retry-After": "0"})] * 2
+        assert resolve_elsewhere(hub.url, "org/name", tmp_path).startswith(str(tmp_path))
+        hub.refusals = [(429, {"Retry-After": "0"})] * 100
+        said = resolve_elsewhere(hub.url, "org/name", tmp_path / "other")
+        assert "The hub limits requests; try again later" in said
+
+
+@pytest.mark.parametrize(
+    ("header", "wait_s"), [("7", 7), ("-1", 0), ("9999", 60), ("nan", 0), ("x", 5), ("", 5)]
+)
+def test_the_wait_is_bounded(header: str, wait_s: float) -> None:
+    assert _retry_after(header) == wait_s
 
 
 def test_what_the_hub_does_not_have(tmp_path: Path) -> None:

@@ -137,7 +137,7 @@ def _tried(fetch: Callable[[], Fetched], model: str) -> Fetched:
 def _retry_after(header: str) -> float:
     """Seconds to wait; a date is not read."""
     try:
-        return min(max(float(header), 0.0), _LONGEST_WAIT_S)  # a NaN gives 0
+        return min(max(0.0, float(header)), _LONGEST_WAIT_S)  # a NaN gives 0
     except ValueError:
         return 5.0
 

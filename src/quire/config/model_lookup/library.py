@@ -163,7 +163,7 @@ def _models_of_repo(directory: Path) -> list[LibraryModel]:
         add(repo, "safetensors", [path for path in files if path.suffix != ".gguf"], has_weights)
     groups: dict[str, list[Path]] = {}
     for path in [*files, *sorted(snapshot.glob("*/*.gguf"))]:
-        if path.suffix == ".gguf":
+        if path.suffix == ".gguf" and not gguf.is_projector(path.name):
             groups.setdefault(quant_of(path), []).append(path)
     for quant, group in groups.items():
         add(f"{repo}:{quant}", "gguf", group, is_whole(path.name for path in group))
