@@ -298,7 +298,6 @@ def test_no_pickle_and_no_eval() -> None:
 MADE_EXPRESSIONS = {
     "config/checkpoint/expressions.py": "single characters, and escaped texts",
     "config/command_line/values.py": "constants of the module",
-    "config/model_lookup/gguf.py": "a shell pattern, for which Python writes atomic groups",
     "frontend/inputs/images/placing.py": "escaped texts",
     "frontend/scoring.py": "constants of the module",
     "models/base.py": "constants of the families, and escaped texts",

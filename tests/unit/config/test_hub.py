@@ -16,8 +16,9 @@ from hub_server import COMMIT, HubServer
 from quire import env
 from quire.config.checkpoint.model_files import DEMO_MODEL_PATH
 from quire.config.model_lookup.download import _retry_after
-from quire.config.model_lookup.hub import resolve_model
+from quire.config.model_lookup.hub import hub_name, resolve_model
 from quire.config.model_lookup.library import models_of
+from quire.config.model_lookup.short_names import short_names
 from quire.errors import ConfigError, ModelNotFoundError
 
 SAFETENSORS = {
@@ -240,6 +241,26 @@ def test_files_in_folders_are_fetched(tmp_path: Path, name: str, fetched: set[st
         assert hub.fetched() == fetched
     [model] = models_of(tmp_path)
     assert (model.is_complete, len(model.files)) == (True, len(fetched) - 1)
+
+
+@pytest.mark.parametrize(
+    ("name", "place", "file"),
+    [
+        ("qwen3:0.6b", "unsloth/Qwen3-0.6B-GGUF", "Q4_K_M"),
+        ("Llama3.2", "bartowski/Llama-3.2-3B-Instruct-GGUF", "Q4_K_M"),
+        ("phi4:latest", "bartowski/phi-4-GGUF", "Q4_K_M"),
+        ("all-minilm", "sentence-transformers/all-MiniLM-L6-v2", None),
+        ("gpt2", "gpt2", None),
+    ],
+)
+def test_short_names(tmp_path: Path, name: str, place: str, file: str | None) -> None:
+    assert hub_name(name, tmp_path) == (place, file)
+
+
+def test_every_short_name_has_a_place(tmp_path: Path) -> None:
+    assert all("/" in hub_name(name, tmp_path)[0] for name in short_names())
+    with pytest.raises(ModelNotFoundError, match=r"Did you mean qwen3:0\.6b\?"):
+        hub_name("qwen3:0.6", tmp_path)
 
 
 def test_a_wrong_quantisation_lists_those_that_exist(tmp_path: Path) -> None:

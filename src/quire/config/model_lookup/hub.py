@@ -16,6 +16,7 @@ from quire.config.checkpoint.model_files import DEMO_MODEL, DEMO_MODEL_PATH, rea
 from quire.config.model_lookup import aliases, gguf
 from quire.config.model_lookup.download import Fetched, Report, download, how_to_fetch
 from quire.config.model_lookup.known import suggestion
+from quire.config.model_lookup.short_names import meant_by
 from quire.errors import CheckpointError, ConfigError, ModelNotFoundError, quoted, reason
 from quire.units import MiB
 
@@ -87,7 +88,7 @@ def fetch_model(
 ) -> Fetched:
     """Downloads what the cache lacks of a hub model's present state.
 
-    `report` replaces the progress bars. An interrupted download goes on where it ended. Raises
+    `report` replaces the progress bars. A broken connection is continued. Raises
     ModelNotFoundError, and ConfigError if the files cannot be written.
     """
     cache = env.hub_cache_dir()
@@ -103,7 +104,7 @@ def fetch_model(
 def hub_name(model: str, cache: Path) -> tuple[str, str | None]:
     """The hub id and the GGUF file that a name means, with or without `hf.co/`. Raises
     ModelNotFoundError for a text that is not a hub id."""
-    written, model = model, _HUB_ADDRESS.sub("", model)
+    written, model = model, meant_by(_HUB_ADDRESS.sub("", model))
     model, wanted_gguf = gguf.name_of_file(model)
     if len(model) > _MAX_HUB_ID or not _HUB_ID.fullmatch(model) or ".." in model or "--" in model:
         raise ModelNotFoundError(
@@ -113,7 +114,7 @@ def hub_name(model: str, cache: Path) -> tuple[str, str | None]:
     if wanted_gguf is not None and "/" not in model:
         raise ModelNotFoundError(
             f"there is no directory {quoted(written)}, and a GGUF file of the hub is named like "
-            f"org/name:Q4_K_M." + suggestion(model, cache)
+            f"org/name:Q4_K_M." + suggestion(written, cache)
         )
     return model, wanted_gguf
 

@@ -8,6 +8,7 @@ from itertools import islice
 from pathlib import Path
 
 from quire.config.checkpoint.model_files import DEMO_MODEL
+from quire.config.model_lookup.short_names import short_names
 from quire.suggest import nearest
 
 _MAX_ENTRIES = 1000
@@ -25,6 +26,8 @@ def suggestion(model: str, cache: Path, others: Iterable[str] = ()) -> str:
     found = nearest(model.rpartition("/")[2].lower(), known)
     if found:
         return f" Did you mean {known[found]}?"
+    if short := nearest(model.lower(), short_names()):
+        return f" Did you mean {short}?"
     return f" Models that are on this machine: {', '.join(list(known.values())[:_MAX_SHOWN])}."
 
 

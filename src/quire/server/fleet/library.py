@@ -73,7 +73,7 @@ class Pull:
             raise HttpError(Problem(500, f"The process that pulls ended with code {code}."))
 
     def close(self) -> None:
-        """Ends the download, if it has not ended; the next pull continues it. Idempotent."""
+        """Ends the download, if it has not ended; finished files stay. Idempotent."""
         self._is_closed = True
         self._on_close(self)
         self._kill()
