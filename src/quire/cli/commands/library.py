@@ -52,8 +52,8 @@ def pull_options(parser: Parser) -> None:
 def pull(args: argparse.Namespace) -> int:
     """Fetch models from the hub: `quire pull org/name`, or `org/name:Q4_K_M` for a GGUF file.
 
-    A download whose connection broke goes on where it ended. What was fetched is compared with the hub's
-    checksums. HF_ENDPOINT names a mirror, HF_TOKEN a token for private models.
+    A download whose connection broke goes on where it ended. What was fetched is compared with the
+    hub's checksums. HF_ENDPOINT names a mirror, HF_TOKEN a token for private models.
     """
     for name in named(args.models):
         if args.json:
