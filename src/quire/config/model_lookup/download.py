@@ -125,8 +125,8 @@ def _tried(fetch: Callable[[], Fetched], model: str) -> Fetched:
         try:
             return fetch()
         except Exception as error:
-            response = getattr(error, "response", None)
-            if getattr(response, "status_code", None) != 429:
+            response: Any = getattr(error, "response", None)
+            if response is None or response.status_code != 429:
                 raise
             wait_s = _retry_after(response.headers.get("Retry-After", ""))
             _logger.warning("%s: the hub limits requests; trying again in %g s", model, wait_s)
