@@ -6,8 +6,8 @@ and `/quire/live`, always relative to the page, so that a path prefix of a proxy
 None of them needs the API key: the page asks for it when a call answers 401.
 
 `katex/` holds KaTeX 0.19.1 from npm, with its licence: `dist/katex.min.js`, the fonts in woff2,
-and `dist/katex.min.css` without the addresses of the other font formats. The page loads it when
-an answer has a formula.
+`dist/contrib/mhchem.min.js`, which is for formulas of chemistry, and `dist/katex.min.css` without
+the addresses of the other font formats. The page loads it when an answer has a formula.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ _TYPES = {
 }
 _OWN = (
     "index.html", "style.css", "icon.svg", "answers.js", "api.js", "app.js", "chat.js",
-    "conversations.js", "database.js", "dialogs.js", "dom.js", "files.js", "follow.js",
-    "highlight.js", "images.js", "inline.js", "live.js", "markdown.js", "math.js", "message.js",
-    "models.js", "nearest.js", "notices.js", "pool.js", "records.js", "request.js",
+    "conversations.js", "database.js", "dialogs.js", "dom.js", "entities.js", "files.js",
+    "follow.js", "highlight.js", "images.js", "inline.js", "live.js", "markdown.js", "math.js",
+    "message.js", "models.js", "nearest.js", "notices.js", "pool.js", "records.js", "request.js",
     "responses.js", "runs.js", "shelf.js", "store.js", "thinking.js", "tools.js", "versions.js",
 )  # fmt: skip
 _FONTS = (
@@ -36,7 +36,7 @@ _FONTS = (
     "Size1-Regular", "Size2-Regular", "Size3-Regular", "Size4-Regular", "Typewriter-Regular",
 )  # fmt: skip
 _KATEX = (
-    "katex/katex.min.js", "katex/katex.min.css",
+    "katex/katex.min.js", "katex/mhchem.min.js", "katex/katex.min.css",
     *(f"katex/fonts/KaTeX_{font}.woff2" for font in _FONTS),
 )  # fmt: skip
 
