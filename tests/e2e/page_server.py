@@ -264,6 +264,11 @@ class _Handler(BaseHTTPRequestHandler):
             status, message = script.refusal
             self._json(status, {"error": {"message": message}}, {"Retry-After": "3"})
             return
+        if self.path == "/tokenize":
+            script.requests.pop()
+            tokens = body["prompt"].split()
+            self._json(200, {"count": len(tokens), "max_model_len": 4096, "tokens": []})
+            return
         if self.path == "/v1/rerank":
             self._json(200, {"results": ranks(body["query"], body["documents"])})
             return

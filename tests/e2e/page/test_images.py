@@ -79,7 +79,7 @@ def test_images_are_dropped_and_pasted(open_page: Any, server: Any) -> None:
     page.wait_for_selector("#attachments li >> nth=1")
     assert not give("paste", text="cells of a table, which also come as a picture")
     assert give("drop", "text/plain")
-    page.wait_for_selector("#attach-note:has-text('Images are PNG')")
+    page.wait_for_selector("#attach-note:has-text('binary files cannot')")
     assert items.count() == 2
     if folder:
         page.screenshot(path=f"{folder}/dropped.png")

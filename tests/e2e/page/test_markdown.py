@@ -59,6 +59,9 @@ MALICE = {
     "texts": "```python\n" + '"""\'' * 14_000, "templates": "```js\n`" + "\\`" * 29_000,
     "dots": "http://a" + "." * 300_000, "long formula": "\\[\n" + "x\n" * 100_000,
     "environments of many lines": "\\begin{align}\n\n" * 50_000,
+    "breaks of HTML": "<br>" * 20_000, "half breaks": "<br " * 90_000, "references": "&#" * 90_000,
+    "notes": "[^a" * 90_000, "notes of lines": "[^1]: a\n" * 9_000, "reactions": "\\ce{" * 30_000,
+    "bars": "|" + "\\|" * 90_000 + "\n|-", "wide cell": "|" + "a" * 300_000 + "|\n|-|",
     "urls": "(((http://" * 2_000, "rules": "- - - x\n" * 3_000, "blanks": " " * 20_000 + "x",
 }  # fmt: skip
 
@@ -129,6 +132,64 @@ def test_formulas_are_drawn(open_page: Any, server: Any) -> None:
         r"Code: \(x\), and half: \(a *b* c",
         r"A soft \(\frac{1\)",
     ]
+
+
+def test_reactions_of_chemistry_are_drawn(open_page: Any, server: Any) -> None:
+    """In a formula and without marks of one; a half one stays text."""
+    text = r"Burn $\ce{2H2 + O2 -> 2H2O}$, or \ce{CO3^{2-}} alone. Half: \ce{H2"
+    server.script.answer = lambda _: page_server.say(text, 3)
+    page = open_page()
+    body = ask(page, "show")
+    page.wait_for_function("node => node.querySelectorAll('.katex').length === 2",
+                           arg=body.element_handle())  # fmt: skip
+    assert body.locator(".tex, .katex-error").count() == 0
+    assert "\\ce" not in body.locator(".katex-html").first.inner_text()
+    assert body.inner_text().endswith(r"Half: \ce{H2")
+
+
+PIECES = {
+    "one<br>two<BR />three": "one\ntwo\nthree",
+    "a &lt;b&gt; &amp;amp; &nbsp;&mdash; &#8594; &#x2192; &unknown; &#0; &#x202e;x":
+        "a <b> &amp; \xa0— → → &unknown; \ufffd \ufffdx",
+    "`&lt;<br>` stays": "&lt;<br> stays",
+    "&lt;img src=x onerror=pwned=1&gt;": "<img src=x onerror=pwned=1>",
+    "<https://example.org/a> and [^a-z]": "https://example.org/a and [^a-z]",
+}  # fmt: skip
+
+
+def test_breaks_and_character_references(open_page: Any, server: Any) -> None:
+    """Of HTML, those alone are read; what a reference spells is text."""
+    server.script.answer = lambda body: page_server.say(body["messages"][-1]["content"], 3)
+    page = open_page()
+    for text, expected in PIECES.items():
+        body = ask(page, text)
+        assert body.inner_text() == expected
+        check_harmless(body)
+
+
+def test_footnotes(open_page: Any, server: Any) -> None:
+    text = "A claim[^1] and more[^long].\n\n[^1]: The *first* source.\n[^long]: Another\nline."
+    server.script.answer = lambda _: page_server.say(text, 3)
+    body = ask(open_page(), "show")
+    assert body.locator("p").first.locator("sup").all_inner_texts() == ["1", "long"]
+    assert body.locator(".note-text").all_inner_texts() == [
+        "1 The first source.",
+        "long Another\nline.",
+    ]
+
+
+def test_tables_break_between_words_and_keep_escaped_bars(open_page: Any, server: Any) -> None:
+    """A table that is too wide scrolls; a word of it stays in one piece."""
+    words = ["Internationalisation", "Electroencephalogram", "Compartmentalisation"]
+    row = "| " + " | ".join(words) + " | `a\\|b` |"
+    server.script.answer = lambda _: page_server.say(f"{row}\n{'|--' * 4}|\n{row}\n")
+    page = open_page(viewport={"width": 390, "height": 844})
+    body = ask(page, "show")
+    assert body.locator("td").all_inner_texts() == [*words, "a|b"]
+    heights = body.locator("td").evaluate_all("all => all.map(one => one.clientHeight)")
+    assert max(heights) < 45  # one line each
+    assert body.locator(".table").evaluate("node => node.scrollWidth > node.clientWidth")
+    assert page.evaluate("document.documentElement.scrollWidth") == 390
 
 
 def test_a_page_without_formulas_does_not_load_katex(open_page: Any, server: Any) -> None:

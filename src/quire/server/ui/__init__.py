@@ -6,8 +6,12 @@ and `/quire/live`, always relative to the page, so that a path prefix of a proxy
 None of them needs the API key: the page asks for it when a call answers 401.
 
 `katex/` holds KaTeX 0.19.1 from npm, with its licence: `dist/katex.min.js`, the fonts in woff2,
-and `dist/katex.min.css` without the addresses of the other font formats. The page loads it when
-an answer has a formula.
+`dist/contrib/mhchem.min.js`, which is for formulas of chemistry, and `dist/katex.min.css` without
+the addresses of the other font formats. The page loads it when an answer has a formula.
+
+`pdf/` holds pdf.js 5.6.205 (`pdfjs-dist` of npm) with its licence: `legacy/build/pdf.min.mjs` and
+`pdf.worker.min.mjs`, which also run in browsers of the last few years. The page loads it when a
+PDF is attached.
 """
 
 from __future__ import annotations
@@ -19,14 +23,16 @@ _TYPES = {
     "html": "text/html; charset=utf-8",
     "css": "text/css; charset=utf-8",
     "js": "text/javascript; charset=utf-8",
+    "mjs": "text/javascript; charset=utf-8",
     "svg": "image/svg+xml",
     "woff2": "font/woff2",
 }
 _OWN = (
     "index.html", "style.css", "icon.svg", "answers.js", "api.js", "app.js", "chat.js",
-    "conversations.js", "database.js", "dialogs.js", "dom.js", "files.js", "follow.js",
-    "highlight.js", "images.js", "inline.js", "live.js", "markdown.js", "math.js", "message.js",
-    "models.js", "nearest.js", "notices.js", "pool.js", "records.js", "request.js",
+    "conversations.js", "database.js", "dialogs.js", "dom.js", "entities.js",
+    "file_text.js", "files.js",
+    "follow.js", "highlight.js", "images.js", "inline.js", "live.js", "markdown.js", "math.js",
+    "message.js", "models.js", "nearest.js", "notices.js", "pool.js", "records.js", "request.js",
     "responses.js", "runs.js", "shelf.js", "store.js", "thinking.js", "tools.js", "versions.js",
 )  # fmt: skip
 _FONTS = (
@@ -35,19 +41,21 @@ _FONTS = (
     "Math-Italic", "SansSerif-Bold", "SansSerif-Italic", "SansSerif-Regular", "Script-Regular",
     "Size1-Regular", "Size2-Regular", "Size3-Regular", "Size4-Regular", "Typewriter-Regular",
 )  # fmt: skip
-_KATEX = (
-    "katex/katex.min.js", "katex/katex.min.css",
+_VENDORED = (
+    "pdf/pdf.min.mjs", "pdf/pdf.worker.min.mjs",
+    "katex/katex.min.js", "katex/mhchem.min.js", "katex/katex.min.css",
     *(f"katex/fonts/KaTeX_{font}.woff2" for font in _FONTS),
 )  # fmt: skip
 
-FILES: Final = {name: _TYPES[name.rpartition(".")[2]] for name in (*_OWN, *_KATEX)}
+FILES: Final = {name: _TYPES[name.rpartition(".")[2]] for name in (*_OWN, *_VENDORED)}
 """Every file of the page with its content type; nothing else in this folder is served."""
 
 _HEADERS: Final = {
     "Content-Security-Policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
         "font-src 'self'; connect-src 'self'; base-uri 'none'; form-action 'none'; "
-        "frame-ancestors 'none'; require-trusted-types-for 'script'"
+        "frame-ancestors 'none'; require-trusted-types-for 'script'; "
+        "trusted-types quire-pdf"
     ),
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
@@ -64,7 +72,7 @@ def read(name: str) -> bytes:
 
 
 def headers_of(name: str) -> dict[str, str]:
-    """The HTTP headers of one of `FILES`. A browser keeps KaTeX for a day, and asks for the
+    """The HTTP headers of one of `FILES`. A browser keeps the libraries for a day, and asks for the
     page's own files each time, because they belong to the server's version."""
-    kept = "max-age=86400" if name in _KATEX else "no-cache"
+    kept = "max-age=86400" if name in _VENDORED else "no-cache"
     return {"content-type": FILES[name], "cache-control": kept, **_HEADERS}

@@ -81,6 +81,11 @@ export async function changeModel(model, action) {
   await call(`v1/models/${action}`, post({ model }));
 }
 
+/** The number of a text's tokens, {count, max_model_len}. */
+export async function countTokens(model, prompt) {
+  return (await call("tokenize", post({ model, prompt }))).json();
+}
+
 /** The documents by their score for a query, the best first: {index, score}. */
 export async function rank(model, query, documents) {
   const response = await call("v1/rerank", post({ model, query, documents, return_documents: false }));

@@ -190,7 +190,7 @@ function showModel(snapshot) {
   if (!chosen || shown === showModel.shown) return;
   showModel.shown = shown;
   dialog.sampling = sampling ?? { model: {}, chat: {} };
-  chat.attachments.allow(takesImages === true);
+  chat.attachments.allow(takesImages === true, chosen.id);
   document.body.dataset.kind = scoring ? "nearest" : "chat";
   showSuggestions(isDemo ? DEMO_SUGGESTIONS : []);
   const room = chosen.maxLength ? `, up to ${chosen.maxLength.toLocaleString()} tokens` : "";

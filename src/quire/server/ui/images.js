@@ -1,14 +1,18 @@
-// The images of the next message: chosen from files, dropped on the page, or pasted. They are sent
-// as data URLs.
+// The files of the next message: chosen, dropped on the page, or pasted. Images are sent as data
+// URLs, of other files the text.
 
-import { byId, el } from "./dom.js";
+import { countTokens } from "./api.js";
+import { byId, count, el } from "./dom.js";
+import { attachmentOf, promptOf, sizeOf } from "./file_text.js";
 
 const MAX_BYTES = 64 * 2 ** 20; // the server's limit for a file
 const TYPES = ["image/png", "image/jpeg", "image/webp", "image/gif", "image/bmp"];
 
 export class Attachments {
   constructor() {
-    this.urls = [];
+    this.images = [];
+    this.files = [];
+    this.model = "";
     this.isOn = false;
     this.strip = byId("attachments");
     this.input = byId("image-input");
@@ -23,11 +27,12 @@ export class Attachments {
     }
   }
 
-  /** Whether the chosen model takes images. */
-  allow(isOn) {
+  /** Whether the chosen model takes images, and its name. */
+  allow(isOn, model) {
     this.isOn = isOn;
-    byId("attach").hidden = !isOn;
-    if (!isOn) this.set({});
+    this.model = model;
+    if (!isOn && this.images.length) this.set({ attachments: this.files });
+    this.count();
   }
 
   // Copied cells of a table come as a text and as a picture: the text is what is meant.
@@ -44,44 +49,95 @@ export class Attachments {
     if (!types.includes("Files")) return;
     event.preventDefault();
     const hasLeft = event.type === "dragleave" && event.relatedTarget === null;
-    document.body.classList.toggle("dropping", this.isOn && event.type !== "drop" && !hasLeft);
+    document.body.classList.toggle("dropping", event.type !== "drop" && !hasLeft);
     if (event.type === "drop") this.add(files);
   }
 
   async add(files) {
-    const good = [...files].filter((one) => TYPES.includes(one.type) && one.size <= MAX_BYTES);
-    let note = "";
-    if (!this.isOn) note = "This model takes no images.";
-    else if (good.length < files.length) note = "Images are PNG, JPEG, WebP, GIF or BMP files of at most 64 MiB.";
-    const urls = this.isOn ? await Promise.all(good.map(dataUrl)) : [];
-    this.set({ images: [...this.urls, ...urls] });
-    byId("attach-note").textContent = note;
+    const notes = [];
+    const found = await Promise.all([...files].map((file) =>
+      this.read(file).catch((error) => void notes.push(error.message))));
+    const good = found.filter(Boolean);
+    this.set({
+      images: [...this.images, ...good.filter((one) => typeof one === "string")],
+      attachments: [...this.files, ...good.filter((one) => typeof one !== "string")],
+    });
+    this.note([...new Set(notes)].join(" "), notes.length > 0);
+    if (!notes.length) await this.count();
+  }
+
+  /** An image as a data URL, another file as {name, type, text}. Throws what is wrong with it. */
+  async read(file) {
+    if (!file.type.startsWith("image/") || file.type === "image/svg+xml") return attachmentOf(file);
+    if (!this.isOn) throw new Error("This model takes no images.");
+    if (TYPES.includes(file.type) && file.size <= MAX_BYTES) return dataUrl(file);
+    throw new Error("Images are PNG, JPEG, WebP, GIF or BMP files of at most 64 MiB.");
+  }
+
+  note(text, isError = false) {
+    byId("attach-note").textContent = text;
+    byId("attach-note").classList.toggle("error", isError);
+  }
+
+  /** Says how many tokens the files have, and whether they are too many for the model. */
+  async count() {
+    const { files, model } = this;
+    if (!files.length || !model) return;
+    try {
+      const { count: tokens, max_model_len: room } = await countTokens(model, promptOf({ attachments: files }));
+      if (files !== this.files || model !== this.model) return; // others by now
+      const isLong = tokens >= room;
+      this.note(isLong
+        ? `The files have ${count(tokens)} tokens, and the model takes ${count(room)} with the answer. Remove some, or choose another model.`
+        : `The files have ${count(tokens)} of the ${count(room)} tokens that the model takes.`, isLong);
+    } catch (error) {
+      if (files === this.files) this.note(`The tokens of the files were not counted. ${error.message}`);
+    }
   }
 
   get isEmpty() {
-    return this.urls.length === 0;
+    return this.images.length + this.files.length === 0;
   }
 
   /** Attaches what this message has, in place of what was attached. */
-  set({ images: urls = [] }) {
-    this.urls = urls;
-    byId("attach-note").textContent = "";
-    this.strip.hidden = urls.length === 0;
-    this.strip.replaceChildren(...urls.map((url, index) =>
-      el("li", {},
-        thumbnail(url),
-        el("button", {
-          type: "button", className: "remove", "aria-label": `Remove image ${index + 1}`,
-          onclick: () => this.set({ images: urls.filter((_, i) => i !== index) }),
-        }, "×"))));
+  set({ images = [], attachments = [] }) {
+    this.images = images;
+    this.files = attachments;
+    this.note("");
+    this.strip.hidden = this.isEmpty;
+    const without = (list, index) => list.filter((_, i) => i !== index);
+    this.strip.replaceChildren(
+      ...images.map((url, index) => item(thumbnail(url), `Remove image ${index + 1}`,
+        () => this.change({ images: without(images, index), attachments }))),
+      ...attachments.map((file, index) => item(chip(file), `Remove ${file.name}`,
+        () => this.change({ images, attachments: without(attachments, index) }))));
+  }
+
+  change(kept) {
+    this.set(kept);
+    this.count();
   }
 
   /** The fields of the message that has them; they are no longer attached afterwards. */
   taken() {
-    const { urls: images } = this;
+    const { images, files: attachments } = this;
     this.set({});
-    return images.length ? { images } : {};
+    return { ...(images.length ? { images } : {}), ...(attachments.length ? { attachments } : {}) };
   }
+}
+
+const item = (shown, label, onclick) => el("li", {}, shown,
+  el("button", { type: "button", className: "remove", "aria-label": label, onclick }, "×"));
+
+const chip = ({ name, text = "" }) => el("span", { className: "file" },
+  el("span", { className: "file-name", title: name }, name),
+  el("span", { className: "muted" }, sizeOf(new Blob([text]).size)));
+
+/** A file of a message, folded; its text is drawn when it is opened. */
+export function attachedFile(file) {
+  const text = el("pre", {}, el("code", {}));
+  const open = () => (text.firstChild.textContent = file.text ?? "");
+  return el("details", { className: "call", ontoggle: open }, el("summary", {}, chip(file)), text);
 }
 
 /** A small view of an image. */

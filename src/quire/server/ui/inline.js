@@ -1,8 +1,9 @@
-// Markdown inside a line to DOM nodes: emphasis, code, links and formulas. As in `markdown.js`,
-// every character of the source ends up in a text node.
+// Markdown inside a line to DOM nodes: emphasis, code, links, formulas, footnotes, and of HTML its
+// character references and `<br>`. As in `markdown.js`, no text becomes HTML.
 
 import { el } from "./dom.js";
-import { formulaSpan } from "./math.js";
+import { reference } from "./entities.js";
+import { chemistry, formulaSpan } from "./math.js";
 
 /** Deepest nesting that is read as Markdown. */
 export const MAX_DEPTH = 6;
@@ -12,6 +13,11 @@ const WRAPS = [
 ];
 const URL_START = /https?:\/\/[^\s<>"'`]{1,2000}/y;
 const LINK = /!?\[([^\[\]\n]{0,400})\]\(\s*<?([^\s()<>]{1,2000}(?:\([^\s()<>]{0,200}\))?)>?(?:\s+"[^"\n]{0,300}")?\s*\)/y;
+
+const BREAK = /<br[ \t]*\/?>/iy;
+const ADDRESS = /<(https?:\/\/[^\s<>"'`]{1,2000})>/y;
+// A number, or a word of four letters: `[^a-z]` and `[^abc]` are regular expressions.
+const NOTE = /\[\^(\d{1,4}|[A-Za-z][\w-]{0,3}\w{3,28})\]/y;
 
 /** The nodes of a text without blocks. */
 export function inline(text, depth) {
@@ -23,12 +29,16 @@ export function inline(text, depth) {
     plain = "";
   };
   let at = 0;
+  let character;
   while (at < text.length) {
     const found = span(text, at, depth, searched);
     if (found) {
       flush();
       nodes.push(found.node);
       at = found.end;
+    } else if (text[at] === "&" && (character = reference(text, at))) {
+      plain += character.text === "\n" ? " " : character.text;
+      at = character.end;
     } else if (text[at] === "\\" && /[!-/:-@[-`{-~]/.test(text[at + 1] ?? "")) {
       plain += text[at + 1];
       at += 2;
@@ -49,6 +59,9 @@ function span(text, at, depth, searched) {
   const char = text[at];
   if (char === "`") return codeSpan(text, at);
   if (char === "$" || (char === "\\" && "([".includes(text[at + 1] ?? " "))) return formulaSpan(text, at);
+  if (char === "\\" && text.startsWith("\\ce{", at)) return chemistry(text, at);
+  if (char === "<") return breakOrAddress(text, at);
+  if (char === "[" && text[at + 1] === "^") return note(text, at, depth);
   if (char === "[" || (char === "!" && text[at + 1] === "[")) return link(text, at, depth);
   if (char === "h" && (at === 0 || !/\w/.test(text[at - 1]))) return bareLink(text, at);
   if ("*_~".includes(char) && depth < MAX_DEPTH) return emphasis(text, at, depth, searched);
@@ -64,6 +77,23 @@ function codeSpan(text, at) {
   const body = text.slice(at + width, end).replace(/^ (.+) $/, "$1");
   return { node: el("code", {}, body), end: end + width };
 }
+
+function breakOrAddress(text, at) {
+  BREAK.lastIndex = ADDRESS.lastIndex = at;
+  if (BREAK.test(text)) return { node: el("br"), end: BREAK.lastIndex };
+  const match = ADDRESS.exec(text);
+  if (!match || !isSafe(match[1])) return null;
+  return { node: anchor(match[1], [match[1]]), end: ADDRESS.lastIndex };
+}
+
+function note(text, at, depth) {
+  NOTE.lastIndex = at;
+  const match = NOTE.exec(text);
+  return match ? { node: noteMark(match[1]), end: NOTE.lastIndex } : link(text, at, depth);
+}
+
+/** The mark of a footnote. */
+export const noteMark = (label) => el("sup", { className: "note-mark" }, label);
 
 function link(text, at, depth) {
   LINK.lastIndex = at;

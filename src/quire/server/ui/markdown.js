@@ -1,11 +1,11 @@
 // Markdown to DOM nodes: its blocks; `inline.js` reads what is inside a line. No HTML text is
-// built: every character of the source ends up in a text node, so nothing that a model writes can
-// become an element, an attribute or a script. Images become links: loading one would send a
+// built: what a model writes ends up in text nodes, in elements that this code chooses, so none of it
+// can become an attribute or a script. Images become links: loading one would send a
 // request to another host.
 
 import { el, copyWithFeedback } from "./dom.js";
 import { highlight } from "./highlight.js";
-import { inline, MAX_DEPTH, withoutEnd } from "./inline.js";
+import { inline, MAX_DEPTH, noteMark, withoutEnd } from "./inline.js";
 import { formulaBlock, startsFormula } from "./math.js";
 
 // Each expression takes linear time: two repeats that match the same characters never follow each
@@ -18,6 +18,7 @@ const ITEM = /^( {0,9})([-*+]|\d{1,9}[.)])\s+(.*)$/s;
 const TASK = /^\[([ xX])\]\s+/;
 // The beginning of a mark at the end of a growing text: the next characters decide what it is.
 const HALF_MARK = /(^|\n)[ \t]*(?:\d{1,9}[.)]?|[-*+] *(?:\[[ xX]?\]?)?|#{1,6}|>|[`~]{1,2}|\||\\|\$)$/;
+const NOTE = /^ {0,3}\[\^([\w-]{1,32})\]:(?:\s+(.*))?$/s;
 const TABLE_RULE = /^:?-+:?$/; // a cell of it
 
 /** A Markdown text on the page, which may grow. The text is not trusted. */
@@ -89,7 +90,7 @@ function block(lines, at, depth) {
   if (line.includes("|") && cells(lines[at + 1] ?? "").every((cell) => TABLE_RULE.test(cell))) {
     return table(lines, at);
   }
-  return paragraph(lines, at);
+  return NOTE.test(line) ? note(lines, at) : paragraph(lines, at);
 }
 
 function code(lines, at, fence) {
@@ -157,7 +158,9 @@ function listItem(body, depth) {
   return el("li", { className: "task" }, box, unwrapped, nodes);
 }
 
-const cells = (line) => line.trim().replace(/^\||\|$/g, "").split("|").map((c) => c.trim());
+// `\|` is a character of a cell, also in its code.
+const cells = (line) => line.trim().replace(/^\||(?<!\\)\|$/g, "").split(/(?<!\\)\|/)
+  .map((cell) => cell.trim().replaceAll("\\|", "|"));
 
 function table(lines, at) {
   const align = cells(lines[at + 1]).map((c) =>
@@ -174,12 +177,26 @@ function table(lines, at) {
 }
 
 function paragraph(lines, at) {
+  const end = endOfParagraph(lines, at);
+  return [el("p", {}, inline(joined(lines.slice(at, end)), 0)), end];
+}
+
+/** The text of a footnote, below a text or in it. */
+function note(lines, at) {
+  const end = endOfParagraph(lines, at);
+  const [, label, first = ""] = NOTE.exec(lines[at]);
+  const text = joined([first, ...lines.slice(at + 1, end)]);
+  return [el("p", { className: "note-text" }, noteMark(label), " ", inline(text, 0)), end];
+}
+
+function endOfParagraph(lines, at) {
   let end = at + 1;
   while (end < lines.length && lines[end].trim() && !startsBlock(lines[end])) end += 1;
-  const text = lines.slice(at, end).map((line) => line.trimStart()).join("\n");
-  return [el("p", {}, inline(text, 0)), end];
+  return end;
 }
+
+const joined = (lines) => lines.map((line) => line.trimStart()).join("\n");
 
 const startsBlock = (line) =>
   FENCE.test(line) || HEADING.test(line) || RULE.test(line) || /^ {0,3}>/.test(line) ||
-  ITEM.test(line) || startsFormula(line);
+  ITEM.test(line) || NOTE.test(line) || startsFormula(line);

@@ -4,6 +4,7 @@
 import { el } from "./dom.js";
 
 const MAX_CHARS = 4000; // of a formula
+const MAX_BARE_CHARS = 400; // of one without marks
 const MAX_LINES = 80;
 const BLOCK = /^\s*(\\\[|\$\$|\\begin\{((?:equation|align|alignat|gather|CD)\*?)\})/;
 
@@ -52,6 +53,19 @@ export function formulaSpan(text, at) {
   const close = end + opening.length;
   const isDisplay = opening === "\\[" || opening === "$$";
   return { node: formula(text.slice(from, end), text.slice(at, close), isDisplay), end: close };
+}
+
+/** `\ce{…}` without the marks of a formula: {node, end}, or null. */
+export function chemistry(text, at) {
+  let depth = 0;
+  const limit = Math.min(text.length, at + MAX_BARE_CHARS);
+  for (let end = at; end < limit && text[end] !== "\n"; end += 1) {
+    if (text[end] === "{") depth += 1;
+    if (text[end] !== "}" || --depth > 0) continue;
+    const raw = text.slice(at, end + 1);
+    return { node: formula(raw, raw, false), end: end + 1 };
+  }
+  return null;
 }
 
 function restOfLine(text, at) {
@@ -111,9 +125,9 @@ function typeset(source, isDisplay) {
 
 // KaTeX's file is a script that sets a global name, not a module with exports.
 function load() {
-  loading ??= Promise.all([loadStyle(), import("./katex/katex.min.js")]).then(() => {
-    katex = globalThis.katex;
-  });
+  loading ??= Promise.all([loadStyle(), import("./katex/katex.min.js")])
+    .then(() => import("./katex/mhchem.min.js")) // \ce and \pu
+    .then(() => { katex = globalThis.katex; });
   return loading;
 }
 

@@ -1,5 +1,6 @@
 // From the conversation and the settings to the body of a request. Pure functions.
 
+import { promptOf } from "./file_text.js";
 import { splitThinking } from "./thinking.js";
 
 const COMPLETION_TOKENS = 256; // the API's default, 16, is too short
@@ -13,7 +14,7 @@ export function requestFor(model, settings, defaults, messages) {
   const said = messages.filter((one) => !one.error || one.content || one.calls?.length);
   const body = { model, ...defaults, ...samplingFields(settings) };
   if (settings.mode === "completion") {
-    const prompt = said.map((message) => message.content).join("");
+    const prompt = said.map(promptOf).join("");
     return { path: "v1/completions", body: { max_tokens: COMPLETION_TOKENS, ...body, prompt } };
   }
   const system = settings.system.trim();
@@ -79,7 +80,9 @@ export function parsed(text) {
   }
 }
 
-function sentMessage({ role, content, images, calls, callId }) {
+function sentMessage(message) {
+  const { role, images, calls, callId } = message;
+  const content = promptOf(message);
   if (role === "tool") return { role, tool_call_id: callId, content };
   if (images?.length) {
     const parts = images.map((url) => ({ type: "image_url", image_url: { url } }));
