@@ -160,3 +160,25 @@ def test_stopping_early_frees_the_request(model_dir: Path) -> None:
 def test_a_wrong_setting_is_one_line(model_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["run", str(model_dir), "hello", "--temperature", "9"]) == 1
     assert "temperature must be in [0, 2]" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("model", ["no/such.gguf", "./nothing", "/no/such.gguf", "~/nothing.gguf"])
+def test_a_missing_file_is_named_before_a_pipe_is_read(
+    model: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Endless(io.StringIO):
+        def read(self, size: int | None = -1) -> str:
+            raise AssertionError(size)
+
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setattr("sys.stdin", Endless())
+    assert main(["run", model]) == 1
+    assert model.removeprefix("~/") in capsys.readouterr().err
+
+
+def test_a_missing_image_is_named_before_the_model_is_loaded(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("quire.cli.local_conversation.LocalConversation", None)
+    assert main(["run", "demo", "What is it?", "--image", "no/cat.png"]) == 1
+    assert "no/cat.png" in capsys.readouterr().err
