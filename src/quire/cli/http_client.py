@@ -17,7 +17,8 @@ from quire.errors import ConfigError, QuireError
 
 _NEUTRAL = {
     "temperature": "1.0", "top_p": "1.0, all tokens", "top_k": "0, all tokens",
-    "min_p": "0.0, all tokens", "max_tokens": "as the context has room for", "seed": "random",
+    "min_p": "0.0, all tokens", "presence_penalty": "0.0, none",
+    "max_tokens": "as the context has room for", "seed": "random",
     "stop": "none",
 }  # fmt: skip
 """Values of settings without any default."""

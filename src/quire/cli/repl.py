@@ -75,6 +75,7 @@ SETTINGS: dict[str, Callable[[str], object]] = {
     "top_p": float,
     "top_k": int,
     "min_p": float,
+    "presence_penalty": float,
     "max_tokens": int,
     "seed": int,
     "stop": str,
