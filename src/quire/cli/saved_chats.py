@@ -43,7 +43,7 @@ def load(name: str) -> tuple[str | None, list[dict[str, Any]]]:
         with path.open("rb") as file:
             data = file.read(_MAX_BYTES + 1)
     except FileNotFoundError:
-        have = f"saved are {', '.join(found)}" if (found := saved_names()) else "none is saved"
+        have = f"saved are {', '.join(names)}" if (names := saved_names()) else "none is saved"
         raise RequestError(f"no conversation has the name {name}; {have}") from None
     except OSError as error:
         raise RequestError(f"{path} cannot be read: {error.strerror}") from None
@@ -51,7 +51,7 @@ def load(name: str) -> tuple[str | None, list[dict[str, Any]]]:
         found = json.loads(data) if len(data) <= _MAX_BYTES else None
     except (ValueError, RecursionError):
         found = None
-    if not _is_conversation(found):
+    if not isinstance(found, dict) or not _is_conversation(found):
         raise RequestError(f"{path} must be a file that /save wrote, of at most {_MAX_BYTES} bytes")
     return found["system_prompt"], found["messages"]
 
@@ -76,13 +76,12 @@ def _path_of(name: str) -> Path:
     return _directory() / f"{name}.json"
 
 
-def _is_conversation(found: object) -> bool:
+def _is_conversation(found: dict[str, Any]) -> bool:
     """Whether a file has what `save` writes: pairs of a message and its answer."""
-    if not isinstance(found, dict) or not isinstance(found.get("messages"), list):
-        return False
-    messages = found["messages"]
+    messages = found.get("messages")
     return (
-        "system_prompt" in found
+        isinstance(messages, list)
+        and "system_prompt" in found
         and isinstance(found["system_prompt"], str | None)
         and len(messages) % 2 == 0
         and all(_is_message(one, number % 2) for number, one in enumerate(messages))

@@ -234,7 +234,8 @@ def _check_path(model: str) -> None:
     """Raises ModelNotFoundError for a path that leads nowhere, before a prompt is read from a
     pipe."""
     is_gguf = model.lower().endswith(".gguf") and ":" not in model
-    if is_gguf or model.startswith(("/", "./", "../", "~")):
+    is_path = is_gguf or model.startswith(("/", "./", "../", "~"))
+    if is_path and not env.expanded(model).exists():
         resolve_model(model, needs_weights=False)
 
 
