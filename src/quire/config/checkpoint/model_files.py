@@ -51,9 +51,9 @@ _KEYS_OF_AWQ = frozenset({"w_bit", "q_group_size"})
 _CHAT_SAMPLING: Mapping[str, float] = {
     "temperature": 0.5, "top_p": 0.95, "min_p": 0.05, "presence_penalty": 1.0,
 }  # fmt: skip
-"""The penalty makes replies of small quantised models that repeat themselves without end a third
-as frequent. It is the penalty that counts neither the prompt nor how often a token occurs, so that
-long replies and quotations stay possible."""
+"""The penalty is for small quantised models, which often repeat themselves without end. It is the
+one that counts neither the prompt nor how often a token occurs, so that long replies and quotations
+stay possible. docs/terminal.md has the measurements."""
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 
 
