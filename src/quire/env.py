@@ -225,6 +225,12 @@ def settings_dir() -> Path:
     return expanded(os.environ.get("XDG_CONFIG_HOME") or "~/.config") / "quire"
 
 
+def data_dir() -> Path:
+    """Directory of what the user has saved: `quire` in `XDG_DATA_HOME`. Raises ConfigError without
+    a home."""
+    return expanded(os.environ.get("XDG_DATA_HOME") or "~/.local/share") / "quire"
+
+
 def hub_is_offline() -> bool:
     """Whether a variable turns access to the hub off."""
     return offline_variable() is not None

@@ -211,6 +211,8 @@ class _Handler(BaseHTTPRequestHandler):
             self._json(401, {"error": {"message": "Unauthorized", "code": 401}})
         elif path.startswith("/v1/responses/"):
             self._show_response(path.split("/")[3])
+        elif path == "/v1/models":
+            self._json(200, {"object": "list", "data": self._models()})
         elif path == "/quire/live":
             self._show_engine()
         else:
@@ -221,7 +223,11 @@ class _Handler(BaseHTTPRequestHandler):
             self._stream(self._pictures())
             return
         uptime_s = time.monotonic() - self.server.started
-        self._json(200, {**live_picture(0.0, busy=False), "uptime_s": uptime_s})
+        picture = {**live_picture(0.0, busy=False), "uptime_s": uptime_s}
+        self._json(200, {**picture, "sampling": self.server.script.sampling})
+
+    def _models(self) -> list[dict[str, Any]]:
+        return [model_card(name) for name in ("quire-demo", *self.server.script.adapters)]
 
     def _show_response(self, response_id: str) -> None:
         kept = self.server.responses.get(response_id)
@@ -294,7 +300,9 @@ class _Handler(BaseHTTPRequestHandler):
         script, pieces = self.server.script, 0
         for delta in script.answer(body):
             pieces += 1
-            choice = {"index": 0, "text": delta.get("content", ""), "finish_reason": None}
+            choice: dict[str, Any] = {"index": 0, "delta": delta, "finish_reason": None}
+            if "chat" not in self.path:
+                choice = {"index": 0, "text": delta.get("content", ""), "finish_reason": None}
             yield json.dumps({"choices": [choice]})
             time.sleep(script.delay_s)
         yield json.dumps({"choices": [{"index": 0, "text": "", "finish_reason": "stop"}]})
@@ -314,7 +322,7 @@ class _Handler(BaseHTTPRequestHandler):
             picture |= {
                 "is_demo": script.is_demo, "takes_images": script.takes_images,
                 "scoring": script.scoring, "sampling": script.sampling,
-                "models": [model_card(name) for name in ("quire-demo", *script.adapters)],
+                "models": self._models(),
             }  # fmt: skip
             yield json.dumps(picture)
             time.sleep(0.1)

@@ -24,6 +24,7 @@ COMMANDS = (
     Command("list", "library:local", "List the models on this machine"),
     Command("show", "library:show", "Show what is known of a model on this machine"),
     Command("ps", "library:ps", "Show the models of a running server"),
+    Command("stop", "library:stop", "Unload a model of a running server"),
     Command("rm", "library:rm", "Delete models from the hub's cache"),
     Command("alias", "library:alias", "Give a model a short name"),
     Command("top", "top", "Watch a running server in the terminal"),
@@ -144,6 +145,9 @@ def _unknown(prog: str, commands: Sequence[Command], word: str) -> int:
     from quire.suggest import did_you_mean
 
     names = [command.name for command in commands]
+    if commands is COMMANDS and word == "cp":
+        say(f"{prog}: a model gets a further name with `{prog} alias NAME MODEL`", file=sys.stderr)
+        return 2
     kind = "option" if word.startswith("-") else "command"
     say(
         f"{prog}: unknown {kind} {word!r}{did_you_mean(word, names)}\n"

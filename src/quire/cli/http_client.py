@@ -17,7 +17,8 @@ from quire.errors import ConfigError, QuireError
 
 _NEUTRAL = {
     "temperature": "1.0", "top_p": "1.0, all tokens", "top_k": "0, all tokens",
-    "min_p": "0.0, all tokens", "max_tokens": "as the context has room for", "seed": "random",
+    "min_p": "0.0, all tokens", "presence_penalty": "0.0, none",
+    "max_tokens": "as the context has room for", "seed": "random",
     "stop": "none",
 }  # fmt: skip
 """Values of settings without any default."""
@@ -110,8 +111,21 @@ class Server:
         except (ServerError, LookupError, ValueError, TypeError):
             return None
 
+    def unload(self, model: str) -> None:
+        """Unload one of several models. Raises ServerError."""
+        if not any("status" in card for card in self.models()):
+            raise ServerError(
+                f"{self.url} keeps its model loaded; a server of several models unloads them"
+            )
+        self._call("POST", "/models/unload", {"model": model})
+
     def _get(self, path: str, *, has_version: bool = True) -> dict[str, Any]:
-        connection, response = self._send("GET", path, None, has_version=has_version)
+        return self._call("GET", path, None, has_version=has_version)
+
+    def _call(
+        self, method: str, path: str, body: Mapping[str, Any] | None, *, has_version: bool = True
+    ) -> dict[str, Any]:
+        connection, response = self._send(method, path, body, has_version=has_version)
         try:
             found = json.loads(response.read(_MAX_REPLY_BYTES))
             if isinstance(found, dict):

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from quire.cli import saved_chats
 from quire.cli.http_client import SamplingDefaults, ServerError
 from quire.cli.terminal import LineEditor, StopOnInterrupt, dim, read_line, say_dim
 from quire.errors import RequestError
@@ -74,6 +75,7 @@ SETTINGS: dict[str, Callable[[str], object]] = {
     "top_p": float,
     "top_k": int,
     "min_p": float,
+    "presence_penalty": float,
     "max_tokens": int,
     "seed": int,
     "stop": str,
@@ -87,17 +89,24 @@ REASONING: dict[str | None, bool | None] = {"on": True, "off": False, "": None, 
 """Values of the reasoning option; None: not set by the user."""
 
 _HELP = """\
-  /help                show this
-  /reset               clear the conversation
+  /help, /?            show this
+  /reset, /clear       clear the conversation
+  /regenerate          answer the last message again
+  /save NAME           keep the conversation in a file
+  /load [NAME]         go on with a saved conversation (empty: list them)
   /system [TEXT]       set the system prompt (empty: none) and start over
   /set [NAME VALUE]    show the sampling settings, or change one; `/set NAME default` resets it
   /reasoning [on|off]  whether to reason before answers (empty: the model's default)
   /image FILE          add an image to the next message
   /stats               show or hide the speed after each answer
-  /quit                quit (Ctrl+D too)
-a line that ends with \\ continues on the next one."""
+  /quit, /bye          quit (Ctrl+D too)
+A line that ends with \\ continues on the next one; three double quotes begin and end a message of
+several lines. Ctrl+C stops an answer."""
 
-COMMANDS = ("/help", "/reset", "/system", "/set", "/reasoning", "/image", "/stats", "/quit")
+COMMANDS = (
+    "/help", "/reset", "/regenerate", "/save", "/load", "/system", "/set", "/reasoning", "/image",
+    "/stats", "/quit",
+)  # fmt: skip
 
 
 @dataclass(slots=True)
@@ -184,7 +193,9 @@ class Repl:
                 if line is None or line.strip() in ("/quit", "/exit", "/q", "/bye"):
                     return 0
                 try:
-                    if line.startswith("/"):
+                    if line.strip() == "/regenerate":
+                        self.regenerate()
+                    elif line.startswith("/"):
                         say(self.command(line.strip()))
                     elif line.strip():
                         self.say(line)
@@ -217,13 +228,33 @@ class Repl:
             say_dim(speed_line(self.conversation.counts, begin, first, time.perf_counter()))
         return reply.content
 
+    def regenerate(self) -> None:
+        """Answer the last message again; the old answer is kept if this fails. Raises
+        RequestError if there is no message."""
+        conversation = self.conversation
+        before, waiting = conversation.history, conversation.images
+        if not before:
+            raise RequestError("there is no message to answer again")
+        content = before[-2]["content"]
+        parts = [{"text": content}] if isinstance(content, str) else content
+        conversation.history, conversation.images = before[:-2], parts[:-1]
+        try:
+            self.say(parts[-1]["text"])
+        except BaseException:
+            conversation.history = before
+            raise
+        finally:
+            conversation.images = waiting
+
     def command(self, line: str) -> str:
         """Execute a slash command and return the text to print."""
         word, _, rest = line.partition(" ")
         conversation = self.conversation
-        if word == "/help":
+        if word in ("/help", "/?"):
             return _HELP
-        if word == "/reset":
+        if word in ("/save", "/load"):
+            return self._keep(word, rest.strip())
+        if word in ("/reset", "/clear"):
             conversation.history.clear()
             return dim("the conversation is empty")
         if word == "/system":
@@ -241,6 +272,16 @@ class Repl:
         if word == "/reasoning":
             return self._set_reasoning(rest.strip())
         return f"unknown command {word}{did_you_mean(word, COMMANDS)}"
+
+    def _keep(self, word: str, name: str) -> str:
+        conversation = self.conversation
+        if word == "/save":
+            path = saved_chats.save(name, conversation.system_prompt, conversation.history)
+            return dim(f"saved in {path}")
+        if not name:
+            return "\n".join(saved_chats.saved_names()) or dim("no conversation is saved")
+        conversation.system_prompt, conversation.history = saved_chats.load(name)
+        return dim(f"{name}: {len(conversation.history) // 2} message(s) with their answers")
 
     def _set_reasoning(self, word: str) -> str:
         if word not in REASONING:
@@ -296,7 +337,9 @@ def completions(line: str) -> list[str]:
     command, space, _ = line.partition(" ")
     choices: Iterable[str] = COMMANDS
     if space:
-        values = {"/set": SETTINGS, "/reasoning": ("on", "off")}.get(command, ())
+        values: Iterable[str] = {"/set": SETTINGS, "/reasoning": ("on", "off")}.get(command, ())
+        if command == "/load":
+            values = saved_chats.saved_names()
         choices = (f"{command} {value}" for value in values)
     return [choice for choice in choices if line.startswith("/") and choice.startswith(line)]
 

@@ -15,14 +15,14 @@ def test_suggestions_are_for_the_demo_model(open_page: Any, server: Any) -> None
 
 
 def test_sampling_defaults_are_shown_sent_and_changed(open_page: Any, server: Any) -> None:
-    chat = {"temperature": 0.7, "top_p": 0.95, "min_p": 0.05}
+    chat = {"temperature": 0.5, "top_p": 0.95, "min_p": 0.05, "presence_penalty": 1.5}
     server.script.sampling = {"model": {"repetition_penalty": 1.1}, "chat": chat}
     page = open_page()
     ask(page, "hi")
     assert {name: server.script.requests[0][name] for name in chat} == chat
     page.click("#open-settings")
     shown = [page.get_attribute(f"[name={name}]", "placeholder") for name in (*chat, "top_k")]
-    assert shown == ["0.7", "0.95", "0.05", "all"]
+    assert shown == ["0.5", "0.95", "0.05", "1.5", "all"]
     page.fill("[name=temperature]", "1")
     page.click("text=Done")
     ask(page, "hi")

@@ -76,3 +76,8 @@ def test_output_that_cannot_be_written_is_one_line() -> None:
         done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
     assert done.returncode == 1
     assert done.stderr == "quire: cannot write the output: No space left on device\n"
+
+
+def test_cp_points_to_alias(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["cp", "a", "b"]) == 2
+    assert "quire alias NAME MODEL" in capsys.readouterr().err

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Thread
 from typing import Any
 
 import pytest
@@ -153,3 +156,57 @@ def test_a_broken_stream_is_noticed(server: ScriptedServer) -> None:
     assert next(stream).text == "half"
     with pytest.raises(ServerError, match="before its end"):
         list(stream)
+
+
+@pytest.fixture
+def several() -> Iterator[tuple[str, list[dict[str, Any]]]]:
+    """The address of a server of several models, and what it is asked to unload."""
+    asked: list[dict[str, Any]] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self._answer(200, {"data": [{"id": "a", "status": {"value": "loaded"}}]})
+
+        def do_POST(self) -> None:
+            assert self.path == "/v1/models/unload"
+            asked.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+            is_known = asked[-1]["model"] == "a"
+            error = {"error": {"message": "there is no such model\x1b[31m"}}
+            self._answer(200 if is_known else 404, {"success": True} if is_known else error)
+
+        def _answer(self, status: int, body: object) -> None:
+            data = json.dumps(body).encode()
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(data)))
+            self.end_headers()
+            self.wfile.write(data)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}", asked
+        server.shutdown()
+        thread.join()
+
+
+def test_stop_unloads_a_model(
+    several: tuple[str, list[dict[str, Any]]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    url, asked = several
+    assert main(["stop", "a", "--url", url]) == 0
+    assert (capsys.readouterr().out, asked) == ("a: unloaded\n", [{"model": "a"}])
+    assert main(["stop", "b", "--url", url]) == 1
+    assert "there is no such model" in (told := capsys.readouterr().err)
+    assert "\x1b" not in told
+    assert main(["stop", "--url", url]) == 1
+    assert "name at least one model" in capsys.readouterr().err
+
+
+def test_stop_says_that_a_server_of_one_model_keeps_it(
+    server: ScriptedServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(server, "stop", "quire-demo") == 1
+    assert "keeps its model loaded" in capsys.readouterr().err

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 from collections.abc import Iterator
@@ -10,8 +11,9 @@ from unittest.mock import Mock
 
 import pytest
 
+from quire.cli import saved_chats
 from quire.cli.http_client import SamplingDefaults
-from quire.cli.repl import Conversation, Repl, TokenCounts, completions, image_part
+from quire.cli.repl import COMMANDS, Conversation, Repl, TokenCounts, completions, image_part
 from quire.cli.terminal import LineEditor, StopOnInterrupt, printable, read_line
 from quire.errors import RequestError
 from quire.parsers.events import Content, Event, Message
@@ -123,7 +125,7 @@ def test_settings_are_shown_with_their_origin(repl: Repl) -> None:
 
 
 def test_tab_completes_commands() -> None:
-    assert completions("/re") == ["/reset", "/reasoning"]
+    assert completions("/re") == ["/reset", "/regenerate", "/reasoning"]
     assert completions("/set te") == ["/set temperature"]
     assert completions("/reasoning o") == ["/reasoning on", "/reasoning off"]
     assert completions("re") == completions("") == completions("/help x") == []
@@ -178,3 +180,78 @@ def test_history_needs_no_writable_home(monkeypatch: pytest.MonkeyPatch, tmp_pat
 def test_an_image_without_a_name_is_an_error() -> None:
     with pytest.raises(RequestError, match="the name of an image file must follow"):
         image_part("")
+
+
+@pytest.fixture
+def data(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    return tmp_path / "quire" / "chats"
+
+
+def test_a_conversation_is_saved_and_loaded(repl: Repl, data: Path) -> None:
+    repl.say("hello there")
+    repl.conversation.history[0]["content"] = [{"type": "image_url"}, {"text": "hello"}]
+    before = list(repl.conversation.history)
+    assert str(data / "first.json") in repl.command("/save first")
+    assert data.stat().st_mode & 0o777 == 0o700
+    repl.command("/system Be rude.")
+    assert "1 message" in repl.command("/load first")
+    assert (repl.conversation.history, repl.conversation.system_prompt) == (before, "Be kind.")
+    assert repl.command("/load") == "first"
+    assert completions("/load f") == ["/load first"]
+
+
+@pytest.mark.parametrize("name", ["", "../up", ".hidden", "a/b", "x" * 65, "a b", "é", "a\n"])
+def test_names_of_conversations_are_no_paths(data: Path, name: str) -> None:
+    with pytest.raises(RequestError, match="64 letters"):
+        saved_chats.save(name, None, [])
+    assert not data.exists()
+
+
+def test_a_file_that_save_did_not_write_is_refused(repl: Repl, data: Path) -> None:
+    data.mkdir(parents=True)
+    user, answer = {"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}
+    for messages in (
+        1, [user], [answer, user], [user, {**answer, "content": None}], ["a", "b"],
+        [{**user, "content": []}, answer], [user, {**answer, "reasoning": 1}],
+    ):  # fmt: skip
+        text = json.dumps({"system_prompt": None, "messages": messages})
+        (data / "odd.json").write_text(text)
+        with pytest.raises(RequestError, match="that /save wrote"):
+            repl.command("/load odd")
+    for raw in (b"\xff", b"[" * 100000, b"", b"null", b'{"messages": 1}'):
+        (data / "odd.json").write_bytes(raw)
+        with pytest.raises(RequestError, match="that /save wrote"):
+            repl.command("/load odd")
+    with pytest.raises(RequestError, match="saved are odd"):
+        repl.command("/load other")
+
+
+def test_an_answer_is_made_again(repl: Repl) -> None:
+    with pytest.raises(RequestError, match="no message"):
+        repl.regenerate()
+    image = {"type": "image_url", "image_url": {"url": "data:,"}}
+    repl.say("one")
+    repl.conversation.history[-2]["content"] = [image, {"type": "text", "text": "two words"}]
+    repl.conversation.images = [{"type": "waiting"}]
+
+    def stream(messages: list[dict[str, object]]) -> Iterator[Event]:
+        assert messages[-1]["content"] == [image, {"type": "text", "text": "two words"}]
+        yield Content("better")
+
+    repl.conversation.stream = stream  # type: ignore[method-assign]
+    repl.regenerate()
+    assert [one["role"] for one in repl.conversation.history] == ["user", "assistant"]
+    assert repl.conversation.history[-1]["content"] == "better"
+    assert repl.conversation.images == [{"type": "waiting"}]
+    kept = list(repl.conversation.history)
+    repl.conversation.stream = Mock(side_effect=RequestError("no"))  # type: ignore[method-assign]
+    with pytest.raises(RequestError, match="no"):
+        repl.regenerate()
+    assert repl.conversation.history == kept
+
+
+def test_help_has_every_command(repl: Repl) -> None:
+    text = repl.command("/?")
+    assert text == repl.command("/help")
+    assert [name for name in COMMANDS if name not in text] == []

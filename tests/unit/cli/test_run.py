@@ -89,7 +89,9 @@ def test_a_folder_of_models_names_them(tmp_path: Path, capsys: pytest.CaptureFix
 
 
 def test_people_get_moderate_sampling_where_the_model_recommends_none(model_dir: Path) -> None:
-    wanted = {"temperature": 0.7, "top_p": 0.95, "min_p": 0.05}
+    wanted = {
+        "temperature": 0.5, "top_p": 0.95, "min_p": 0.05, "presence_penalty": 1.0,
+    }  # fmt: skip
     conversation = LocalConversation(EngineArgs(model=str(model_dir), max_num_seqs=2))
     try:
         params = conversation._params()
@@ -100,6 +102,7 @@ def test_people_get_moderate_sampling_where_the_model_recommends_none(model_dir:
         assert own == {}  # those of the API
     finally:
         conversation.close()
+    del wanted["presence_penalty"]
     assert chat_sampling_params({"repetition_penalty": 1.1}) == wanted
     assert chat_sampling_params({"top_k": 20}) == {}
 
@@ -160,3 +163,25 @@ def test_stopping_early_frees_the_request(model_dir: Path) -> None:
 def test_a_wrong_setting_is_one_line(model_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["run", str(model_dir), "hello", "--temperature", "9"]) == 1
     assert "temperature must be in [0, 2]" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("model", ["no/such.gguf", "./nothing", "/no/such.gguf", "~/nothing.gguf"])
+def test_a_missing_file_is_named_before_a_pipe_is_read(
+    model: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Endless(io.StringIO):
+        def read(self, size: int | None = -1) -> str:
+            raise AssertionError(size)
+
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setattr("sys.stdin", Endless())
+    assert main(["run", model]) == 1
+    assert model.removeprefix("~/") in capsys.readouterr().err
+
+
+def test_a_missing_image_is_named_before_the_model_is_loaded(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("quire.cli.local_conversation.LocalConversation", None)
+    assert main(["run", "demo", "What is it?", "--image", "no/cat.png"]) == 1
+    assert "no/cat.png" in capsys.readouterr().err

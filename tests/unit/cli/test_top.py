@@ -93,3 +93,15 @@ def test_one_look(url: str, capsys: pytest.CaptureFixture[str]) -> None:
 def test_no_server(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["top", "--url", "http://127.0.0.1:9"]) == 1
     assert "no server answers at http://127.0.0.1:9" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("state", "sentence"),
+    [
+        ("loading", "is being loaded"), ("unloading", "is being unloaded"),
+        ("unloaded", "is unloaded"), ("failed", "could not be loaded"), ("dead", "is not loaded"),
+    ],
+)  # fmt: skip
+def test_a_model_without_an_engine(state: str, sentence: str) -> None:
+    live = {"state": state, "model": "demo", "uptime_s": 1.0, "requests": None}
+    assert sentence in "\n".join(screen(live, [], [], 80))

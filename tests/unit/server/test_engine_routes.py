@@ -258,7 +258,9 @@ def test_the_live_view_has_the_sampling_defaults_and_the_api_has_none(
     harness = make_harness()
     shown = harness.request("GET", "/quire/live").json()
     assert shown["is_demo"] is False
-    chat = {"temperature": 0.7, "top_p": 0.95, "min_p": 0.05}
+    chat = {
+        "temperature": 0.5, "top_p": 0.95, "min_p": 0.05, "presence_penalty": 1.0,
+    }  # fmt: skip
     assert shown["sampling"] == {"model": {}, "chat": chat}
     body = {"model": harness.context.names[0], "prompt": "a"}
     rendered = harness.post("/v1/completions/render", body).json()

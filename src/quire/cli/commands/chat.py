@@ -31,6 +31,7 @@ from quire.config.model_lookup import aliases
 from quire.config.model_lookup.disk.places import found_models
 from quire.config.model_lookup.disk.use import options_of
 from quire.config.model_lookup.gguf import name_of_file
+from quire.config.model_lookup.hub import resolve_model
 from quire.config.model_lookup.known import is_cached, suggestion
 from quire.config.model_lookup.settings import over_defaults
 from quire.errors import ConfigError, RequestError
@@ -206,24 +207,36 @@ def run(args: argparse.Namespace) -> int:
     model, prompt = split_words(args.words, getattr(args, "model", None), args.models_dir)
     if model is not None:
         args.model = model
+    if not args.verbose:
+        quiet_log()
+    wanted = engine_args(args, defaults=_ONE_USER)
+    options = _options_of(wanted.model, args.models_dir)
+    wanted = over_defaults(replace(wanted, model=options.pop("model", wanted.model)), options)
+    _check_path(wanted.model or DEMO_MODEL)
+    images = [image_part(path) for path in args.image or ()]
     if prompt is None and not sys.stdin.isatty():
         prompt = _read_pipe()
         if not prompt.strip():
             raise RequestError("standard input is empty; give a prompt")
-    if not args.verbose:
-        quiet_log()
     from quire.cli.local_conversation import LocalConversation
 
-    wanted = engine_args(args, defaults=_ONE_USER)
-    options = _options_of(wanted.model, args.models_dir)
-    wanted = over_defaults(replace(wanted, model=options.pop("model", wanted.model)), options)
     given = args.system_prompt
     system_prompt = options.get("system_prompt") if given is None else given
     conversation = LocalConversation(wanted, system_prompt)
+    conversation.images = images
     try:
         return _talk(conversation, args, prompt)
     finally:
         conversation.close()
+
+
+def _check_path(model: str) -> None:
+    """Raises ModelNotFoundError for a path that leads nowhere, before a prompt is read from a
+    pipe."""
+    is_gguf = model.lower().endswith(".gguf") and ":" not in model
+    is_path = is_gguf or model.startswith(("/", "./", "../", "~"))
+    if is_path and not env.expanded(model).exists():
+        resolve_model(model, needs_weights=False)
 
 
 def _options_of(name: str | None, folders: Sequence[str]) -> dict[str, Any]:
@@ -258,7 +271,6 @@ def _talk(conversation: LocalConversation, args: argparse.Namespace, prompt: str
     conversation.reasoning = REASONING[args.reasoning]
     if hasattr(args, "seed"):
         conversation.settings["seed"] = args.seed
-    conversation.images = [image_part(path) for path in args.image or ()]
     repl = Repl(conversation, "run", show_stats=args.stats)
     name = conversation.engine.model_config.served_model_name[0]
     if prompt is not None:

@@ -249,6 +249,26 @@ def ps(args: argparse.Namespace) -> int:
     return 0
 
 
+def stop_options(parser: Parser) -> None:
+    parser.add_argument("models", nargs="*", metavar="MODEL", help="As `quire ps` names them.")
+    parser.add_argument(
+        "--url", default="http://localhost:8000/v1", help="The server's address; /v1 is optional."
+    )
+    parser.add_argument("--api-key", help="Overrides the environment variable OPENAI_API_KEY.")
+
+
+def stop(args: argparse.Namespace) -> int:
+    """Unload models of a running server, which frees their memory; a request loads them again.
+
+    A server of one model keeps it; stop the server in place of the model.
+    """
+    server = Server(args.url, args.api_key)
+    for name in named(args.models):
+        server.unload(name)
+        say(one_line(f"{name}: unloaded"))
+    return 0
+
+
 def rm_options(parser: Parser) -> None:
     parser.add_argument("models", nargs="*", metavar="MODEL", help="As `quire list` names them.")
 

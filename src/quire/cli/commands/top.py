@@ -40,6 +40,15 @@ def screen(
     return [one_line(line)[:width].rstrip() for line in lines]
 
 
+_WITHOUT_ENGINE = {
+    "loading": "The model is being loaded.",
+    "unloading": "The model is being unloaded.",
+    "unloaded": "The model is unloaded; the next request loads it.",
+    "failed": "The model could not be loaded; the server's log says why.",
+}
+"""A sentence for each state in which a model has no engine."""
+
+
 def _head(live: Snapshot) -> Iterator[str]:
     yield f"{live['model']}  {live['state']}  up {_duration(live['uptime_s'])}"
     yield ""
@@ -51,7 +60,7 @@ def _engine(live: Snapshot, rates: Sequence[float], width: int) -> Iterator[str]
         yield "Of several API keys, only the operator's show what runs."
         return
     if requests is None:
-        yield "The model is being loaded."
+        yield _WITHOUT_ENGINE.get(live["state"], "The model is not loaded.")
         return
     finished = ", ".join(f"{n} {why}" for why, n in requests["finished"].items() if n)
     yield (

@@ -48,7 +48,12 @@ _QUANTISATION_FILES = {
 `get_config_filenames`."""
 _KEYS_OF_AWQ = frozenset({"w_bit", "q_group_size"})
 """AutoAWQ has written them to quantize_config.json too."""
-_CHAT_SAMPLING: Mapping[str, float] = {"temperature": 0.7, "top_p": 0.95, "min_p": 0.05}
+_CHAT_SAMPLING: Mapping[str, float] = {
+    "temperature": 0.5, "top_p": 0.95, "min_p": 0.05, "presence_penalty": 1.0,
+}  # fmt: skip
+"""The penalty is for small quantised models, which often repeat themselves without end. It is the
+one that counts neither the prompt nor how often a token occurs, so that long replies and quotations
+stay possible. docs/terminal.md has the measurements."""
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 
 
@@ -215,10 +220,13 @@ def chat_sampling_params(model_defaults: Mapping[str, Any]) -> dict[str, float]:
     The HTTP API and `LLM` do not add them.
 
     Empty where the model recommends how to sample. Without that, sampling at temperature 1 from
-    the whole vocabulary would make small models write words at random.
+    the whole vocabulary would make small models write words at random. A repetition penalty that
+    the model recommends replaces the presence penalty.
     """
-    is_chosen = any(name in model_defaults for name in ("temperature", "top_p", "top_k", "min_p"))
-    return {} if is_chosen else dict(_CHAT_SAMPLING)
+    if any(name in model_defaults for name in ("temperature", "top_p", "top_k", "min_p")):
+        return {}
+    replaced = "presence_penalty" if "repetition_penalty" in model_defaults else ""
+    return {name: value for name, value in _CHAT_SAMPLING.items() if name != replaced}
 
 
 def eos_token_ids(config: GenerationConfig) -> tuple[int, ...]:

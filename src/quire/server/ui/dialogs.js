@@ -8,7 +8,7 @@ import { ToolList } from "./tools.js";
 const FIELDS = Object.keys(DEFAULT_SETTINGS).filter((name) => name !== "tools");
 
 /** What the server does without a value, and without a default of the model. */
-const NEUTRAL = { temperature: "1", top_p: "1, all", top_k: "all", min_p: "0, all", max_tokens: "to the end" };
+const NEUTRAL = { temperature: "1", top_p: "1, all", top_k: "all", min_p: "0, all", presence_penalty: "0, none", max_tokens: "to the end" };
 
 /** Opens the key dialog. Resolves to {key, keep}, or null when the user cancels. */
 export function askForKey() {

@@ -4,7 +4,7 @@ import { promptOf } from "./file_text.js";
 import { splitThinking } from "./thinking.js";
 
 const COMPLETION_TOKENS = 256; // the API's default, 16, is too short
-const NUMBERS = ["temperature", "top_p", "top_k", "min_p", "max_tokens", "seed"];
+const NUMBERS = ["temperature", "top_p", "top_k", "min_p", "presence_penalty", "max_tokens", "seed"];
 
 /**
  * The request for an answer to these messages: {path, body}. `defaults` are the sampling fields

@@ -16,6 +16,7 @@ export const DEFAULT_SETTINGS = {
   top_p: "",
   top_k: "",
   min_p: "",
+  presence_penalty: "",
   max_tokens: "",
   seed: "",
   stop: "",
