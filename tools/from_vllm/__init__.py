@@ -1,4 +1,4 @@
-"""Writes the tables of docs/from_vllm.md from the objects that they tell of.
+"""Writes the tables of docs/vllm_names.md from the objects that they tell of.
 
     python -m tools.from_vllm          (in the repository, with src in PYTHONPATH)
 

@@ -6,7 +6,6 @@ import dataclasses
 import inspect
 import json
 import re
-from collections import defaultdict
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -59,23 +58,17 @@ def options_without_effect() -> str:
 
 
 def _refused(entries: Iterable[Unsupported], spelled: Callable[[str], str] = str) -> str:
-    by_reason = defaultdict(list)
+    rows = []
     for entry in entries:
         if entry.is_refused:
             values = [value for value in (entry.default, *entry.also) if value is not None]
-            allowed = f" ({codes(map(repr, values))})" if values else ""
-            by_reason[entry.reason].append(code(spelled(entry.name)) + allowed)
-    rows = [["; ".join(names), reason] for reason, names in by_reason.items()]
-    return table(["name (values that are accepted)", "why others are not"], rows)
+            rows.append([code(spelled(entry.name)), codes(map(repr, values)), entry.reason])
+    return table(["name", "accepted values", "why others are not"], rows)
 
 
 def _without_effect(entries: Iterable[Unsupported], spelled: Callable[[str], str] = str) -> str:
-    by_reason = defaultdict(list)
-    for entry in entries:
-        if not entry.is_refused:
-            by_reason[entry.reason].append(spelled(entry.name))
-    rows = [[codes(names), reason] for reason, names in by_reason.items()]
-    return table(["names", "why"], rows)
+    rows = [[code(spelled(one.name)), one.reason] for one in entries if not one.is_refused]
+    return table(["name", "why"], rows)
 
 
 def server_options() -> str:
@@ -92,7 +85,7 @@ def variables() -> str:
     """Those that Quire reads, a function for each, and those of vLLM that work."""
     functions = [one for _, one in inspect.getmembers(env, inspect.isfunction)]
     texts = [one_line(one.__doc__ or "") for one in functions if one.__module__ == env.__name__]
-    rows = [[codes(_own(text)), text] for text in texts if _own(text)]
+    rows = [[code(name), text] for text in texts for name in _own(text)]
     rows += [
         [code(name), entry.text + (f" (`{flag(entry.option)}`)" if entry.option else "")]
         for name, entry in known_variables().items()
@@ -107,13 +100,14 @@ def _own(text: str) -> list[str]:
 
 def variables_without_effect() -> str:
     """vLLM's others."""
-    by_text = defaultdict(list)
-    for name, entry in known_variables().items():
-        if entry.effect != "works":
-            what = "refused: " if entry.effect == "refused" else "in any case "
-            by_text[what + entry.text].append(name)
-    by_text["no effect; a warning names those that are set"] = sorted(names_without_effect())
-    return table(["variables", "what"], [[codes(names), text] for text, names in by_text.items()])
+    rows = [
+        [code(name), ("refused: " if entry.effect == "refused" else "in any case ") + entry.text]
+        for name, entry in known_variables().items()
+        if entry.effect != "works"
+    ]
+    unknown = "no effect; a warning names it if it is set"
+    rows += [[code(name), unknown] for name in names_without_effect()]
+    return table(["variable", "what"], sorted(rows))
 
 
 def _default(field: dataclasses.Field[Any]) -> str:

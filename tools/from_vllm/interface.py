@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-
 import msgspec
 from tools.from_vllm.markdown import code, codes, table
 
@@ -38,20 +36,14 @@ ABSENT_COMMANDS = {
 
 def request_fields() -> str:
     """The fields that have an effect, or are accepted without one."""
-    rows = []
-    for kind, struct in _KINDS.items():
-        rows.append([kind, codes(sorted(_own(struct) - {*_refused(), *_without_effect()}))])
+    without = {*_refused(), *_without_effect()}
+    kinds = {name: kind for kind, struct in _KINDS.items() for name in _own(struct) - without}
+    rows = [[code(name), kind, ""] for name, kind in sorted(kinds.items())]
     responses = {field.name for field in msgspec.structs.fields(ResponsesRequest)}
-    rows.append(
-        [
-            _RESPONSES,
-            codes(
-                sorted(responses - {*response_reading.REFUSED, *response_reading.WITHOUT_EFFECT})
-            ),
-        ]
-    )
-    rows.append(["accepted, without effect", codes(sorted(_without_effect()))])
-    return table(["requests", "fields"], rows)
+    taken = responses - {*response_reading.REFUSED, *response_reading.WITHOUT_EFFECT}
+    rows += [[code(name), _RESPONSES, ""] for name in sorted(taken)]
+    rows += [[code(name), "all", "accepted, without effect"] for name in sorted(_without_effect())]
+    return table(["field", "requests", "effect"], rows)
 
 
 def refused_fields() -> str:
@@ -97,10 +89,7 @@ def routes() -> str:
 
 def absent_routes() -> str:
     """Table of the routes that answer 404 with a reason."""
-    by_reason = defaultdict(list)
-    for path, reason in ABSENT_ROUTES.items():
-        by_reason[reason].append(path)
-    return table(["routes", "why"], [[codes(paths), why] for why, paths in by_reason.items()])
+    return table(["route", "why"], [[code(path), why] for path, why in ABSENT_ROUTES.items()])
 
 
 def commands() -> str:

@@ -59,4 +59,5 @@ def _rows(metric_set: MetricSet) -> list[list[str]]:
 
 def absent() -> str:
     """Table of the metrics that vLLM exposes and Quire does not."""
-    return table(["metrics", "why"], [[codes(names), reason] for reason, names in ABSENT.items()])
+    rows = [[code(name), reason] for reason, names in ABSENT.items() for name in names]
+    return table(["metric", "why"], rows)

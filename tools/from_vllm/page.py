@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tools.from_vllm import arguments, interface, metrics
 
-PAGE = Path(__file__).parents[2] / "docs" / "from_vllm.md"
+PAGE = Path(__file__).parents[2] / "docs" / "vllm_names.md"
 TABLES: dict[str, Callable[[], str]] = {
     "arguments that work": arguments.working_arguments,
     "arguments that are refused": arguments.refused_arguments,

@@ -1,4 +1,4 @@
-"""docs/from_vllm.md tells of the objects as they are."""
+"""docs/vllm_names.md tells of the objects as they are."""
 
 from __future__ import annotations
 
@@ -16,6 +16,13 @@ def test_the_page_is_up_to_date() -> None:
     for name in TABLES:
         assert f"<!-- table: {name} -->" in text
     assert updated(text) == text, "write it again: python -m tools.from_vllm"
+
+
+def test_a_row_has_one_name() -> None:
+    for name, made in TABLES.items():
+        cells = [row.split(" | ")[0] for row in made().splitlines()[3:] if row]
+        assert cells, name
+        assert all(cell.count("`") == 2 for cell in cells), name
 
 
 def test_a_stale_table_is_replaced() -> None:
