@@ -129,7 +129,8 @@ class LLM(PoolingMethods, UnsupportedTransfers):
 
         A conversation is a list of `{"role": ..., "content": ...}`. The prompt is encoded without
         adding special tokens, because the template has written them, unless `tokenization_kwargs`
-        overrides that.
+        overrides that. Outputs are in the order of the conversations. Raises RequestError that
+        names an invalid conversation, and runs none then.
         """
         chat = ChatOptions(
             chat_template, chat_template_content_format, add_generation_prompt,
@@ -154,7 +155,8 @@ class LLM(PoolingMethods, UnsupportedTransfers):
         tokenization_kwargs: Mapping[str, Any] | None = None,
         mm_processor_kwargs: dict[str, Any] | None = None,
     ) -> list[TokensPrompt]:
-        """The prompts for which `chat` would generate, as text and token ids."""
+        """The prompts for which `chat` would generate, as text and token ids. Raises RequestError
+        for an invalid conversation."""
         chat = ChatOptions(
             chat_template, chat_template_content_format, add_generation_prompt,
             continue_final_message, tools, chat_template_kwargs, mm_processor_kwargs,
@@ -173,7 +175,8 @@ class LLM(PoolingMethods, UnsupportedTransfers):
         mm_processor_kwargs: dict[str, Any] | None = None,
         prompt_adapter_request: PromptAdapters = None,
     ) -> list[str]:
-        """Queue all requests or none for `wait_for_completion`; returns their ids."""
+        """Queue all requests or none for `wait_for_completion`; returns their ids. Raises
+        RequestError for an invalid prompt."""
         every = with_image_settings(as_prompts(prompts), mm_processor_kwargs)
         options = CallOptions(priority, tokenization_kwargs, lora_request, prompt_adapter_request)
         return self._enqueue(lambda: every, sampling_params, options, use_tqdm)
@@ -195,7 +198,8 @@ class LLM(PoolingMethods, UnsupportedTransfers):
         mm_processor_kwargs: dict[str, Any] | None = None,
         prompt_adapter_request: PromptAdapters = None,
     ) -> list[str]:
-        """Queue all conversations or none for `wait_for_completion`; returns their ids."""
+        """Queue all conversations or none for `wait_for_completion`; returns their ids. Raises
+        RequestError for an invalid conversation."""
         chat = ChatOptions(
             chat_template, chat_template_content_format, add_generation_prompt,
             continue_final_message, tools, chat_template_kwargs, mm_processor_kwargs,

@@ -143,7 +143,8 @@ class _CheckedNames(msgspec.StructMeta):
 
 
 class SamplingParams(msgspec.Struct, metaclass=_CheckedNames, omit_defaults=True):
-    """Sampling parameters for text generation; validated and normalised when created.
+    """Sampling parameters for text generation; validated and normalised when created. Raises
+    RequestError that names a wrong value, and TypeError for an unknown name.
 
     Fields that are assigned later are validated when the request is added.
     """

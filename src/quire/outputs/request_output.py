@@ -96,8 +96,11 @@ class CompletionOutput:
     features are None."""
 
     index: int
+    """Place among the `n` outputs, from 0."""
     text: str
+    """Text so far, or since the previous output (`SamplingParams.output_kind`)."""
     token_ids: list[int]
+    """Generated tokens of the same part."""
     cumulative_logprob: float | None
     """Sum of the sampled tokens' log-probabilities; None unless logprobs were requested."""
     logprobs: SampleLogprobs | None
@@ -140,7 +143,9 @@ class RequestOutput:
     for the first token, which has no context. In a stream of deltas, only the first output has
     them."""
     outputs: list[CompletionOutput]
+    """`n` outputs; a stream of deltas has those that changed."""
     finished: bool
+    """Whether every output is complete."""
     metrics: RequestStateStats | None = None
     lora_request: LoRARequest | None = None
     encoder_prompt: None = None
