@@ -80,6 +80,9 @@ def test_a_conversation_with_ctrl_c_and_ctrl_d(terminal: Terminal, tmp_path: Pat
     terminal.type("/set max_tokens 4000\n")
     terminal.wait_for("max_tokens = 4000")
     terminal.wait_for("> ")
+    terminal.type("/set presence_penalty 0\n")  # with a penalty this model soon ends its answer
+    terminal.wait_for("presence_penalty = 0")
+    terminal.wait_for("> ")
     terminal.type("go on for ever\n")
     terminal.wait_for("ever")
     time.sleep(1.0)

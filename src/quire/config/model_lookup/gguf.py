@@ -166,9 +166,17 @@ def is_projector(name: str) -> bool:
 
 
 def _files(directory: Path) -> list[str]:
-    """The GGUF files of a directory and its folders, relative to it."""
-    found = [*directory.glob("*.gguf"), *directory.glob("*/*.gguf")]
-    return sorted(file.relative_to(directory).as_posix() for file in found)
+    """The GGUF files of a directory, relative to it, and those in its folders: in the folders of a
+    snapshot, and in others that are named after a quantisation. Other folders hold other models."""
+    is_snapshot = directory.parent.name == "snapshots"
+    folders = [
+        file
+        for file in directory.glob("*/*.gguf")
+        if is_snapshot or _QUANT.search(file.parent.name)
+    ]
+    return sorted(
+        file.relative_to(directory).as_posix() for file in (*directory.glob("*.gguf"), *folders)
+    )
 
 
 def _models(names: Iterable[str]) -> list[str]:

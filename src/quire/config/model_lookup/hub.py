@@ -75,9 +75,14 @@ def resolve_model(
         raise ModelNotFoundError(
             _offline_message(written, model, revision, cache, missing, wanted_gguf)
         )
-    fetched = download(
-        model, revision, cache, hf_token, wanted=wanted_gguf, needs_weights=needs_weights
-    )
+    try:
+        fetched = download(
+            model, revision, cache, hf_token, wanted=wanted_gguf, needs_weights=needs_weights
+        )
+    except ModelNotFoundError as error:
+        if written in str(error):
+            raise
+        raise ModelNotFoundError(f"{quoted(written)}: {error}") from None
     if fetched.file is not None:
         return _unpacked(fetched.file, mmproj)
     return _with_gguf(fetched.snapshot, prefers_gguf, mmproj)
