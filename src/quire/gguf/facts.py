@@ -1,4 +1,4 @@
-"""What the files of a GGUF model say of it, for people and for clients of Ollama."""
+"""Facts of a GGUF model that its files hold, for people and for clients of Ollama."""
 
 from __future__ import annotations
 

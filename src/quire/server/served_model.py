@@ -245,7 +245,7 @@ def check_formats(args: ServerArgs, config: EngineConfig) -> None:
 
 
 def format_choice(args: ServerArgs, config: EngineConfig) -> FormatChoice:
-    """What the options say of the format of replies."""
+    """The format of replies that the options name."""
     from quire.parsers.detection.names import FormatChoice
 
     return FormatChoice.of(args.tool_call_parser, config.structured_outputs.reasoning_parser)

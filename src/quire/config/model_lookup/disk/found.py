@@ -60,7 +60,7 @@ class Scan:
     left: int = MAX_ENTRIES
     bytes_left: int = MAX_BYTES
     notes: list[str] = field(default_factory=list)
-    """What could not be read, and where the scan stopped."""
+    """The problems: files that cannot be read, and the place where the scan stopped."""
     has_stopped: bool = False
     seen: set[tuple[int, int]] = field(default_factory=set)
 

@@ -1,4 +1,4 @@
-"""Where other programs keep models, and which models are there."""
+"""The folders in which other programs keep models, and the models in them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Found:
     models: tuple[LocalModel, ...]
     """Each has a name of its own."""
     notes: tuple[str, ...]
-    """What could not be read."""
+    """The files that cannot be read, each with its reason."""
 
     def find(self, name: str) -> LocalModel | None:
         """The model of a name. Raises ModelNotFoundError if several may be meant, or if it cannot
