@@ -106,6 +106,7 @@ def run_latency(args: LatencyArgs, engine_args: EngineArgs) -> dict[str, Any]:
     latencies = [once() for _ in tqdm(range(args.num_iters), desc="Bench iterations")]
     result = {
         "model_id": engine_args.model,
+        "speculation": _speculates(llm),
         "avg_latency": float(np.mean(latencies)),
         "latencies": latencies,
         "percentiles": percentiles_of(latencies),
@@ -140,6 +141,7 @@ def run_throughput(
     total = prompt_tokens + output_tokens
     result = {
         "model_id": engine_args.model,
+        "speculation": _speculates(llm),
         "elapsed_time": elapsed,
         "num_requests": len(requests),
         "total_num_tokens": total,
@@ -190,12 +192,18 @@ def _make_llm(engine_args: EngineArgs, needed_len: int) -> LLM:
         say("Speculation is off: made-up weights repeat themselves; --speculative-config sets it")
         engine_args = dataclasses.replace(engine_args, speculation=False)
     llm = LLM.from_engine_args(engine_args)
+    say(f"Speculation: {'on' if _speculates(llm) else 'off'}")
     limit = llm.llm_engine.model_config.max_model_len
     if needed_len > limit:
         raise ConfigError(
             f"--input-len and --output-len add up to {needed_len}, more than the model's {limit}"
         )
     return llm
+
+
+def _speculates(llm: LLM) -> bool:
+    """Whether the engine guesses tokens, which depends on the options and on the model."""
+    return llm.llm_engine.vllm_config.scheduler.speculation is not None
 
 
 def _params(output_len: int, n: int, disable_detokenize: bool) -> SamplingParams:

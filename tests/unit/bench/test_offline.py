@@ -44,6 +44,23 @@ def test_throughput(model_dir: Path, tmp_path: Path) -> None:
     assert found["output_tokens_per_second"] == pytest.approx(18 / found["elapsed_time"])  # type: ignore[operator]
 
 
+@pytest.mark.parametrize(("words", "is_on"), [((), True), (("--no-speculation",), False)])
+def test_results_say_whether_the_engine_guessed(
+    model_dir: Path,
+    tmp_path: Path,
+    words: tuple[str, ...],
+    is_on: bool,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    lengths = "--input-len 8 --output-len 3"
+    latency = f"{lengths} --batch-size 1 --num-iters-warmup 0 --num-iters 1".split()
+    throughput = f"{lengths} --num-prompts 1".split()
+    for command, sizes in (("latency", latency), ("throughput", throughput)):
+        found = bench(command, model_dir, tmp_path / "r.json", *sizes, *words)
+        assert found["speculation"] is is_on
+        assert f"Speculation: {'on' if is_on else 'off'}" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("quantization", ["none", "int8"])
 def test_a_shape_is_measured_without_its_weights(
     model_dir: Path, tmp_path: Path, quantization: str
