@@ -42,7 +42,8 @@ def main() -> None:
     args = _arguments()
     counts = [int(word) for word in args.counts.split(",")]
     with tempfile.TemporaryDirectory(prefix="several-", dir=args.directory) as directory:
-        catalog = _copies(Path(args.model), Path(directory), max(counts), json.loads(args.options))
+        options = {"speculation": False, **json.loads(args.options)}
+        catalog = _copies(Path(args.model), Path(directory), max(counts), options)
         command = [sys.executable, "-m", "quire", "serve", "--models", str(catalog)]
         command += ["--port", "{port}", "--model-memory-bytes", args.memory]
         quiet = {"QUIRE_LOG_LEVEL": "WARNING"}
@@ -62,9 +63,7 @@ def _copies(model: Path, directory: Path, count: int, options: dict[str, Any]) -
             place = Path(shutil.copytree(model, directory / name))
         else:
             place = Path(shutil.copy(model, directory / f"{name}{model.suffix}"))
-        models.append(
-            {"model": str(place), "name": name, "options": {"speculation": False, **options}}
-        )
+        models.append({"model": str(place), "name": name, "options": options})
     catalog = directory / "models.json"
     catalog.write_text(json.dumps({"models": models}))
     return catalog
