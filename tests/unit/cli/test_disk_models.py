@@ -136,3 +136,11 @@ def test_a_model_answers_from_its_folder(
     words = ["run", "own", "hello", "--max-tokens", "3", "--models-dir", str(tmp_path / "mine")]
     assert main([*words, *small]) == 0
     assert capsys.readouterr().out.strip()
+
+
+def test_a_mistyped_name_with_a_tag_and_a_prompt_has_a_suggestion(
+    store: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_model(store, f"{LIBRARY}/mymodel/7b", b"GGUF" + bytes(1020))
+    assert main(["run", "mymodl:7b", "hello"]) != 0
+    assert "Did you mean mymodel:7b?" in capsys.readouterr().err

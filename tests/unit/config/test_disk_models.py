@@ -436,3 +436,12 @@ def test_forms_that_only_look_alike_are_not_known() -> None:
     assert is_plain("{{ .System }}\n{{- .Prompt }}")
     assert not is_plain("Q: {{ .Prompt }}")
     assert not is_plain("{{ .Prompt }}" + " " * 100_000 + "x")
+
+
+def test_files_of_one_name_in_two_folders_are_told_apart_by_their_folders(tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "same.gguf").write_bytes(b"GGUF" + bytes(100))
+    found = found_models([str(tmp_path / "one"), str(tmp_path / "two")])
+    assert [model.name for model in found.models] == ["same", "two/same"]
+    assert found.find("two/same") == found.models[1]

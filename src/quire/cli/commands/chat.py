@@ -28,13 +28,14 @@ from quire.config.command_line.engine_options import add_engine_options, engine_
 from quire.config.command_line.parser import Parser
 from quire.config.command_line.values import parse_count
 from quire.config.model_lookup import aliases
-from quire.config.model_lookup.disk.places import found_models
+from quire.config.model_lookup.disk.places import Found, found_models
 from quire.config.model_lookup.disk.use import options_of
 from quire.config.model_lookup.gguf import name_of_file
 from quire.config.model_lookup.hub import resolve_model
 from quire.config.model_lookup.known import is_cached, suggestion
 from quire.config.model_lookup.settings import over_defaults
-from quire.errors import ConfigError, RequestError
+from quire.config.model_lookup.short_names import meant_by
+from quire.errors import ConfigError, ModelNotFoundError, RequestError, quoted
 from quire.log.writer import one_line, say
 from quire.parsers.events import Content, Event, Reasoning
 
@@ -247,7 +248,11 @@ def _options_of(name: str | None, folders: Sequence[str]) -> dict[str, Any]:
     target = aliases.target_of(name) or name
     model = None
     if not os.path.exists(name) and (folders or not _is_near(target)):
-        model = found_models(folders).find(target)
+        found = found_models(folders)
+        model = found.find(target)
+        if model is None and ":" in target and "/" not in target and meant_by(target) == target:
+            meant = suggestion(target, env.hub_cache_dir(), _names_of(found))
+            raise ModelNotFoundError(f"the model {quoted(target)} was not found.{meant}")
     return own if model is None else {**options_of(model), **own}
 
 
@@ -334,12 +339,16 @@ def _check_known(word: str, folders: Sequence[str]) -> None:
     found = found_models(folders)
     if found.find(word) is not None:
         return
-    meant = suggestion(word, cache, [one_line(one.name) for one in found.models])
+    meant = suggestion(word, cache, _names_of(found))
     raise ConfigError(
         f"the model {word!r} was not found. Give a directory, a GGUF file, or a hub id such as "
         f"Qwen/Qwen3-0.6B.{meant} If {word!r} is a prompt, name the model too: "
         f"quire run {DEMO_MODEL} {word}"
     )
+
+
+def _names_of(found: Found) -> list[str]:
+    return [one_line(one.name) for one in found.models]
 
 
 _NAME = re.compile(r"[\w~.@:/+-]{1,4096}", re.ASCII)

@@ -64,6 +64,23 @@ class AliasSettings:
             raise ConfigError(f"sampling must be an object, got {quoted(sampling)}")
         return cls(**{**found, "sampling": _sampling(sampling)})
 
+    @classmethod
+    def of_options(cls, options: Mapping[str, Any]) -> AliasSettings:
+        """The reverse of `options`; sampling defaults that an alias cannot have are left out."""
+        sampling = dict(options["override_generation_config"])
+        if "max_new_tokens" in sampling:
+            sampling["max_tokens"] = sampling.pop("max_new_tokens")
+        known = {
+            name: value
+            for name, value in sampling.items()
+            if isinstance(value, list if name == "stop" else int | float)
+            and (name in _NUMBERS or name == "stop")
+        }
+        given = {
+            name: options[name] for name in ("chat_template", "max_model_len", "system_prompt")
+        }
+        return cls.from_json({k: v for k, v in {**given, "sampling": known}.items() if v})
+
     def options(self) -> dict[str, Any]:
         """The same as options of the engine and the server, by name."""
         sampling = dict(self.sampling)

@@ -23,7 +23,7 @@ from quire.config.model_lookup.aliases import settings_of, target_of
 from quire.config.model_lookup.disk.found import LocalModel
 from quire.config.model_lookup.disk.places import Found
 from quire.config.model_lookup.disk.use import options_of
-from quire.config.model_lookup.settings import over_defaults
+from quire.config.model_lookup.settings import AliasSettings, over_defaults
 from quire.errors import ConfigError, QuireError, RequestError, quoted
 from quire.log import get_logger
 from quire.server.args import ServerArgs
@@ -150,6 +150,28 @@ def _with_options(
     made = over_defaults(engine, options)
     made = replace(made, model=options["model"], served_model_name=list(names))
     return made, over_defaults(server, options)
+
+
+def own_settings(entry: CatalogEntry, engine: EngineArgs, server: ServerArgs) -> AliasSettings:
+    """The settings of a model that are not those of the command line."""
+    shared = engine.override_generation_config or {}
+    sampling = {
+        name: value
+        for name, value in (entry.engine.override_generation_config or {}).items()
+        if shared.get(name) != value
+    }
+
+    def own(mine: Any, of_all: Any) -> Any:
+        return None if mine == of_all else mine
+
+    return AliasSettings.of_options(
+        {
+            "override_generation_config": sampling,
+            "chat_template": own(entry.engine.chat_template, engine.chat_template),
+            "max_model_len": own(entry.engine.max_model_len, engine.max_model_len),
+            "system_prompt": own(entry.server.system_prompt, server.system_prompt),
+        }
+    )
 
 
 def keep_alive_seconds(value: Any) -> float | None:

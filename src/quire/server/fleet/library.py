@@ -26,7 +26,7 @@ from quire.config.model_lookup.settings import AliasSettings
 from quire.errors import ConfigError, ModelNotFoundError, QuireError, RequestError
 from quire.log import get_logger
 from quire.server.context import ServerContext
-from quire.server.fleet.catalog import catalog_of_words
+from quire.server.fleet.catalog import catalog_of_words, own_settings
 from quire.server.fleet.fleet import Fleet
 from quire.server.fleet.member import Member, make_member
 from quire.server.http.problems import HttpError, Problem, unavailable
@@ -128,14 +128,14 @@ class Library:
         """Gives a model another name, here and as an alias of the command line. Raises HttpError
         404, RequestError."""
         context = self._context
-        model, place = self._place_of(source)
-        if destination in context.names and context.target(destination).model is not model:
+        model, place, own = self._place_of(source)
+        if context.knows(destination) and context.target(destination).model is not model:
             raise RequestError(
                 f"destination must not be the name of another model, got {destination!r}",
                 parameter="destination",
             )
         try:
-            set_alias(destination, place)
+            set_alias(destination, place, own)
         except ConfigError as error:
             raise RequestError(f"destination: {error}", parameter="destination") from None
         if model is not None and destination not in model.names:
@@ -146,8 +146,8 @@ class Library:
         replaces one that was made before. Raises HttpError: 404 if there is no `base`, 409 if the
         earlier one has requests; RequestError."""
         context = self._context
-        _, place = self._place_of(base)
-        if name in context.names and name not in self._made:
+        _, place, own = self._place_of(base)
+        if context.knows(name) and name not in self._made:
             raise RequestError(
                 f"model must not be the name of another model, got {name!r}", parameter="model"
             )
@@ -155,7 +155,6 @@ class Library:
             self._check_room()
         try:
             earlier, earlier_own = read_aliases().get(name), settings_of(name)
-            own = settings_of(place)
             set_alias(name, place, AliasSettings(
                 system_prompt=settings.system_prompt or own.system_prompt,
                 chat_template=settings.chat_template or own.chat_template,
@@ -183,7 +182,7 @@ class Library:
     async def delete(self, name: str) -> None:
         """Deletes a copied or made name, or a model with its files. Raises HttpError: 404 if there
         is none, 403 for a model of the start, 409 if it has requests."""
-        served = self._context.target(name).model if name in self._context.names else None
+        served = self._context.target(name).model if self._context.knows(name) else None
         if served is not None and name in self._made:
             await self._remove(served)
             if name in read_aliases():
@@ -212,14 +211,17 @@ class Library:
 
     # --- parts
 
-    def _place_of(self, name: str) -> tuple[ServedModel | None, str]:
-        """The served model of a name, if any, and what loads it. Raises HttpError 404."""
-        if name in self._context.names:
+    def _place_of(self, name: str) -> tuple[ServedModel | None, str, AliasSettings]:
+        """The served model of a name, if any; what loads it; and its settings. Raises HttpError
+        404."""
+        if self._context.knows(name):
             model = self._context.target(name).model
             place = model.config.model.model
             path = Path(place)
-            return model, str(path.absolute()) if path.exists() else place
-        return None, name if target_of(name) else self._cached(name).name
+            own = own_settings(self._fleet.member_of(model).entry, self._engine, self._context.args)
+            return model, str(path.absolute()) if path.exists() else place, own
+        place = name if target_of(name) else self._cached(name).name
+        return None, place, settings_of(place)
 
     async def _remove(self, model: ServedModel) -> None:
         await self._fleet.remove(model)

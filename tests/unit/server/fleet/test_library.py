@@ -19,6 +19,7 @@ from quire.config.model_lookup.aliases import read_aliases, set_alias, settings_
 from quire.config.model_lookup.library import models_of
 from quire.config.model_lookup.settings import AliasSettings
 from quire.errors import ConfigError
+from quire.server.apis.ollama.modelfile import parse_modelfile
 from quire.server.app import build_app
 from quire.server.fleet import library as library_module
 from quire.server.fleet import member as member_module
@@ -132,6 +133,41 @@ LICENSE MIT
 """
 
 
+@pytest.mark.parametrize("name", ["small", "small:latest"])
+def test_a_model_of_a_folder_keeps_its_settings_in_copies_and_new_models(
+    plans: Harness, name: str
+) -> None:
+    model = plans.context.models[0]
+    member = plans.context.fleet.member_of(model)
+    model.names = ("small:latest",)
+    sampling = {"top_p": 0.5, "max_new_tokens": 9, "stop": ["x"], "stop_token_ids": [1]}
+    member.entry = dataclasses.replace(
+        member.entry,
+        engine=EngineArgs(model="a", override_generation_config=sampling, max_model_len=64),
+        server=dataclasses.replace(plans.context.args, system_prompt="Brief."),
+    )
+    wanted = AliasSettings(
+        system_prompt="Brief.", max_model_len=64,
+        sampling={"top_p": 0.5, "max_tokens": 9, "stop": ["x"]},
+    )  # fmt: skip
+    body = {"source": name, "destination": "copied"}
+    assert plans.post("/api/copy", body).status_code == 200
+    assert settings_of("copied") == wanted
+    body = {"model": "made", "from": name, "system": "Long."}
+    reply = plans.post("/api/create", body)
+    assert reply.status_code == 200, reply.text
+    assert settings_of("made") == dataclasses.replace(wanted, system_prompt="Long.")
+    assert plans.post("/api/create", {**body, "model": name}).status_code == 400
+    assert delete(plans, name).status_code == 403
+
+
+def test_white_space_and_quotes_of_a_modelfile() -> None:
+    text = 'FROM\ta\r\nPARAMETER\ttop_k \t 5\nSYSTEM "a "b" c" \r\nPARAMETER stop "x"\n'
+    assert parse_modelfile(text) == {
+        "base": "a", "parameters": {"top_k": "5", "stop": ["x"]}, "system": 'a "b" c',
+    }  # fmt: skip
+
+
 def test_a_model_is_made_replaced_copied_and_deleted(plans: Harness) -> None:
     reply = plans.post("/api/create", {"model": "mario:latest", "modelfile": MODELFILE})
     lines = [json.loads(line)["status"] for line in reply.text.splitlines()]
@@ -189,6 +225,7 @@ def test_a_model_is_made_replaced_copied_and_deleted(plans: Harness) -> None:
         ({"modelfile": 'FROM a\nSYSTEM """open'}, 400, "without its closing"),
         ({"modelfile": "FROM a\nCOOK b"}, 400, "no instruction 'COOK'"),
         ({"modelfile": "FROM"}, 400, "a value after FROM"),
+        ({"modelfile": "FROM a\nPARAMETER top_k\nSYSTEM b"}, 400, "a value after PARAMETER"),
         ({"modelfile": "\0"}, 400, "no instruction"),
     ],
 )

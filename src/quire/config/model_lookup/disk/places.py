@@ -77,7 +77,8 @@ def _with_own_names(models: Iterable[LocalModel], scan: Scan) -> Iterator[LocalM
         if (one.name, one.path) in seen:
             continue
         seen.add((one.name, one.path))
-        choices = (one.name, *one.others[:1], str(one.path))
+        longer = f"{one.place.name}/{one.name}"
+        choices = (one.name, *one.others[:1], longer, str(one.path))
         name = next((text for text in choices if text not in names), None)
         if name is None or not name.isprintable():
             scan.note(f"{quoted(str(one.path))} is left out: its name is not printable, or taken")

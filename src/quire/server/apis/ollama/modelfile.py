@@ -12,7 +12,10 @@ from quire.errors import ConfigError, RequestError, quoted
 
 _MAX_CHARS = 1 << 20
 _LINE = re.compile(r"[ \t]*(\w+)[ \t]+", re.ASCII)
+_NAME = re.compile(r"([^\s]+)[ \t]+(?=[^\s])")
 _QUOTES = '"""'
+_QUOTED = re.compile(r'("""|")(.*?)\1[ \t\r]*(?:\n|\Z)', re.DOTALL)
+"""A text in quotes, which may have such quotes inside its lines."""
 
 
 class CreateRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -113,16 +116,18 @@ def _value(text: str, word: str) -> tuple[str, str]:
     """The value that a text begins with, in quotes or up to the end of the line, and the rest."""
     name = ""
     if word in ("PARAMETER", "MESSAGE"):
-        name, _, text = text.partition(" ")
-        name, text = f"{name} ", text.lstrip(" \t")
-    quote = _QUOTES if text.startswith(_QUOTES) else '"' if text.startswith('"') else ""
-    if not quote:
+        match = _NAME.match(text)
+        if match is None:
+            raise _wrong(f"must have a name and a value after {word}")
+        name, text = f"{match[1]} ", text[match.end() :]
+    if not text.startswith('"'):
         line, _, rest = text.partition("\n")
         return name + line.strip(), rest
-    inside, end, rest = text[len(quote) :].partition(quote)
-    if not end:
-        raise _wrong(f"has a text after {word} without its closing {quote}")
-    return name + inside, rest
+    quoted_text = _QUOTED.match(text)
+    if quoted_text is None:
+        quote = _QUOTES if text.startswith(_QUOTES) else '"'
+        raise _wrong(f"has a text after {word} without its closing {quote} at the end of a line")
+    return name + quoted_text[2], text[quoted_text.end() :]
 
 
 def _add(found: dict[str, Any], word: str, value: str) -> None:
