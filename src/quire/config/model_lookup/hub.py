@@ -93,7 +93,7 @@ def fetch_model(
 ) -> Fetched:
     """Downloads what the cache lacks of a hub model's present state.
 
-    `report` replaces the progress bars. A broken connection is continued. Raises
+    `report` replaces the progress bars. A download that was killed is continued. Raises
     ModelNotFoundError, and ConfigError if the files cannot be written.
     """
     cache = env.hub_cache_dir()
