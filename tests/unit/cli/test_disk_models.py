@@ -136,3 +136,17 @@ def test_a_model_answers_from_its_folder(
     words = ["run", "own", "hello", "--max-tokens", "3", "--models-dir", str(tmp_path / "mine")]
     assert main([*words, *small]) == 0
     assert capsys.readouterr().out.strip()
+
+
+@pytest.mark.parametrize("name", ["tiny", "llama3.2:1b"])
+def test_a_server_names_the_option_for_a_model_of_another_program(
+    store: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, name: str
+) -> None:
+    monkeypatch.setattr("quire.server.serving.serve", lambda *_: 7)
+    write_model(store, f"{LIBRARY}/{name.replace(':', '/')}" + ("" if ":" in name else "/latest"),
+                b"GGUF")  # fmt: skip
+    assert main(["serve", name]) == 7
+    assert f"to serve it: quire serve {name} --models-dir {store}" in caplog.text
+    caplog.clear()
+    assert main(["serve", "demo"]) == 7
+    assert "--models-dir" not in caplog.text

@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from email.utils import parsedate_to_datetime
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -150,18 +151,22 @@ def _tried(fetch: Callable[[], Fetched], model: str) -> Fetched:
             response: Any = getattr(error, "response", None)
             if response is None or response.status_code != 429:
                 raise
-            wait_s = _retry_after(response.headers.get("Retry-After", ""))
+            wait_s = retry_after(response.headers.get("Retry-After", ""))
             _logger.warning("%s: the hub limits requests; trying again in %g s", model, wait_s)
             time.sleep(wait_s)
     return fetch()
 
 
-def _retry_after(header: str) -> float:
-    """Seconds to wait; a date is not read."""
+def retry_after(header: str) -> float:
+    """Seconds to wait, of a header with seconds or a date."""
     try:
-        return min(max(0.0, float(header)), _LONGEST_WAIT_S)  # a NaN gives 0
+        seconds = float(header)
     except ValueError:
-        return 5.0
+        try:
+            seconds = parsedate_to_datetime(header).timestamp() - time.time()
+        except (ValueError, TypeError, OverflowError):
+            return 5.0
+    return min(max(0.0, seconds), _LONGEST_WAIT_S)  # a NaN gives 0
 
 
 def _download_error(
@@ -176,8 +181,8 @@ def _download_error(
     advice = {
         401: " If the model is private or gated, set HF_TOKEN to a token of an account that may "
         "read it.",
-        403: " Accept the model's terms on its page of the hub, and set HF_TOKEN to a token of "
-        "that account.",
+        403: f" Accept the model's terms on its page of the hub, {_page(model)}, and set HF_TOKEN "
+        "to a token of that account.",
         429: " The hub limits requests; try again later, or set HF_TOKEN for a higher limit.",
     }.get(getattr(response, "status_code", 0), "")
     return ModelNotFoundError(
@@ -186,6 +191,12 @@ def _download_error(
         + (advice if response is not None else f" {how_to_fetch(model, revision, cache, wanted)}")
         + suggestion(model, cache)
     )
+
+
+def _page(model: str) -> str:
+    from huggingface_hub import constants
+
+    return f"{constants.ENDPOINT}/{model}"
 
 
 def _weight_pattern(files: Iterable[str]) -> str | None:
