@@ -9,7 +9,6 @@ from pathlib import Path
 
 from quire import env
 from quire.config.checkpoint.model_files import DEMO_MODEL
-from quire.config.model_lookup.gguf import name_of_file
 from quire.config.model_lookup.short_names import meant_by, short_names
 from quire.suggest import nearest
 
@@ -35,10 +34,15 @@ def suggestion(model: str, cache: Path, others: Iterable[str] = ()) -> str:
 
 def is_near(name: str) -> bool:
     """Whether a name is that of the bundled model, a path, or a model in the hub's cache."""
-    if name == DEMO_MODEL or any(map(os.path.exists, (name, name_of_file(name)[0]))):
+    if name == DEMO_MODEL or any(map(os.path.exists, (name, _place(name)))):
         return True
-    repo, _ = name_of_file(meant_by(name))
+    repo = _place(meant_by(name))
     return os.path.isdir(env.hub_cache_dir() / f"models--{repo.replace('/', '--')}")
+
+
+def _place(name: str) -> str:
+    """The part of a name without that of a GGUF file."""
+    return name.rpartition(":")[0] or name
 
 
 def _known(model: str, cache: Path) -> list[str]:
