@@ -144,3 +144,17 @@ def test_a_mistyped_name_with_a_tag_and_a_prompt_has_a_suggestion(
     write_model(store, f"{LIBRARY}/mymodel/7b", b"GGUF" + bytes(1020))
     assert main(["run", "mymodl:7b", "hello"]) != 0
     assert "Did you mean mymodel:7b?" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["tiny", "llama3.2:1b"])
+def test_a_server_names_the_option_for_a_model_of_another_program(
+    store: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, name: str
+) -> None:
+    monkeypatch.setattr("quire.server.serving.serve", lambda *_: 7)
+    write_model(store, f"{LIBRARY}/{name.replace(':', '/')}" + ("" if ":" in name else "/latest"),
+                b"GGUF")  # fmt: skip
+    assert main(["serve", name]) == 7
+    assert f"to serve it: quire serve {name} --models-dir {store}" in caplog.text
+    caplog.clear()
+    assert main(["serve", "demo"]) == 7
+    assert "--models-dir" not in caplog.text

@@ -5,10 +5,14 @@ from __future__ import annotations
 import hashlib
 import json
 import threading
+import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import unquote, urlsplit
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
+
+
+_PIECE = 1 << 18
 
 
 class HubServer:
@@ -27,6 +31,10 @@ class HubServer:
         self.range_starts: list[int] = [0]
         self.refusals: list[tuple[int, dict[str, str]]] = []
         """Status and headers of the next answers."""
+        self.num_sent = 0
+        """Bytes of contents that were sent."""
+        self.pause_s = 0.0
+        """Time after each piece of a content."""
         self._is_lfs = is_lfs
         self.requests: list[str] = []
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
@@ -87,14 +95,24 @@ class HubServer:
                 self.end_headers()
                 if with_body:
                     is_cut = hub.cut_after is not None and path.endswith(".gguf")
-                    self.wfile.write(body[: hub.cut_after] if is_cut else body)
+                    self._send(body[: hub.cut_after] if is_cut else body)
+
+            def _send(self, body: bytes) -> None:
+                for first in range(0, len(body), _PIECE):
+                    piece = body[first : first + _PIECE]
+                    try:
+                        self.wfile.write(piece)
+                    except OSError:
+                        return  # the client has gone
+                    hub.num_sent += len(piece)
+                    time.sleep(hub.pause_s)
 
         return Handler
 
     def answer(self, path: str) -> tuple[bytes | None, dict[str, str]]:
         api = f"/api/models/{self.repo}"
         if path in (api, f"{api}/revision/main", f"{api}/revision/{COMMIT}"):
-            siblings = [{"rfilename": name} for name in self.files]
+            siblings = [self._sibling(name) for name in self.files]
             info = {"id": self.repo, "sha": COMMIT, "siblings": siblings}
             return json.dumps(info).encode(), {"Content-Type": "application/json"}
         if path.startswith(f"{api}/tree/"):
@@ -109,11 +127,22 @@ class HubServer:
                 data = self.files[name]
                 headers = {"ETag": f'"{self._etag(data)}"', "X-Repo-Commit": COMMIT}
                 if self._is_lfs and name.endswith(".gguf"):
-                    checksum = hashlib.sha256(self.lfs_of.get(name, data)).hexdigest()
-                    headers["X-Linked-Etag"] = f'"{checksum}"'
+                    headers["X-Linked-Etag"] = f'"{self._sha256(name)}"'
                     headers["X-Linked-Size"] = str(len(data))
                 return data, headers
         return None, {}
+
+    def _sibling(self, name: str) -> dict[str, object]:
+        size = len(self.files[name])
+        if not self._is_lfs or not name.endswith(".gguf"):
+            return {"rfilename": name}
+        return {
+            "rfilename": name, "size": size, "blobId": self._etag(self.files[name]),
+            "lfs": {"sha256": self._sha256(name), "size": size, "pointerSize": 130},
+        }  # fmt: skip
+
+    def _sha256(self, name: str) -> str:
+        return hashlib.sha256(self.lfs_of.get(name, self.files[name])).hexdigest()
 
     @staticmethod
     def _etag(data: bytes) -> str:

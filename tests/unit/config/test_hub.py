@@ -7,6 +7,8 @@ import os
 import socket
 import subprocess
 import sys
+from datetime import datetime, timedelta, timezone
+from email.utils import format_datetime
 from pathlib import Path
 
 import pytest
@@ -15,7 +17,7 @@ from hub_server import COMMIT, HubServer
 
 from quire import env
 from quire.config.checkpoint.model_files import DEMO_MODEL_PATH
-from quire.config.model_lookup.download import _retry_after
+from quire.config.model_lookup.download import retry_after
 from quire.config.model_lookup.hub import hub_name, resolve_model
 from quire.config.model_lookup.library import models_of
 from quire.config.model_lookup.short_names import short_names
@@ -309,7 +311,7 @@ def test_a_hub_that_limits_requests_is_asked_again(tmp_path: Path) -> None:
     ("header", "wait_s"), [("7", 7), ("-1", 0), ("9999", 60), ("nan", 0), ("x", 5), ("", 5)]
 )
 def test_the_wait_is_bounded(header: str, wait_s: float) -> None:
-    assert _retry_after(header) == wait_s
+    assert retry_after(header) == wait_s
 
 
 def test_what_the_hub_does_not_have(tmp_path: Path) -> None:
@@ -391,3 +393,39 @@ def test_without_the_hubs_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
     with pytest.raises(ModelNotFoundError, match="pip install huggingface_hub"):
         resolve_model("org/name", download_dir=str(tmp_path))
+
+
+IN_AN_HOUR = format_datetime(datetime.now(timezone.utc) + timedelta(hours=1))
+
+
+@pytest.mark.parametrize(
+    ("header", "least", "most"),
+    [("7", 7, 7), ("1e9", 60, 60), ("-1", 0, 0), ("nan", 0, 0), ("", 5, 5), ("soon", 5, 5),
+     ("Wed, 21 Oct 2015 07:28:00 GMT", 0, 0), (IN_AN_HOUR, 60, 60),
+     ("Wed, 99 Oct 99999 07:28:00 GMT", 5, 5)],
+)  # fmt: skip
+def test_how_long_a_hub_is_waited_for(header: str, least: float, most: float) -> None:
+    assert least <= retry_after(header) <= most
+
+
+@pytest.mark.parametrize("name", ["org/name", "org/name:Q4_K_M", "org/name:q4_k_m"])
+def test_a_killed_pull_of_a_split_model_is_continued(tmp_path: Path, name: str) -> None:
+    first, second = FOLDERS[:2]
+    with HubServer("org/name", {file: file.encode() for file in FOLDERS}) as hub:
+        resolve_elsewhere(hub.url, name, tmp_path)
+        [place] = tmp_path.rglob(Path(second).name)
+        place.resolve().unlink()
+        place.unlink()
+        hub.requests.clear()
+        resolve_elsewhere(hub.url, name, tmp_path)
+        assert hub.fetched() == {second}
+        place.resolve().unlink()
+        said = resolve_elsewhere(hub.url, name, tmp_path, HF_HUB_OFFLINE="1")
+    assert f"lacks parts of {Path(first).name} of the model" in said
+
+
+def test_a_gated_model_names_its_page(tmp_path: Path) -> None:
+    with HubServer("org/name", {"m-Q4_0.gguf": b"x"}) as hub:
+        hub.refusals = [(403, {"X-Error-Code": "GatedRepo"})] * 20
+        said = resolve_elsewhere(hub.url, "org/name", tmp_path)
+    assert f"Accept the model's terms on its page of the hub, {hub.url}/org/name, and" in said

@@ -30,9 +30,8 @@ from quire.config.command_line.values import parse_count
 from quire.config.model_lookup import aliases
 from quire.config.model_lookup.disk.places import Found, found_models
 from quire.config.model_lookup.disk.use import options_of
-from quire.config.model_lookup.gguf import name_of_file
 from quire.config.model_lookup.hub import resolve_model
-from quire.config.model_lookup.known import is_cached, suggestion
+from quire.config.model_lookup.known import is_near, suggestion
 from quire.config.model_lookup.settings import over_defaults
 from quire.config.model_lookup.short_names import meant_by
 from quire.errors import ConfigError, ModelNotFoundError, RequestError, quoted
@@ -247,20 +246,13 @@ def _options_of(name: str | None, folders: Sequence[str]) -> dict[str, Any]:
     own = aliases.settings_of(name).options()
     target = aliases.target_of(name) or name
     model = None
-    if not os.path.exists(name) and (folders or not _is_near(target)):
+    if not os.path.exists(name) and (folders or not is_near(target)):
         found = found_models(folders)
         model = found.find(target)
         if model is None and ":" in target and "/" not in target and meant_by(target) == target:
             meant = suggestion(target, env.hub_cache_dir(), _names_of(found))
             raise ModelNotFoundError(f"the model {quoted(target)} was not found.{meant}")
     return own if model is None else {**options_of(model), **own}
-
-
-def _is_near(name: str) -> bool:
-    """Whether a name is that of the bundled model, a path, or a model in the hub's cache."""
-    place, _ = name_of_file(name)
-    is_path = any(map(os.path.exists, (name, place)))
-    return name == DEMO_MODEL or is_path or is_cached(place, env.hub_cache_dir())
 
 
 def _read_pipe() -> str:
@@ -329,12 +321,13 @@ def _is_name(word: str) -> bool:
 
 
 def _check_known(word: str, folders: Sequence[str]) -> None:
-    """Raises ConfigError unless the word is a path, a hub id, or the name of a local model.
+    """Raises ConfigError unless the word is a path, a hub id, a short name, or the name of a local
+    model.
 
-    A word without a slash is not looked up on the hub, because it may be a prompt.
+    Another word without a slash is not looked up on the hub, because it may be a prompt.
     """
     cache = env.hub_cache_dir()
-    if "/" in word or _is_near(word) or aliases.target_of(word):
+    if "/" in word or is_near(word) or aliases.target_of(word) or meant_by(word) != word:
         return
     found = found_models(folders)
     if found.find(word) is not None:

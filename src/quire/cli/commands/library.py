@@ -376,9 +376,11 @@ def pull_model(
     fetched = fetch_model(name, revision=revision, report=None if lines is None else lines.fetched)
     if lines is not None:
         lines.write(status="verifying sha256 digest")
+    done = {path.resolve() for path in fetched.verified}
     files = [path for path in fetched.snapshot.rglob("*") if path.is_file()]
     fresh = [path for path in files if verifies_all or path.stat().st_mtime >= began_at]
-    count = verify_files(iter(fresh))
+    others = (path for path in fresh if path.resolve() not in done)
+    count = len(done) + verify_files(others)
     return Pulled(cached_model(name if fetched.file is None else fetched.name), count)
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import shlex
+from contextlib import suppress
 
 from quire.config.command_line.engine_options import (
     add_engine_options,
@@ -14,14 +16,16 @@ from quire.config.command_line.options import add_options, read
 from quire.config.command_line.parser import Parser
 from quire.config.declaration import common_options
 from quire.config.engine_args import AsyncEngineArgs
-from quire.config.model_lookup.aliases import settings_of
+from quire.config.model_lookup.aliases import settings_of, target_of
+from quire.config.model_lookup.known import is_near
 from quire.config.model_lookup.settings import over_defaults
 from quire.config.vllm_names import check_server_options, unsupported
 from quire.config.vllm_variables import server_defaults
-from quire.errors import ConfigError
-from quire.log import unblock_stderr
+from quire.errors import ConfigError, QuireError, quoted
+from quire.log import get_logger, unblock_stderr
 from quire.server.args import ServerArgs
 
+logger = get_logger(__name__)
 _SHARED = frozenset(field.name for field in dataclasses.fields(ServerArgs))
 """Server options; if the engine has an option of the same name, the server's applies."""
 
@@ -70,11 +74,30 @@ def execute(args: argparse.Namespace) -> int:
 
         found = found_models(server_args.models_dir)
         catalog = with_found(catalog, found, wanted, server_args)
+    else:
+        for name in several or filter(None, [wanted.model]):
+            _hint_at_folders(name)
     if wanted.model and not catalog:
         settings = settings_of(wanted.model).options()
         wanted = over_defaults(wanted, settings)
         server_args = over_defaults(server_args, settings)
     return serve(wanted, server_args, catalog)
+
+
+def _hint_at_folders(name: str) -> None:
+    """Warns of a model of another program's folder, which a server uses only if it is asked to."""
+    name = target_of(name) or name
+    if is_near(name):
+        return
+    from quire.config.model_lookup.disk.places import found_models
+
+    with suppress(QuireError):  # such a model cannot be used
+        if (model := found_models().find(name)) is not None:
+            place = shlex.quote(str(model.place))
+            logger.warning(
+                "%s also has a model %s on this machine; to serve it: quire serve %s --models-dir "
+                "%s", model.source, quoted(name), shlex.quote(name), place,
+            )  # fmt: skip
 
 
 _MODELS_HELP = (

@@ -13,13 +13,15 @@ import sys
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from email.utils import parsedate_to_datetime
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from quire.config.model_lookup import gguf
 from quire.config.model_lookup.known import suggestion
-from quire.errors import ConfigError, ModelNotFoundError
+from quire.config.model_lookup.resume import Repository, large_file
+from quire.errors import ConfigError, ModelNotFoundError, QuireError
 from quire.log import get_logger
 
 _CANNOT_WRITE = (
@@ -29,6 +31,7 @@ _CANNOT_WRITE = (
 TEXT_PATTERNS = ("*.json", "*.txt", "*.jinja", "*.model")
 """The files of a model directory other than weights."""
 _IGNORED_PATTERNS = ["*/*", "consolidated*", "training_args*", "optimizer*"]
+_WEIGHTS = (".safetensors", ".bin", ".gguf")
 _TRIES = 4
 _LONGEST_WAIT_S = 60.0
 """Longest time that a hub which limits requests is waited for, before each further try."""
@@ -44,6 +47,8 @@ class Fetched:
     snapshot: Path
     file: Path | None
     """The first file of the GGUF model that was chosen; None: other weights, or none."""
+    verified: tuple[Path, ...] = ()
+    """Files of the cache whose checksums were compared."""
 
     @property
     def name(self) -> str:
@@ -78,6 +83,7 @@ def download(
     quantisation. Raises ModelNotFoundError, and ConfigError if files cannot be written."""
     try:
         from huggingface_hub import HfApi, snapshot_download
+        from huggingface_hub.utils import disable_progress_bars, filter_repo_objects
     except ImportError:
         raise ModelNotFoundError(
             f"there is no directory {model!r}, and huggingface_hub, which would fetch the model of "
@@ -87,11 +93,16 @@ def download(
         ) from None
     _logger.info("%s: fetching what the cache lacks from the hub", model)
 
+    verified = list[Path]()
+    if report is not None:
+        disable_progress_bars()
+
     def fetch() -> Fetched:
         patterns, ignored, first = list(TEXT_PATTERNS), _IGNORED_PATTERNS, None
+        bar = None if report is None else bar_class(report)
         if needs_weights:
-            siblings = HfApi(token=hf_token).model_info(model, revision=revision).siblings or ()
-            names = [file.rfilename for file in siblings]
+            info = HfApi(token=hf_token).model_info(model, revision=revision, files_metadata=True)
+            names = [file.rfilename for file in info.siblings or ()]
             weights = None if wanted is not None else _weight_pattern(names)
             if weights is not None:
                 patterns.append(weights)
@@ -100,6 +111,17 @@ def download(
                 files = [*gguf.parts_of(names, first), *gguf.projector_of(names, first)]
                 patterns = [glob.escape(name) for name in files]
                 ignored = []
+            large = [file for one in info.siblings or () if (file := large_file(one))]
+            repository = Repository(model, info.sha or revision, cache, hf_token)
+            chosen = filter_repo_objects(
+                (file for file in large if file.name.endswith(_WEIGHTS)),
+                allow_patterns=patterns, ignore_patterns=ignored, key=lambda file: file.name,
+            )  # fmt: skip
+            verified.extend(repository.fetch(chosen, report))
+            repository.remove_stale(large)
+            if verified and report is not None:
+                done = sum(path.stat().st_size for path in verified)
+                bar = bar_class(lambda count, total: report(done + count, done + total))
         snapshot = snapshot_download(
             model,
             revision=revision,
@@ -107,13 +129,14 @@ def download(
             token=hf_token,
             allow_patterns=patterns,
             ignore_patterns=ignored,
-            tqdm_class=None if report is None else bar_class(report),
+            tqdm_class=bar,
         )
-        return Fetched(model, Path(snapshot), None if first is None else Path(snapshot) / first)
+        file = None if first is None else Path(snapshot) / first
+        return Fetched(model, Path(snapshot), file, tuple(verified))
 
     try:
         return _tried(fetch, model)
-    except ModelNotFoundError:
+    except QuireError:
         raise
     except Exception as error:  # huggingface_hub raises errors of its HTTP library
         raise _download_error(error, model, revision, cache, wanted) from error
@@ -128,18 +151,22 @@ def _tried(fetch: Callable[[], Fetched], model: str) -> Fetched:
             response: Any = getattr(error, "response", None)
             if response is None or response.status_code != 429:
                 raise
-            wait_s = _retry_after(response.headers.get("Retry-After", ""))
+            wait_s = retry_after(response.headers.get("Retry-After", ""))
             _logger.warning("%s: the hub limits requests; trying again in %g s", model, wait_s)
             time.sleep(wait_s)
     return fetch()
 
 
-def _retry_after(header: str) -> float:
-    """Seconds to wait; a date is not read."""
+def retry_after(header: str) -> float:
+    """Seconds to wait, of a header with seconds or a date."""
     try:
-        return min(max(0.0, float(header)), _LONGEST_WAIT_S)  # a NaN gives 0
+        seconds = float(header)
     except ValueError:
-        return 5.0
+        try:
+            seconds = parsedate_to_datetime(header).timestamp() - time.time()
+        except (ValueError, TypeError, OverflowError):
+            return 5.0
+    return min(max(0.0, seconds), _LONGEST_WAIT_S)  # a NaN gives 0
 
 
 def _download_error(
@@ -154,8 +181,8 @@ def _download_error(
     advice = {
         401: " If the model is private or gated, set HF_TOKEN to a token of an account that may "
         "read it.",
-        403: " Accept the model's terms on its page of the hub, and set HF_TOKEN to a token of "
-        "that account.",
+        403: f" Accept the model's terms on its page of the hub, {_page(model)}, and set HF_TOKEN "
+        "to a token of that account.",
         429: " The hub limits requests; try again later, or set HF_TOKEN for a higher limit.",
     }.get(getattr(response, "status_code", 0), "")
     return ModelNotFoundError(
@@ -164,6 +191,12 @@ def _download_error(
         + (advice if response is not None else f" {how_to_fetch(model, revision, cache, wanted)}")
         + suggestion(model, cache)
     )
+
+
+def _page(model: str) -> str:
+    from huggingface_hub import constants
+
+    return f"{constants.ENDPOINT}/{model}"
 
 
 def _weight_pattern(files: Iterable[str]) -> str | None:

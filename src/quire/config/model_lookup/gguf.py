@@ -99,6 +99,12 @@ def parts_of(names: Iterable[str], first: str) -> list[str]:
     ]
 
 
+def has_all_parts(file: Path) -> bool:
+    """Whether the other files of a split model lie next to its first file."""
+    names = [one.name for one in file.parent.glob("*.gguf") if one.is_file()]  # no dangling link
+    return is_whole(parts_of(names, file.name)) and file.is_file()
+
+
 def is_whole(files: Iterable[str]) -> bool:
     """Whether no part of a split model is missing."""
     parts = [part for name in files if (part := _PART.fullmatch(name))]
@@ -236,6 +242,6 @@ def _shown(names: list[str]) -> str:
 
 
 def _has_others(directory: Path) -> bool:
-    if (directory / "config.json").exists():
-        return True
+    if any(True for pattern in ("config.json", "*/config.json") for _ in directory.glob(pattern)):
+        return True  # a model, or a folder of models
     return any(True for pattern in _OTHER_WEIGHTS for _ in directory.glob(pattern))

@@ -64,10 +64,15 @@ def resolve_model(
     missing = _missing_files(snapshot, needs_weights) if snapshot else ["everything"]
     if wanted_gguf is not None:
         found = gguf.chosen(snapshot, wanted_gguf) if snapshot else None
-        if found is not None:
+        if found is not None and gguf.has_all_parts(found):
             return _unpacked(found, mmproj)
-        missing = [f"the GGUF file {wanted_gguf}"]
-    elif snapshot and gguf.only_gguf(snapshot, prefers=prefers_gguf):
+        missing = [f"the GGUF file {wanted_gguf}" if found is None else f"parts of {found.name}"]
+    elif snapshot and (only := gguf.only_gguf(snapshot, prefers=prefers_gguf)):
+        if not gguf.has_all_parts(only):  # a killed download
+            return resolve_model(
+                f"{model}:{only.name}", revision=revision, download_dir=download_dir,
+                hf_token=hf_token, mmproj=mmproj,
+            )  # fmt: skip
         return _with_gguf(snapshot, prefers_gguf, mmproj)
     elif snapshot and not missing:
         return snapshot
@@ -93,7 +98,7 @@ def fetch_model(
 ) -> Fetched:
     """Downloads what the cache lacks of a hub model's present state.
 
-    `report` replaces the progress bars. A broken connection is continued. Raises
+    `report` replaces the progress bars. A download that was killed is continued. Raises
     ModelNotFoundError, and ConfigError if the files cannot be written.
     """
     cache = env.hub_cache_dir()

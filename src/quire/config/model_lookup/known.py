@@ -7,8 +7,9 @@ from collections.abc import Iterable
 from itertools import islice
 from pathlib import Path
 
+from quire import env
 from quire.config.checkpoint.model_files import DEMO_MODEL
-from quire.config.model_lookup.short_names import short_names
+from quire.config.model_lookup.short_names import meant_by, short_names
 from quire.suggest import nearest
 
 _MAX_ENTRIES = 1000
@@ -31,9 +32,17 @@ def suggestion(model: str, cache: Path, others: Iterable[str] = ()) -> str:
     return f" Models that are on this machine: {', '.join(list(known.values())[:_MAX_SHOWN])}."
 
 
-def is_cached(model: str, cache: Path) -> bool:
-    """Whether the hub's cache has something of this model."""
-    return os.path.isdir(cache / f"models--{model.replace('/', '--')}")
+def is_near(name: str) -> bool:
+    """Whether a name is that of the bundled model, a path, or a model in the hub's cache."""
+    if name == DEMO_MODEL or any(map(os.path.exists, (name, _place(name)))):
+        return True
+    repo = _place(meant_by(name))
+    return os.path.isdir(env.hub_cache_dir() / f"models--{repo.replace('/', '--')}")
+
+
+def _place(name: str) -> str:
+    """The part of a name without that of a GGUF file."""
+    return name.rpartition(":")[0] or name
 
 
 def _known(model: str, cache: Path) -> list[str]:

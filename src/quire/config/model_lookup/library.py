@@ -6,7 +6,6 @@ Reads huggingface_hub's layout of directories and needs neither the package nor 
 
 from __future__ import annotations
 
-import hashlib
 import re
 import shutil
 from collections.abc import Iterator
@@ -20,12 +19,12 @@ from quire.config.model_lookup import gguf
 from quire.config.model_lookup.aliases import target_of
 from quire.config.model_lookup.gguf import is_whole, quant_of
 from quire.config.model_lookup.hub import hub_name, missing_weights
+from quire.config.model_lookup.resume import sha256_of
 from quire.errors import CheckpointError, ConfigError, ModelNotFoundError, quoted
 
 _PREFIX = "models--"
 _MAX_REPOS = 10_000
 _SHA256 = re.compile(r"[0-9a-f]{64}")
-_PIECE = 1 << 22
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,11 +118,7 @@ def verify_files(files: Iterator[Path]) -> int:
         blob = file.resolve()
         if not _SHA256.fullmatch(blob.name):
             continue  # small files are named by git's checksum, or by none
-        state = hashlib.sha256()
-        with blob.open("rb") as opened:
-            while piece := opened.read(_PIECE):
-                state.update(piece)
-        if state.hexdigest() != blob.name:
+        if sha256_of(blob) != blob.name:
             file.unlink()
             blob.unlink(missing_ok=True)
             raise CheckpointError(
