@@ -79,6 +79,7 @@ async def _read_messages(
                         await to_session.send(SessionMessage(message))
                 with anyio.move_on_after(_GRACE_S):
                     await process.wait()
+                await anyio.sleep(0.05)  # its last words may still be read
                 on_end("the program has ended")
             except ValueError:
                 on_end(f"the program sent a line of more than {MAX_MESSAGE:,} bytes")
