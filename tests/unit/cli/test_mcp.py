@@ -7,8 +7,10 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Timer
+from threading import Thread, Timer
 from typing import Any
 
 import pytest
@@ -215,6 +217,66 @@ def test_a_server_without_an_answer_is_left(monkeypatch: pytest.MonkeyPatch) -> 
     with ToolServers([entry("silent")], warned.append) as servers:
         assert not servers.tools
     assert "it did not list its tools within 0.2 s" in warned[0]
+
+
+class _Web(BaseHTTPRequestHandler):
+    """A server of tools at a web address; a long result comes without its size."""
+
+    def log_message(self, *args: object) -> None:
+        """Tests want no access log."""
+
+    def do_POST(self) -> None:
+        message = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        asked = message.get("params") or {}
+        if self.headers["Authorization"] != "Bearer key" or "id" not in message:
+            self.send_response(202 if "id" not in message else 401)
+            self.end_headers()
+            return
+        info = {"name": "web", "version": "1"}
+        tool = {"name": "repeat", "inputSchema": {"type": "object"}}
+        size = (asked.get("arguments") or {}).get("size", 0)
+        results: dict[str, Any] = {
+            "initialize": {
+                "protocolVersion": "2025-06-18", "capabilities": {"tools": {}}, "serverInfo": info,
+            },
+            "tools/list": {"tools": [tool]},
+            "tools/call": {"content": [{"type": "text", "text": "y" * size}]},
+        }  # fmt: skip
+        reply: dict[str, Any] = {"jsonrpc": "2.0", "id": message["id"]}
+        if message["method"] in results:
+            reply["result"] = results[message["method"]]
+        else:
+            reply["error"] = {"code": -32601, "message": "Method not found"}
+        self.send_response(200)
+        self.send_header("Content-Type", "application/json")
+        self.end_headers()
+        with suppress(OSError):
+            self.wfile.write(json.dumps(reply).encode())
+
+    def do_GET(self) -> None:
+        self.send_error(405)
+
+    def do_DELETE(self) -> None:
+        self.send_error(405)
+
+
+def test_tools_of_a_web_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    from quire.cli.mcp import transport
+
+    monkeypatch.setattr(transport, "MAX_MESSAGE", 1024 * 1024)
+    warned: list[str] = []
+    with ThreadingHTTPServer(("127.0.0.1", 0), _Web) as server:
+        Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
+        url = f"http://127.0.0.1:{server.server_address[1]}/mcp"
+        good = ServerEntry("good", url=url, headers={"Authorization": "Bearer key"})
+        with ToolServers([good, ServerEntry("bad", url=url)], warned.append) as servers:
+            tool = servers.tools["repeat"]
+            assert servers.call(tool, {"size": 3}, lambda: False) == "yyy"
+            with pytest.raises(ConfigError):
+                servers.call(tool, {"size": 3_000_000}, lambda: False)
+        server.shutdown()
+    [said] = warned
+    assert said.startswith("tools of bad cannot be used: ")
 
 
 @pytest.mark.parametrize(

@@ -247,7 +247,7 @@ def test_rounds_of_tool_calls_are_saved_and_answered_again(repl: Repl, data: Pat
     assert repl.conversation.history == history
     repl.regenerate()
     assert [one["content"] for one in repl.conversation.history] == ["one and one", "one and one "]
-    path = data / "quire" / "chats" / "sums.json"
+    path = data / "sums.json"
     for wrong in (history[:2] + history[3:], [history[0], *history[2:]], history[:3]):
         path.write_text(json.dumps({"system_prompt": None, "messages": wrong}))
         with pytest.raises(RequestError, match="that /save wrote"):
