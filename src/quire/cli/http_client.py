@@ -58,6 +58,8 @@ class Piece:
 
     text: str = ""
     reasoning: str = ""
+    calls: list[Any] = field(default_factory=list)
+    """Parts of tool calls, as the server sent them."""
     usage: Mapping[str, Any] | None = None
     finish_reason: str | None = None
 
@@ -204,6 +206,7 @@ def _piece(event: Any) -> Piece:
         delta = choice.get("delta") or {}
         piece.text += choice.get("text") or delta.get("content") or ""
         piece.reasoning += delta.get("reasoning") or delta.get("reasoning_content") or ""
+        piece.calls += delta.get("tool_calls") or []
         piece.finish_reason = choice.get("finish_reason") or piece.finish_reason
     return piece
 

@@ -17,6 +17,7 @@ from typing import Any
 
 from quire.cli import saved_chats
 from quire.cli.http_client import SamplingDefaults, ServerError
+from quire.cli.mcp.toolbox import MAX_ROUNDS, Toolbox
 from quire.cli.terminal import LineEditor, StopOnInterrupt, dim, read_line, say_dim
 from quire.errors import RequestError
 from quire.images.job import MAX_FILE_BYTES
@@ -98,6 +99,7 @@ _HELP = """\
   /set [NAME VALUE]    show the sampling settings, or change one; `/set NAME default` resets it
   /reasoning [on|off]  whether to reason before answers (empty: the model's default)
   /image FILE          add an image to the next message
+  /tools               list the tools of --mcp-config
   /stats               show or hide the speed after each answer
   /quit, /bye          quit (Ctrl+D too)
 A line that ends with \\ continues on the next one; three double quotes begin and end a message of
@@ -105,7 +107,7 @@ several lines. Ctrl+C stops an answer."""
 
 COMMANDS = (
     "/help", "/reset", "/regenerate", "/save", "/load", "/system", "/set", "/reasoning", "/image",
-    "/stats", "/quit",
+    "/tools", "/stats", "/quit",
 )  # fmt: skip
 
 
@@ -121,8 +123,9 @@ class TokenCounts:
 class Conversation(ABC):
     """The interface to a chat model, with the message history. Owned by the main thread.
 
-    Invariant: `history` contains only pairs of message and answer. If an answer is stopped, its
-    first part is kept; a failed one is not kept.
+    Invariant: in `history` each message of the user is followed by its answer, with rounds of tool
+    calls and their results between them. If an answer is stopped, its first part is kept; a failed
+    one is not kept.
     """
 
     def __init__(self, system_prompt: str | None = None) -> None:
@@ -136,12 +139,14 @@ class Conversation(ABC):
         self.history: list[dict[str, Any]] = []
         self.images: list[dict[str, Any]] = []
         """The images of the next message, as parts of its content."""
+        self.tools: list[dict[str, Any]] = []
+        """The tools that the model may call, as a chat request offers them."""
         self.counts = TokenCounts()
 
     @abstractmethod
     def stream(self, messages: list[dict[str, Any]]) -> Iterator[Event]:
-        """Yields the reasoning and the answer in pieces and fills `counts`. Closing the generator
-        stops the request."""
+        """Yields the reasoning, the answer and calls of `tools` in pieces and fills `counts`. Calls
+        have ids. Closing the generator stops the request."""
 
     def sampling(self) -> dict[str, object]:
         """The settings to request; the engine or the server adds the model's defaults."""
@@ -161,13 +166,40 @@ class Conversation(ABC):
     def _content(self, text: str) -> str | list[dict[str, Any]]:
         return [*self.images, {"type": "text", "text": text}] if self.images else text
 
-    def remember(self, text: str, reply: Message) -> None:
-        """Add a message and its reply to the history."""
-        answer = {"role": "assistant", "content": reply.content}
-        if reply.reasoning:
-            answer["reasoning"] = reply.reasoning
-        self.history += [{"role": "user", "content": self._content(text)}, answer]
+    def remember(self, text: str, reply: Message, rounds: Iterable[dict[str, Any]] = ()) -> None:
+        """Add a message and its reply to the history; between them the rounds of tool calls."""
+        message = {"role": "user", "content": self._content(text)}
+        self.history += [message, *rounds, answer_message(reply)]
         self.images = []
+
+
+def answer_message(reply: Message) -> dict[str, Any]:
+    """A reply as a message, without its tool calls."""
+    answer = {"role": "assistant", "content": reply.content}
+    if reply.reasoning:
+        answer["reasoning"] = reply.reasoning
+    return answer
+
+
+def calls_message(reply: Message) -> dict[str, Any]:
+    """A reply as a message with its tool calls."""
+    calls = [
+        {
+            "id": call.id,
+            "type": "function",
+            "function": {"name": call.name, "arguments": call.arguments or "{}"},
+        }
+        for call in reply.tool_calls
+    ]
+    return {**answer_message(reply), "tool_calls": calls}
+
+
+def last_message(history: list[dict[str, Any]]) -> int:
+    """The place of the user's last message. Raises RequestError if there is none."""
+    for place in range(len(history) - 1, -1, -1):
+        if history[place]["role"] == "user":
+            return place
+    raise RequestError("there is no message to answer again")
 
 
 @dataclass(slots=True)
@@ -178,6 +210,8 @@ class Repl:
     name: str
     """Name of the history file."""
     show_stats: bool = False
+    toolbox: Toolbox | None = None
+    """Carries out tool calls; None: the model is offered no tools."""
     _stop: StopOnInterrupt = field(default_factory=StopOnInterrupt)
 
     def loop(self, greeting: str) -> int:
@@ -204,40 +238,63 @@ class Repl:
 
     def say(self, text: str) -> str:
         """Send one message, print the answer as it arrives, and return it."""
+        messages, rounds = self.conversation.messages_with(text), list[dict[str, Any]]()
+        with self._stop as stop:
+            reply = self._answer(messages)
+            for _ in range(MAX_ROUNDS):
+                if self.toolbox is None or not reply.tool_calls or stop.requested:
+                    break
+                results, has_stopped = self.toolbox.results(
+                    reply.tool_calls, lambda: stop.requested
+                )
+                rounds += [calls_message(reply), *results]
+                if has_stopped:
+                    say_dim("[stopped]")
+                    reply = Message()
+                    break
+                reply = self._answer([*messages, *rounds])
+            else:
+                say_dim(f"[stopped: an answer has at most {MAX_ROUNDS} rounds of tool calls]")
+        self.conversation.remember(text, reply, rounds)
+        return reply.content
+
+    def _answer(self, messages: list[dict[str, Any]]) -> Message:
+        """Send these messages and print the reply as it arrives. Unfinished calls are dropped."""
         begin = time.perf_counter()
         first: float | None = None
         events: list[Event] = []
         printer = ReplyPrinter()
-        with self._stop as stop:
-            stream = self.conversation.stream(self.conversation.messages_with(text))
-            for event in stream:
-                if first is None:
-                    first = time.perf_counter()
-                events.append(event)
-                printer.show(event)
-                if stop.requested:
-                    say_dim(" [stopped]", end="")
-                    break
-            close = getattr(stream, "close", None)
-            if close is not None:
-                close()
-        printer.end()
+        conversation = self.conversation
+        conversation.tools = self.toolbox.offers() if self.toolbox else []
+        stream = conversation.stream(messages)
+        for event in stream:
+            if first is None:
+                first = time.perf_counter()
+            events.append(event)
+            printer.show(event)
+            if self._stop.requested:
+                say_dim(" [stopped]", end="")
+                break
+        close = getattr(stream, "close", None)
+        if close is not None:
+            close()
         reply = Message.of(events)
-        self.conversation.remember(text, reply)
+        reply.tool_calls = [call for call in reply.tool_calls if call.is_complete]
+        if reply.content or reply.reasoning or not reply.tool_calls:
+            printer.end()
         if self.show_stats and first is not None:
-            say_dim(speed_line(self.conversation.counts, begin, first, time.perf_counter()))
-        return reply.content
+            say_dim(speed_line(conversation.counts, begin, first, time.perf_counter()))
+        return reply
 
     def regenerate(self) -> None:
         """Answer the last message again; the old answer is kept if this fails. Raises
         RequestError if there is no message."""
         conversation = self.conversation
         before, waiting = conversation.history, conversation.images
-        if not before:
-            raise RequestError("there is no message to answer again")
-        content = before[-2]["content"]
+        place = last_message(before)
+        content = before[place]["content"]
         parts = [{"text": content}] if isinstance(content, str) else content
-        conversation.history, conversation.images = before[:-2], parts[:-1]
+        conversation.history, conversation.images = before[:place], parts[:-1]
         try:
             self.say(parts[-1]["text"])
         except BaseException:
@@ -261,6 +318,8 @@ class Repl:
             conversation.system_prompt = rest.strip() or None
             conversation.history.clear()
             return dim(f"system prompt: {conversation.system_prompt or 'none'}")
+        if word == "/tools":
+            return self.toolbox.listing() if self.toolbox else dim("--mcp-config FILE adds tools")
         if word == "/stats":
             self.show_stats = not self.show_stats
             return dim(f"speed is {'shown' if self.show_stats else 'hidden'}")
@@ -281,7 +340,8 @@ class Repl:
         if not name:
             return "\n".join(saved_chats.saved_names()) or dim("no conversation is saved")
         conversation.system_prompt, conversation.history = saved_chats.load(name)
-        return dim(f"{name}: {len(conversation.history) // 2} message(s) with their answers")
+        number = sum(one["role"] == "user" for one in conversation.history)
+        return dim(f"{name}: {number} message(s) with their answers")
 
     def _set_reasoning(self, word: str) -> str:
         if word not in REASONING:

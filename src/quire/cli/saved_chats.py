@@ -77,23 +77,46 @@ def _path_of(name: str) -> Path:
 
 
 def _is_conversation(found: dict[str, Any]) -> bool:
-    """Whether a file has what `save` writes: pairs of a message and its answer."""
+    """Whether a file has what `save` writes: each message with its answer, and between them rounds
+    of tool calls and their results."""
     messages = found.get("messages")
-    return (
-        isinstance(messages, list)
-        and "system_prompt" in found
-        and isinstance(found["system_prompt"], str | None)
-        and len(messages) % 2 == 0
-        and all(_is_message(one, number % 2) for number, one in enumerate(messages))
-    )
-
-
-def _is_message(one: object, is_answer: int) -> bool:
-    if not isinstance(one, dict) or one.get("role") != ("user", "assistant")[is_answer]:
+    if not isinstance(messages, list) or not isinstance(found.get("system_prompt", 0), str | None):
         return False
+    kinds = [_kind_of(one) for one in messages]
+    return None not in kinds and _PAIRS.fullmatch("".join(filter(None, kinds))) is not None
+
+
+_PAIRS = re.compile("(?:u(?:ct+)*a)*")
+"""Messages of the user, calls of tools, their results, and answers."""
+
+
+def _kind_of(one: Any) -> str | None:
+    """The letter of a message in `_PAIRS`; None if it is not valid."""
+    role = one.get("role") if isinstance(one, dict) else None
+    if role == "user":
+        return "u" if _is_users(one) else None
+    is_text = isinstance(one, dict) and isinstance(one.get("content"), str)
+    if not is_text or not isinstance(one.get("reasoning", ""), str):
+        return None
+    if role == "tool":
+        return "t" if isinstance(one.get("tool_call_id"), str) else None
+    if role != "assistant" or "tool_calls" not in one:
+        return "a" if role == "assistant" else None
+    calls = one["tool_calls"]
+    return "c" if isinstance(calls, list) and calls and all(map(_is_call, calls)) else None
+
+
+def _is_call(call: Any) -> bool:
+    function = call.get("function") if isinstance(call, dict) else None
+    if not isinstance(function, dict) or not isinstance(call.get("id"), str):
+        return False
+    return all(isinstance(function.get(name), str) for name in ("name", "arguments"))
+
+
+def _is_users(one: dict[str, Any]) -> bool:
     content = one.get("content")
-    if is_answer or isinstance(content, str):
-        return isinstance(content, str) and isinstance(one.get("reasoning", ""), str)
+    if isinstance(content, str):
+        return True
     return (
         isinstance(content, list)
         and bool(content)

@@ -89,6 +89,23 @@ def read_line(prompt: str) -> str | None:
     return "\n".join([*lines, line])
 
 
+def ask(question: str) -> str | None:
+    """The answer to a question, which the history does not keep; None after Ctrl+C or Ctrl+D."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    readline = sys.modules.get("readline")
+    if readline is not None:
+        readline.set_auto_history(False)
+    try:
+        return input(question)
+    except (EOFError, KeyboardInterrupt):
+        print()
+        return None
+    finally:
+        signal.signal(signal.SIGINT, before)
+        if readline is not None:
+            readline.set_auto_history(True)
+
+
 def _read_quoted(line: str) -> str:
     """Read lines up to the one that ends with the mark, or up to the end of input."""
     lines = []

@@ -13,10 +13,18 @@ import pytest
 
 from quire.cli import saved_chats
 from quire.cli.http_client import SamplingDefaults
-from quire.cli.repl import COMMANDS, Conversation, Repl, TokenCounts, completions, image_part
+from quire.cli.repl import (
+    COMMANDS,
+    Conversation,
+    Repl,
+    TokenCounts,
+    calls_message,
+    completions,
+    image_part,
+)
 from quire.cli.terminal import LineEditor, StopOnInterrupt, printable, read_line
 from quire.errors import RequestError
-from quire.parsers.events import Content, Event, Message
+from quire.parsers.events import Content, Event, Message, ToolCall
 
 
 class Parrot(Conversation):
@@ -225,6 +233,25 @@ def test_a_file_that_save_did_not_write_is_refused(repl: Repl, data: Path) -> No
             repl.command("/load odd")
     with pytest.raises(RequestError, match="saved are odd"):
         repl.command("/load other")
+
+
+def test_rounds_of_tool_calls_are_saved_and_answered_again(repl: Repl, data: Path) -> None:
+    call = ToolCall("add", "c1", '{"a": 1}', is_complete=True)
+    result = {"role": "tool", "tool_call_id": "c1", "content": "2"}
+    rounds = [calls_message(Message("I add.", tool_calls=[call])), result]
+    repl.conversation.remember("one and one", Message("2"), rounds)
+    history = list(repl.conversation.history)
+    repl.command("/save sums")
+    repl.command("/reset")
+    assert "1 message(s)" in repl.command("/load sums")
+    assert repl.conversation.history == history
+    repl.regenerate()
+    assert [one["content"] for one in repl.conversation.history] == ["one and one", "one and one "]
+    path = data / "sums.json"
+    for wrong in (history[:2] + history[3:], [history[0], *history[2:]], history[:3]):
+        path.write_text(json.dumps({"system_prompt": None, "messages": wrong}))
+        with pytest.raises(RequestError, match="that /save wrote"):
+            repl.command("/load sums")
 
 
 def test_an_answer_is_made_again(repl: Repl) -> None:

@@ -5,16 +5,21 @@ from __future__ import annotations
 import io
 import json
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from quire.cli import main
 from quire.cli.commands.chat import split_words
 from quire.cli.local_conversation import LocalConversation
+from quire.cli.repl import calls_message
 from quire.config.checkpoint.model_files import chat_sampling_params
 from quire.config.engine_args import EngineArgs
 from quire.errors import ConfigError
+from quire.params import SamplingParams
+from quire.parsers.events import Message
 
 
 def test_words(tmp_path: Path) -> None:
@@ -157,6 +162,42 @@ def test_stopping_early_frees_the_request(model_dir: Path) -> None:
         assert conversation.counts.completion > 1
         assert conversation.counts.cached > 0
         assert whole
+    finally:
+        conversation.close()
+
+
+def test_calls_of_tools_are_read(model_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A template that shows no tools: a text describes them, and the grammar knows their names."""
+    schema = {"type": "object", "properties": {"a": {"type": "integer"}}}
+    function = {"name": "add", "description": "Adds 1.", "parameters": schema}
+    conversation = LocalConversation(EngineArgs(model=str(model_dir), max_num_seqs=2))
+    conversation.tools = [{"type": "function", "function": function}]
+    seen: list[Any] = []
+
+    def generate(prompt: Any, params: SamplingParams) -> Iterator[str]:
+        seen.append(
+            (conversation.engine.get_tokenizer().decode(prompt["prompt_token_ids"]), params)
+        )
+        yield from ("I add. <tool_", 'call>{"name": "add", "arguments": {"a": 1}}</tool_call>')
+
+    try:
+        with monkeypatch.context() as patch:
+            patch.setattr(conversation, "_generate", generate)
+            messages = [{"role": "user", "content": "1 + 1?"}]
+            reply = Message.of(conversation.stream(messages))
+            [call] = reply.tool_calls
+            assert (call.name, json.loads(call.arguments), call.is_complete) == (
+                "add",
+                {"a": 1},
+                True,
+            )
+            result = {"role": "tool", "tool_call_id": call.id, "content": "It is 2."}
+            [*conversation.stream([*messages, calls_message(reply), result])]
+        assert "Adds 1." in seen[0][0]
+        assert '\\"add\\"' in seen[0][1].structured_outputs.structural_tag
+        assert "It is 2." in seen[1][0]
+        conversation.settings.update(temperature=0.0, max_tokens=5)
+        assert [*conversation.stream(messages)]  # the grammar holds in the engine, too
     finally:
         conversation.close()
 

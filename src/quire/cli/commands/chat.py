@@ -8,12 +8,17 @@ import re
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from quire import env
 from quire.cli.commands.library import add_models_dir
+from quire.cli.events_of_calls import CallEvents
 from quire.cli.http_client import Piece, Server, ServerError
+from quire.cli.mcp.config import read_config
+from quire.cli.mcp.servers import ToolServers
+from quire.cli.mcp.toolbox import Toolbox
 from quire.cli.repl import (
     REASONING,
     Conversation,
@@ -48,16 +53,47 @@ def chat_options(parser: Parser) -> None:
     parser.add_argument(
         "--reasoning", choices=("on", "off"), help="Whether to reason before the answer."
     )
+    add_tool_options(parser)
+
+
+def add_tool_options(parser: Any) -> None:
+    """Add the options of tools to a parser or a group of one."""
+    parser.add_argument(
+        "--mcp-config", metavar="FILE", help="Offer tools of the MCP servers in this JSON file."
+    )
+    parser.add_argument(
+        "--allow-tool", action="append", metavar="NAME", default=[],
+        help="Run calls of this tool without a question; may recur.",
+    )  # fmt: skip
+
+
+def open_tools(args: argparse.Namespace, stack: ExitStack) -> Toolbox | None:
+    """The tools of `--mcp-config`; `stack` ends their servers. Raises ConfigError."""
+    if args.mcp_config is None:
+        if args.allow_tool:
+            raise ConfigError("--allow-tool needs --mcp-config FILE, which names the servers")
+        return None
+
+    def warn(text: str) -> None:
+        say(one_line(text), file=sys.stderr)
+
+    servers = stack.enter_context(ToolServers(read_config(args.mcp_config), warn))
+    return Toolbox(servers, args.allow_tool)
 
 
 def chat(args: argparse.Namespace) -> int:
     """Chat with a running server, or send it one message with `-q`."""
+    with ExitStack() as stack:
+        return _chat(args, stack)
+
+
+def _chat(args: argparse.Namespace, stack: ExitStack) -> int:
     server = Server(args.url, args.api_key)
     model = args.model_name or server.first_model()
     conversation = RemoteConversation(server, model, args.system_prompt)
     conversation.settings.update(settings_of(args))
     conversation.reasoning = REASONING[args.reasoning]
-    repl = Repl(conversation, "chat", show_stats=args.stats)
+    repl = Repl(conversation, "chat", show_stats=args.stats, toolbox=open_tools(args, stack))
     if args.quick is not None:
         repl.say(args.quick)
         return 0
@@ -135,8 +171,11 @@ class RemoteConversation(Conversation):
         self.defaults = server.sampling_defaults()
 
     def stream(self, messages: list[dict[str, Any]]) -> Iterator[Event]:
-        """Yields reasoning and answer, as the server separates them."""
+        """Yields reasoning, answer and tool calls, as the server separates them."""
         body = {"model": self._model, "messages": messages, **self.sampling()}
+        if self.tools:
+            body["tools"] = self.tools
+        calls = CallEvents()
         if variables := self.template_variables():
             body["chat_template_kwargs"] = variables
         for piece in self._chat(body):
@@ -144,6 +183,7 @@ class RemoteConversation(Conversation):
                 yield Reasoning(piece.reasoning)
             if piece.text:
                 yield Content(piece.text)
+            yield from calls.events(piece)
             self._count(piece)
 
     def _chat(self, body: Mapping[str, object]) -> Iterator[Piece]:
@@ -193,6 +233,7 @@ def run_options(parser: Parser) -> None:
     group.add_argument("--max-tokens", type=parse_count, help="Maximum tokens of an answer.")
     group.add_argument("--stop", nargs="+", help="Texts that end the answer.")
     group.add_argument("--stats", action="store_true", help="Show speed after each answer.")
+    add_tool_options(group)
     group.add_argument("--verbose", action="store_true", help="Show the engine's log.")
     add_models_dir(group)
     add_engine_options(parser, has_positional=False, defaults=_ONE_USER)
@@ -224,10 +265,12 @@ def run(args: argparse.Namespace) -> int:
     system_prompt = options.get("system_prompt") if given is None else given
     conversation = LocalConversation(wanted, system_prompt)
     conversation.images = images
-    try:
-        return _talk(conversation, args, prompt)
-    finally:
-        conversation.close()
+    with ExitStack() as stack:
+        stack.callback(conversation.close)
+        toolbox = open_tools(args, stack)
+        if toolbox and not conversation.is_chat:
+            raise ConfigError("--mcp-config needs a model with a chat template, which this has not")
+        return _talk(conversation, args, prompt, toolbox)
 
 
 def _check_path(model: str) -> None:
@@ -262,13 +305,18 @@ def _read_pipe() -> str:
         raise RequestError(f"standard input is not UTF-8 text: {error}; give UTF-8") from None
 
 
-def _talk(conversation: LocalConversation, args: argparse.Namespace, prompt: str | None) -> int:
+def _talk(
+    conversation: LocalConversation,
+    args: argparse.Namespace,
+    prompt: str | None,
+    toolbox: Toolbox | None,
+) -> int:
     given = {name: getattr(args, name) for name in _SAMPLING}
     conversation.settings.update({k: v for k, v in given.items() if v is not None})
     conversation.reasoning = REASONING[args.reasoning]
     if hasattr(args, "seed"):
         conversation.settings["seed"] = args.seed
-    repl = Repl(conversation, "run", show_stats=args.stats)
+    repl = Repl(conversation, "run", show_stats=args.stats, toolbox=toolbox)
     name = conversation.engine.model_config.served_model_name[0]
     if prompt is not None:
         if note := _no_template(conversation):
