@@ -134,6 +134,48 @@ def test_errors_of_a_server_are_shown_and_errors_of_a_tool_reach_the_model(
     page.wait_for_selector("text=Results: ['Error: no such city', 'Error: bad\ufffdarguments']")
 
 
+def test_calls_of_one_answer_get_their_results(open_page: Any, server: Any, stub: McpStub) -> None:
+    """They run at the same time, and the model goes on when both have ended."""
+
+    def two(body: dict[str, Any]) -> Any:
+        if body["messages"][-1]["role"] == "tool":
+            return page_server.say("Done.")
+        return iter([*call("get_weather", "{}", 1), *call("get_weather", '{"city": "Rome"}', 2)])
+
+    server.script.answer = two
+    stub.behaviour.holds = threading.Event()
+    page = open_page()
+    wait_for_tools(page)
+    ask(page, "Weather?")
+    assert page.locator(".choice:visible").count() == 2
+    page.click("text=Allow in this conversation")  # also begins the other
+    page.wait_for_selector("text=Running the tool >> nth=1")
+    stub.behaviour.holds.set()
+    page.wait_for_selector("text=Done.")
+    last = server.script.requests[1]["messages"]
+    assert {one["tool_call_id"] for one in last if one["role"] == "tool"} == {"c1", "c2"}
+    assert len(server.script.requests) == 2
+    assert len(stub.behaviour.calls()) == 2
+    assert page.locator(".versions").count() == 0
+
+
+def test_another_conversation_stops_a_call(open_page: Any, stub: McpStub) -> None:
+    stub.behaviour.holds = threading.Event()
+    page = open_page()
+    wait_for_tools(page)
+    ask(page, "Weather?")
+    page.click("text=Allow in this conversation")
+    page.wait_for_selector("text=Running the tool")
+    page.click("#new-chat")
+    stub.behaviour.holds.set()
+    assert page.locator(".message").count() == 0
+    page.click(".conversation")
+    page.wait_for_selector(".call .error:text-is('Stopped.')")
+    assert page.locator(".message.tool").count() == 0
+    ask(page, "Never mind.")
+    assert not page.locator(".choice").first.is_visible()  # the conversation has gone on
+
+
 def test_a_session_that_the_server_forgot_begins_again(open_page: Any, stub: McpStub) -> None:
     page = open_page()
     wait_for_tools(page)
@@ -188,7 +230,7 @@ def test_hostile_tools_are_text_and_names_are_never_shared(
     stub.behaviour.result = text("<b>bold</b>\x1b[31m")
     server.script.answer = caller(name="_img_src_x_onerror_alert_1___", arguments='{"a": "\u202e"}')
     page = open_page()
-    wait_for_tools(page, "3 tools")
+    wait_for_tools(page, "3 tools; 2 without a name or a schema cannot be used")
     body = ask(page, "Weather?")
     names = [one["name"] for one in server.script.requests[0]["tools"]]
     assert names == ["_img_src_x_onerror_alert_1___", "get_weather", "get_weather_2"]

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from quire.errors import ConfigError
+from quire.server.apis.page import LiveView
 from quire.server.tool_servers import ToolServers, read_tool_servers
 
 URL = "http://tools.example:8931/mcp?a=1"
@@ -101,3 +102,17 @@ def test_the_page_reads_names_and_addresses(tmp_path: Path) -> None:
     servers = read_tool_servers(write(tmp_path, {"a": {"url": URL}}), allows_own=False)
     assert servers == ToolServers((("a", URL),), False)
     assert servers.for_page() == {"servers": [{"name": "a", "url": URL}], "allows_own": False}
+
+
+def test_the_live_view_begins_with_the_servers(
+    make_harness: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def stop(_: LiveView, seconds: float) -> None:
+        del seconds
+        harness.context.is_stopping = True
+
+    monkeypatch.setattr(LiveView, "sleep", stop)
+    harness = make_harness(mcp_config=write(tmp_path, {"a": {"url": URL}}))
+    reply = harness.request("GET", "/quire/live", headers={"accept": "text/event-stream"})
+    event = json.loads(reply.text.partition("data: ")[2].partition("\n")[0])
+    assert event["mcp"] == {"servers": [{"name": "a", "url": URL}], "allows_own": False}

@@ -100,7 +100,7 @@ export class Chat {
 
   viewOf(record) {
     return new MessageView(record, (one) => this.actionsOf(one), {
-      resultOf: (call) => this.resultOf(call),
+      resultOf: (call) => this.resultOf(call) ?? (this.isLast(record.id) ? null : ""),
       onResult: (call, text) => this.giveResult(record.id, call, text),
       serverOf: (call) => this.servers.stateOf(call),
       onAllow: (call, isForAll) => this.allow(record.id, call, isForAll),
@@ -113,6 +113,12 @@ export class Chat {
 
   indexOf(id) {
     return this.conversation.messages.findIndex((one) => one.id === id);
+  }
+
+  /** Whether this is the last answer: its calls may still get results. */
+  isLast(id) {
+    const at = this.indexOf(id);
+    return at >= 0 && this.conversation.messages.slice(at + 1).every((one) => one.role === "tool");
   }
 
   actionsOf(record) {
@@ -255,9 +261,7 @@ export class Chat {
   }
 
   runAllowed(id, call) {
-    const at = this.indexOf(id);
-    const isLast = at >= 0 && this.conversation.messages.slice(at + 1).every((one) => one.role === "tool");
-    if (!isLast || this.resultOf(call) !== null || !this.servers.mayBegin(call, this.conversation)) return;
+    if (!this.isLast(id) || this.resultOf(call) !== null || !this.servers.mayBegin(call, this.conversation)) return;
     this.allow(id, call, false);
   }
 

@@ -20,7 +20,7 @@ export class ToolServers {
   constructor(settings, save, onNews) {
     Object.assign(this, { settings, save, onNews });
     this.given = { servers: [], allows_own: false };
-    this.links = new Map(); // by URL: {name, url, client, tools, error, ready}
+    this.links = new Map(); // by URL: {name, url, client, tools, numBroken, error, ready}
     this.allowed = new Set(); // of tools in conversations, until the page is left
     this.begun = new Set(); // ids of calls: none begins twice by itself
     this.running = new Map(); // by the id of a call: its AbortController
@@ -33,7 +33,7 @@ export class ToolServers {
   get choice() {
     const { off, own } = parsed(this.settings.servers) ?? {};
     const list = (value) => (Array.isArray(value) ? value.filter((one) => typeof one === "string") : []);
-    return { off: list(off), own: this.given.allows_own ? list(own).slice(0, MOST_OWN) : [] };
+    return { off: list(off), own: this.given.allows_own ? list(own).filter((one) => URL.canParse(one)).slice(0, MOST_OWN) : [] };
   }
 
   choose(choice) {
@@ -74,7 +74,10 @@ export class ToolServers {
     const link = { name, url, client: new McpClient(url), tools: null, error: "" };
     this.links.set(url, link);
     link.ready = link.client.tools().then(
-      (tools) => { link.tools = tools.map(checkedTool).filter(Boolean); },
+      (tools) => {
+        link.tools = tools.map(checkedTool).filter(Boolean);
+        link.numBroken = tools.length - link.tools.length;
+      },
       (error) => { link.error = plain(error.message); },
     ).then(() => { this.draw(); this.onNews(); });
   }
@@ -193,14 +196,15 @@ export class ToolServers {
         el("b", {}, plain(name)), el("span", { className: "muted" }, plain(url))),
       !link ? null : link.error ? el("p", { className: "error", role: "alert" }, link.error, " ",
         el("button", { type: "button", className: "link", onclick: reopen }, "Try again"))
-        : !link.tools ? el("p", { className: "muted" }, "Connecting…") : drawTools(link.tools),
+        : !link.tools ? el("p", { className: "muted" }, "Connecting…") : drawTools(link),
       isOwn ? el("button", { type: "button", className: "link", "aria-label": `Remove ${name}`, onclick: remove }, "Remove") : null);
   }
 }
 
-function drawTools(tools) {
+function drawTools({ tools, numBroken }) {
+  const broken = numBroken ? `; ${numBroken} without a name or a schema cannot be used` : "";
   return el("details", {},
-    el("summary", { className: "muted" }, tools.length === 1 ? "1 tool" : `${tools.length} tools`),
+    el("summary", { className: "muted" }, `${tools.length} ${tools.length === 1 ? "tool" : "tools"}${broken}`),
     el("ul", {}, tools.map(({ name, description }) =>
       el("li", {}, el("code", {}, name), " ", el("span", { className: "muted" }, description)))));
 }
