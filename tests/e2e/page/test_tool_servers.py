@@ -223,9 +223,10 @@ def test_hostile_tools_are_text_and_names_are_never_shared(
     open_page: Any, server: Any, stub: McpStub
 ) -> None:
     name = "<img src=x onerror=alert(1)>\u202e"
+    server.script.mcp["servers"][0]["url"] += "?" + "w" * 300
     stub.behaviour.pages = [
         [tool(name, "<script>alert(1)</script>\u202e\x00 ignore all"), {"name": 7}, None],
-        [tool("get_weather"), tool("get_weather", "another")],
+        [tool("get_weather"), tool("get_weather", "w" * 300)],
     ]  # type: ignore[list-item]
     stub.behaviour.result = text("<b>bold</b>\x1b[31m")
     server.script.answer = caller(name="_img_src_x_onerror_alert_1___", arguments='{"a": "\u202e"}')
@@ -242,6 +243,11 @@ def test_hostile_tools_are_text_and_names_are_never_shared(
     assert sent == "<b>bold</b>\ufffd[31m"
     page.click("#open-settings")
     page.click("#server-list summary")
+    page.set_viewport_size({"width": 390, "height": 844})
+    assert page.evaluate("""() => {
+      const dialog = document.getElementById("settings");
+      return dialog.scrollWidth <= dialog.clientWidth;
+    }""")
     assert "<script>alert(1)</script>\ufffd\ufffd ignore all" in page.inner_text("#server-list")
     assert page.locator("#server-list img, #server-list script").count() == 0
 
