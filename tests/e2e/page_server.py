@@ -35,6 +35,8 @@ class Script:
     scoring: str | None = None
     shows_use: bool = True
     adapters: list[str] = field(default_factory=list)
+    mcp: dict[str, Any] = field(default_factory=lambda: {"servers": [], "allows_own": False})
+    sources: str = "'self'"
     sampling: dict[str, Any] = field(default_factory=lambda: {"model": {}, "chat": {}})
 
 
@@ -205,7 +207,7 @@ class _Handler(BaseHTTPRequestHandler):
         path = self.path.partition("?")[0]
         name = {"/": "index.html"}.get(path, path.removeprefix("/ui/"))
         if name in ui.FILES:
-            headers = ui.headers_of(name)
+            headers = ui.headers_of(name, self.server.script.sources)
             self._reply(200, ui.read(name), headers.pop("content-type"), headers)
         elif not self._is_allowed():
             self._json(401, {"error": {"message": "Unauthorized", "code": 401}})
@@ -322,7 +324,7 @@ class _Handler(BaseHTTPRequestHandler):
             picture |= {
                 "is_demo": script.is_demo, "takes_images": script.takes_images,
                 "scoring": script.scoring, "sampling": script.sampling,
-                "models": self._models(),
+                "models": self._models(), "mcp": script.mcp,
             }  # fmt: skip
             yield json.dumps(picture)
             time.sleep(0.1)

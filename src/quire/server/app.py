@@ -39,6 +39,7 @@ from quire.server.http.middleware import IGNORED_HEADER, BodyMiddleware, Request
 from quire.server.http.problems import Problem, problem_of
 from quire.server.openapi import docs_page, openapi_document
 from quire.server.routing import Endpoint
+from quire.server.tool_servers import read_tool_servers
 
 logger = get_logger(__name__)
 
@@ -68,6 +69,9 @@ def build_app(context: ServerContext, keys: tuple[str, ...]) -> Starlette:
     app.router.redirect_slashes = False  # a redirect would trust the Host header
     app.state.context = context
     app.state.live = dict[str, LiveView]()
+    app.state.tool_servers = read_tool_servers(
+        context.args.mcp_config, allows_own=context.args.allow_own_mcp_servers
+    )
     app.state.response_store = ResponseStore(
         context.args.response_store_bytes,
         context.args.max_stored_responses,

@@ -165,6 +165,12 @@ class ServerArgs:
     not started again."""
     ui: bool = True
     """Serve the chat page and live view at `/` (--no-ui removes it)."""
+    mcp_config: str | None = argument(None, check=_not_empty)
+    """JSON file with `mcpServers`: tool servers (Model Context Protocol, by `url`) whose tools the
+    chat page offers to the model. Browsers call them; this server does not."""
+    allow_own_mcp_servers: bool = False
+    """Let users of the chat page add tool servers of their own, in their browsers. The page may
+    then connect to any address."""
     disable_fastapi_docs: bool = False
     """Remove /docs and /openapi.json."""
     enable_tokenizer_info_endpoint: bool = False

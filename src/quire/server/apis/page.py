@@ -141,9 +141,9 @@ def _facts(model: ModelConfig) -> dict[str, Any]:
     }
 
 
-async def index(_: Request) -> Response:
+async def index(http: Request) -> Response:
     """The page."""
-    return _file("index.html")
+    return _file(http, "index.html")
 
 
 async def asset(http: Request) -> Response:
@@ -151,11 +151,12 @@ async def asset(http: Request) -> Response:
     name = http.path_params["name"]
     if name not in ui.FILES:
         raise HttpError(Problem(404, f"The file {name[:100]!r} does not exist."))
-    return _file(name)
+    return _file(http, name)
 
 
-def _file(name: str) -> Response:
-    return Response(ui.read(name), headers=ui.headers_of(name))
+def _file(http: Request, name: str) -> Response:
+    sources = http.app.state.tool_servers.sources
+    return Response(ui.read(name), headers=ui.headers_of(name, sources))
 
 
 ROUTES = Routes("server")
@@ -166,7 +167,8 @@ async def live_view(http: Request) -> Response | ASGIApp:
     """The engine at a glance: once, or twice a second as server-sent events.
 
     Of several API keys, the operator's show what runs, and others what the model is. The first
-    event, and each after a change, has `models` too, as `/v1/models` lists them.
+    event, and each after a change, has `models` too, as `/v1/models` lists them, and `mcp`, the
+    tool servers of the page.
     """
     context, views = context_of(http), http.app.state.live
     shows_use = is_operator(http.scope)
@@ -182,6 +184,7 @@ async def live_view(http: Request) -> Response | ASGIApp:
             snapshot, cards = await view.snapshot(shows_use=shows_use), _cards(http)
             if cards != sent:
                 snapshot["models"] = sent = cards
+                snapshot["mcp"] = http.app.state.tool_servers.for_page()
             yield event(msgspec.json.encode(snapshot))
             await view.sleep(INTERVAL_S)
 

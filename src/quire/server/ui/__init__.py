@@ -32,8 +32,9 @@ _OWN = (
     "conversations.js", "database.js", "dialogs.js", "dom.js", "entities.js",
     "file_text.js", "files.js",
     "follow.js", "highlight.js", "images.js", "inline.js", "live.js", "markdown.js", "math.js",
-    "message.js", "models.js", "nearest.js", "notices.js", "pool.js", "records.js", "request.js",
-    "responses.js", "runs.js", "shelf.js", "store.js", "thinking.js", "tools.js", "versions.js",
+    "mcp.js", "message.js", "models.js", "nearest.js", "notices.js", "pool.js", "records.js",
+    "request.js", "responses.js", "runs.js", "shelf.js", "store.js", "thinking.js",
+    "tool_servers.js", "tools.js", "versions.js",
 )  # fmt: skip
 _FONTS = (
     "AMS-Regular", "Caligraphic-Bold", "Caligraphic-Regular", "Fraktur-Bold", "Fraktur-Regular",
@@ -50,18 +51,19 @@ _VENDORED = (
 FILES: Final = {name: _TYPES[name.rpartition(".")[2]] for name in (*_OWN, *_VENDORED)}
 """Every file of the page with its content type; nothing else in this folder is served."""
 
+_POLICY: Final = "Content-Security-Policy"
 _HEADERS: Final = {
-    "Content-Security-Policy": (
+    _POLICY: (
         "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
-        "font-src 'self'; connect-src 'self'; base-uri 'none'; form-action 'none'; "
+        "font-src 'self'; connect-src {sources}; base-uri 'none'; form-action 'none'; "
         "frame-ancestors 'none'; require-trusted-types-for 'script'; "
         "trusted-types quire-pdf"
     ),
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
 }
-"""Headers of every file. No inline script or style, no HTML from strings, no other origin: a
-model's output can never run as code."""
+"""Headers of every file. No inline script or style, no HTML from strings, nothing loaded from
+another origin: a model's output can never run as code. The page connects to `sources` alone."""
 
 
 def read(name: str) -> bytes:
@@ -71,8 +73,11 @@ def read(name: str) -> bytes:
     return (files(__name__) / name).read_bytes()
 
 
-def headers_of(name: str) -> dict[str, str]:
-    """The HTTP headers of one of `FILES`. A browser keeps the libraries for a day, and asks for the
-    page's own files each time, because they belong to the server's version."""
+def headers_of(name: str, sources: str = "'self'") -> dict[str, str]:
+    """The HTTP headers of one of `FILES`; `sources`: what the page may connect to.
+    A browser keeps the libraries for a day, and asks for the page's own files each time, because
+    they belong to the server's version."""
     kept = "max-age=86400" if name in _VENDORED else "no-cache"
-    return {"content-type": FILES[name], "cache-control": kept, **_HEADERS}
+    headers = {"content-type": FILES[name], "cache-control": kept, **_HEADERS}
+    headers[_POLICY] = headers[_POLICY].format(sources=sources)
+    return headers

@@ -15,6 +15,7 @@ import { asResponse } from "./responses.js";
 import { Runs } from "./runs.js";
 import { Shelf } from "./shelf.js";
 import * as store from "./store.js";
+import { ToolServers } from "./tool_servers.js";
 
 const settings = store.loadSettings();
 const live = new LiveView(showModel);
@@ -24,7 +25,8 @@ const picker = new ModelPicker((id) => {
 });
 byId("model").addEventListener("change", ({ target }) => store.saveModel(target.value));
 
-const dialog = new SettingsDialog(settings, store.saveSettings, changeKey);
+const servers = new ToolServers(settings, store.saveSettings, () => chat.redrawCalls());
+const dialog = new SettingsDialog(settings, store.saveSettings, changeKey, servers);
 const trouble = { storage: "", full: "" };
 
 const conversations = new Conversations({
@@ -54,7 +56,7 @@ const state = {
   model: () => byId("model").value,
   /** The request for an answer to these messages, with this id of the response. */
   request: (messages, id, conversation = null, continues = false) => {
-    const chatRequest = requestFor(state.model(), settings, dialog.sampling.chat, messages);
+    const chatRequest = requestFor(state.model(), settings, dialog.sampling.chat, messages, servers.tools());
     if (chatRequest.path === "v1/completions") {
       const stream_options = { include_usage: true };
       return { ...chatRequest, body: { ...chatRequest.body, stream: true, stream_options } };
@@ -65,7 +67,7 @@ const state = {
   },
 };
 
-const chat = new Chat(state, conversations, runs, { showRequest, onShown: () => {
+const chat = new Chat(state, conversations, runs, servers, { showRequest, onShown: () => {
   setAddress("replaceState");
   showModelNote();
 } });
@@ -183,6 +185,7 @@ function nextTheme() {
 
 /** Adapts the page to the models that the server reports, and to the facts about the chosen one. */
 function showModel(snapshot) {
+  if (snapshot.mcp) servers.take(snapshot.mcp);
   if (snapshot.models) picker.show(snapshot.models, chat.conversation?.model ?? store.loadModel());
   const chosen = picker.chosen();
   const { is_demo: isDemo, takes_images: takesImages, scoring, sampling } = snapshot;

@@ -16,11 +16,12 @@ import { beginVersion, chooseVersion, cut, extend, versionsAt } from "./versions
 export class Chat {
   /**
    * `state` gives `model()` and `request(messages, id, options)`; `conversations` and `runs` have all
-   * conversations and answers; `showRequest` shows the request of an answer, and `onShown` is called
+   * conversations and answers; `servers` run calls of tools; `showRequest` shows the request of an answer, and `onShown` is called
    * when the open conversation has changed.
    */
-  constructor(state, conversations, runs, { showRequest, onShown }) {
-    Object.assign(this, { state, conversations, runs, showRequest, onShown });
+  constructor(state, conversations, runs, servers, { showRequest, onShown }) {
+    Object.assign(this, { state, conversations, runs, servers, showRequest, onShown });
+    this.giving = Promise.resolve(); // results are stored one after the other
     this.conversation = null;
     this.isSending = false; // until the answer is stored
     this.editing = null; // the message whose new text is in the input box
@@ -50,7 +51,7 @@ export class Chat {
     document.addEventListener("keydown", (event) => {
       if (event.key !== "Escape" || document.querySelector("dialog[open]")) return;
       if (event.target.closest?.(".shelf, .menu")) return; // it ends something there
-      if (this.running) this.stop();
+      if (this.running || this.servers.running.size) this.stop();
       else this.cancelEdit();
     });
   }
@@ -60,8 +61,9 @@ export class Chat {
     return this.conversation?.messages.find((one) => one.running && this.conversations.answers.has(one.id));
   }
 
-  /** Shows a conversation. Answers in others go on. */
+  /** Shows a conversation. Answers in others go on; calls of tools there are stopped. */
   open(conversation) {
+    this.servers.stop();
     this.cancelEdit();
     this.views.clear();
     this.show(conversation);
@@ -98,8 +100,12 @@ export class Chat {
 
   viewOf(record) {
     return new MessageView(record, (one) => this.actionsOf(one), {
-      resultOf: (call) => this.resultOf(call),
+      resultOf: (call) => this.resultOf(call) ?? (this.isLast(record.id) ? null : ""),
       onResult: (call, text) => this.giveResult(record.id, call, text),
+      serverOf: (call) => this.servers.stateOf(call),
+      onAllow: (call, isForAll) => this.allow(record.id, call, isForAll),
+      onDeny: (call) => this.giveResult(record.id, call, this.servers.deny()),
+      onCall: (call) => queueMicrotask(() => this.runAllowed(record.id, call)), // its view is not ready
       versions: () => versionsAt(this.conversation, this.indexOf(record.id)),
       onVersion: (chosen) => this.chooseVersion(record.id, chosen),
     });
@@ -107,6 +113,12 @@ export class Chat {
 
   indexOf(id) {
     return this.conversation.messages.findIndex((one) => one.id === id);
+  }
+
+  /** Whether this is the last answer: its calls may still get results. */
+  isLast(id) {
+    const at = this.indexOf(id);
+    return at >= 0 && this.conversation.messages.slice(at + 1).every((one) => one.role === "tool");
   }
 
   actionsOf(record) {
@@ -141,7 +153,7 @@ export class Chat {
 
   /** Whether an answer may begin here; says why not. */
   isFree() {
-    if (this.isSending || this.running || !this.state.model()) return false;
+    if (this.isSending || this.running || this.servers.running.size || !this.state.model()) return false;
     if (!this.runs.hasRoom) showShortly(`${MOST} answers are being written. Stop one of them, or wait.`);
     return this.runs.hasRoom;
   }
@@ -152,7 +164,7 @@ export class Chat {
     const record = { id: newId(), role: "assistant", content: "", reasoning: "", calls: [], model, running: true };
     const messages = [...before, ...added];
     const earlier = isVersion ? this.conversation.messages[before.length].id : null;
-    await this.begin(record, (id) => this.state.request(messages, id, this.conversation), (one) => {
+    await this.begin(record, (id, shown) => this.state.request(messages, id, shown), (one) => {
       const first = one.messages.findIndex(({ id }) => id === earlier);
       if (first >= 0) beginVersion(one, first);
       extend(one, before, [...added, record]);
@@ -163,12 +175,12 @@ export class Chat {
   /** Stores that an answer begins, with the change that it brings, and asks the server for it. */
   async begin(record, requestWith, mutate) {
     this.isSending = true;
-    const response = `resp_${newId()}`;
-    const request = requestWith(response);
-    const answer = newAnswer(structuredClone(record), this.conversation.id, request.body.request_id ?? null);
+    const { conversation } = this;
     try {
+      await this.servers.ready();
+      const request = requestWith(`resp_${newId()}`, conversation);
+      const answer = newAnswer(structuredClone(record), conversation.id, request.body.request_id ?? null);
       this.sent.set(record.id, request);
-      const { conversation } = this;
       this.update(await this.runs.begin(record.id, request, () =>
         this.conversations.change(conversation, mutate, { begins: answer })));
     } finally {
@@ -182,7 +194,7 @@ export class Chat {
     if (!this.isFree()) return;
     const messages = this.conversation.messages.slice(0, this.indexOf(id) + 1);
     const record = messages.at(-1);
-    await this.begin(record, (response) => this.state.request(messages, response, this.conversation, true), (one) => {
+    await this.begin(record, (response, shown) => this.state.request(messages, response, shown, true), (one) => {
       const message = findMessage(one, id);
       for (const name of ["error", "stopped", "finishReason", "stats"]) delete message?.[name];
       if (message) message.running = true;
@@ -223,7 +235,13 @@ export class Chat {
   }
 
   /** Adds the result of a call. Once all calls of the answer have one, the model goes on. */
-  async giveResult(id, call, text) {
+  giveResult(id, call, text) {
+    const { conversation } = this;
+    this.giving = this.giving.then(() => this.conversation.id === conversation.id && this.storeResult(id, call, text));
+    return this.giving;
+  }
+
+  async storeResult(id, call, text) {
     if (this.isSending || this.running || this.resultOf(call) !== null) return;
     const result = { id: newId(), role: "tool", content: text, callId: call.id, name: call.name };
     const shown = this.conversation.messages;
@@ -234,7 +252,27 @@ export class Chat {
     }
   }
 
+  /** Runs a call of a tool that the user allows. */
+  async allow(id, call, isForAll) {
+    if (isForAll) this.servers.allow(call, this.conversation);
+    const { conversation } = this;
+    const text = await this.servers.run(call);
+    if (text !== null && conversation.id === this.conversation.id) await this.giveResult(id, call, text);
+  }
+
+  runAllowed(id, call) {
+    if (!this.isLast(id) || this.resultOf(call) !== null || !this.servers.mayBegin(call, this.conversation)) return;
+    this.allow(id, call, false);
+  }
+
+  /** Shows the calls again: their servers, or what runs, have changed. */
+  redrawCalls() {
+    for (const view of this.views.values()) if (view.calls.length && !view.record.running) view.finish();
+    if (this.conversation) this.refresh();
+  }
+
   stop() {
+    this.servers.stop();
     const { running } = this;
     if (running) this.runs.stop(running.id);
   }
@@ -274,7 +312,7 @@ export class Chat {
   }
 
   async chooseVersion(id, chosen) {
-    if (this.isSending || this.running) return;
+    if (this.isSending || this.running || this.servers.running.size) return;
     this.cancelEdit();
     const at = this.indexOf(id);
     await this.change((one) => {
@@ -283,7 +321,7 @@ export class Chat {
   }
 
   refresh() {
-    const isBusy = Boolean(this.running);
+    const isBusy = Boolean(this.running || this.servers.running.size);
     byId("greeting").hidden = this.conversation.messages.length > 0;
     byId("send").hidden = isBusy;
     byId("stop").hidden = !isBusy;

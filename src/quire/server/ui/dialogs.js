@@ -5,7 +5,7 @@ import { parsed } from "./request.js";
 import { DEFAULT_SETTINGS } from "./store.js";
 import { ToolList } from "./tools.js";
 
-const FIELDS = Object.keys(DEFAULT_SETTINGS).filter((name) => name !== "tools");
+const FIELDS = Object.keys(DEFAULT_SETTINGS).filter((name) => !["tools", "servers"].includes(name));
 
 /** What the server does without a value, and without a default of the model. */
 const NEUTRAL = { temperature: "1", top_p: "1, all", top_k: "all", min_p: "0, all", presence_penalty: "0, none", max_tokens: "to the end" };
@@ -29,7 +29,7 @@ export function askForKey() {
 
 /** The settings dialog; changes apply at once, and `onChange` is called when it closes. */
 export class SettingsDialog {
-  constructor(settings, onChange, onKey) {
+  constructor(settings, onChange, onKey, servers) {
     this.settings = settings;
     this.sampling = { model: {}, chat: {} };
     this.dialog = byId("settings");
@@ -41,6 +41,7 @@ export class SettingsDialog {
       this.fill(DEFAULT_SETTINGS);
       this.take();
       this.tools.save([]);
+      servers.choose({ off: [], own: [] });
     });
     byId("change-key").addEventListener("click", () => {
       this.dialog.close();

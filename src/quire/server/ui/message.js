@@ -14,8 +14,9 @@ const LABELS = { user: "You", tool: "Result of a tool" };
 /** Shows one message record and follows it while it grows. */
 export class MessageView {
   /**
-   * `actions(record)` gives {label, run} pairs for the foot of the message. `chat` gives `resultOf(call)`
-   * and `versions()`, and takes `onResult(call, text)` and `onVersion(number)`.
+   * `actions(record)` gives {label, run} pairs for the foot of the message. `chat` gives `resultOf(call)`,
+   * `serverOf(call)` and `versions()`, and takes `onCall(call)` when an answer with a call has ended,
+   * `onResult(call, text)`, `onAllow(call, isForAll)`, `onDeny(call)` and `onVersion(number)`.
    */
   constructor(record, actions, chat) {
     this.record = record;
@@ -121,8 +122,9 @@ export class MessageView {
   // As for the thinking, elements are reused.
   drawCall(call, isFinal) {
     let view = this.calls.find((one) => one.call === call);
-    if (!view) this.calls.push((view = new CallView(call, this.chat.onResult)));
+    if (!view) this.calls.push((view = new CallView(call, this.chat)));
     view.draw(isFinal, this.chat.resultOf(call));
+    if (isFinal && !this.record.stopped && !this.record.error) this.chat.onCall(call);
     return view.root;
   }
 

@@ -8,9 +8,9 @@ const NUMBERS = ["temperature", "top_p", "top_k", "min_p", "presence_penalty", "
 
 /**
  * The request for an answer to these messages: {path, body}. `defaults` are the sampling fields
- * that settings without a value get; the server adds the model's own.
+ * that settings without a value get; the server adds the model's own. `more`: tools of servers.
  */
-export function requestFor(model, settings, defaults, messages) {
+export function requestFor(model, settings, defaults, messages, more = []) {
   const said = messages.filter((one) => !one.error || one.content || one.calls?.length);
   const body = { model, ...defaults, ...samplingFields(settings) };
   if (settings.mode === "completion") {
@@ -24,7 +24,7 @@ export function requestFor(model, settings, defaults, messages) {
     const isOn = settings.reasoning === "on"; // templates know one name or the other
     body.chat_template_kwargs = { enable_thinking: isOn, thinking: isOn };
   }
-  const tools = toolsOf(settings);
+  const tools = [...toolsOf(settings), ...more];
   if (tools.length) body.tools = tools;
   const schema = parsed(settings.schema);
   if (schema) {

@@ -23,6 +23,7 @@ export const DEFAULT_SETTINGS = {
   reasoning: "",
   schema: "",
   tools: "",
+  servers: "",
 };
 
 function read(key, fallback) {

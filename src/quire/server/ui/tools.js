@@ -2,6 +2,7 @@
 
 import { byId, el } from "./dom.js";
 import { parsed, toolFrom, toolsOf } from "./request.js";
+import { plain } from "./tool_servers.js";
 
 const EXAMPLE = {
   name: "get_weather",
@@ -56,19 +57,28 @@ export class ToolList {
 
 /** A call in an answer, folded: its name and arguments, and a box for its result. */
 export class CallView {
-  /** `onResult(call, text)` is called when the user gives the result. */
-  constructor(call, onResult) {
-    this.call = call;
+  /** `chat`: as of a message's view. */
+  constructor(call, chat) {
+    Object.assign(this, { call, chat });
     this.summary = el("summary", {});
     this.given = el("pre", {}, el("code", {}));
     this.box = el("textarea", {
       rows: 2, placeholder: "What the tool returns", "aria-label": `Result of ${call.name}`,
     });
     const send = el("button", { type: "button", className: "button", onclick: () => {
-      onResult(call, this.box.value);
+      chat.onResult(call, this.box.value);
     } }, "Give result");
     this.answer = el("div", { className: "result", hidden: true }, this.box, send);
-    this.root = el("details", { className: "call" }, this.summary, this.given, this.answer);
+    this.state = el("p", { className: "muted", role: "status" });
+    this.error = el("p", { className: "error", role: "alert" });
+    const button = (label, run, kind = "") =>
+      el("button", { type: "button", className: `button ${kind}`, onclick: run }, label);
+    this.choice = el("div", { className: "choice" },
+      button("Allow once", () => chat.onAllow(call, false), "primary"),
+      button("Allow in this conversation", () => chat.onAllow(call, true)),
+      button("Deny", () => chat.onDeny(call)));
+    this.ask = el("div", { hidden: true }, this.state, this.error, this.choice);
+    this.root = el("details", { className: "call" }, this.summary, this.given, this.answer, this.ask);
   }
 
   /** Shows the call as it is now. `result`: its result; null: none was given. */
@@ -78,10 +88,25 @@ export class CallView {
     this.summary.replaceChildren(
       el("span", { className: "muted" }, isFinal ? "Calls " : "Calling… "),
       el("code", {}, name), shortly(value));
-    this.given.firstChild.textContent = value === null ? given : JSON.stringify(value, null, 2);
-    const wasAsked = !this.answer.hidden;
-    this.answer.hidden = !isFinal || result !== null;
-    if (wasAsked === this.answer.hidden) this.root.open = !this.answer.hidden;
+    this.given.firstChild.textContent = plain(value === null ? given : JSON.stringify(value, null, 2));
+    const wasAsked = this.isAsked;
+    const server = isFinal && result === null ? this.chat.serverOf(this.call) : null;
+    this.answer.hidden = !isFinal || result !== null || server !== null;
+    this.ask.hidden = server === null;
+    if (server) this.drawServer(server);
+    if (wasAsked !== this.isAsked) this.root.open = this.isAsked;
+  }
+
+  get isAsked() {
+    return !this.answer.hidden || !this.ask.hidden;
+  }
+
+  /** Asks whether the call may run, or shows that it runs. */
+  drawServer({ server, tool, isRunning, error }) {
+    const where = ["the tool ", el("code", {}, plain(tool)), " of the server ", el("b", {}, plain(server))];
+    this.state.replaceChildren(...(isRunning ? ["Running ", ...where, "…"] : ["May the page call ", ...where, " with these arguments?"]));
+    this.error.textContent = error;
+    this.choice.hidden = isRunning;
   }
 }
 
@@ -89,5 +114,5 @@ export class CallView {
 function shortly(value) {
   if (value === null || typeof value !== "object") return "";
   const text = Object.entries(value).map(([key, one]) => `${key}: ${JSON.stringify(one)}`).join(", ");
-  return text.length <= 60 ? `(${text})` : "(…)";
+  return text.length <= 60 ? `(${plain(text)})` : "(…)";
 }
