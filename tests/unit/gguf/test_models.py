@@ -200,8 +200,7 @@ def test_a_directory_with_one_file_and_names_of_files(model: Path, tmp_path: Pat
     assert only != wanted
     assert only == resolve_model(f"{place}:{model.name}") == resolve_model(f"{place}:q8_0")
     (place / "tiny-Q4_0.gguf").write_bytes((place / model.name).read_bytes())
-    with pytest.raises(ModelNotFoundError, match="holds 2 GGUF models; name one"):
-        resolve_model(str(place))
+    assert resolve_model(str(place)) == resolve_model(f"{place}:q4_0")  # nearest to Q4_K_M
     with pytest.raises(ModelNotFoundError, match="may be any of"):
         resolve_model(f"{place}:tiny")
     with pytest.raises(ModelNotFoundError, match=r"no GGUF file 'q6_k'; it holds tiny-Q4_0.gguf"):

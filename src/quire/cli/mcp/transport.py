@@ -114,7 +114,7 @@ async def _end(process: asyncio.subprocess.Process) -> None:
     process._transport.close()  # type: ignore[attr-defined]
 
 
-class _BoundedBody(httpx2.AsyncByteStream):
+class _BoundedBody(httpx2.AsyncByteStream):  # type: ignore[misc, unused-ignore]
     """The body of an answer, of at most `MAX_MESSAGE` bytes."""
 
     def __init__(self, body: Any) -> None:

@@ -83,7 +83,8 @@ def download(
     quantisation. Raises ModelNotFoundError, and ConfigError if files cannot be written."""
     try:
         from huggingface_hub import HfApi, snapshot_download
-        from huggingface_hub.utils import disable_progress_bars, filter_repo_objects
+        from huggingface_hub.utils._paths import filter_repo_objects
+        from huggingface_hub.utils.tqdm import disable_progress_bars
     except ImportError:
         raise ModelNotFoundError(
             f"there is no directory {model!r}, and huggingface_hub, which would fetch the model of "
@@ -131,8 +132,8 @@ def download(
             ignore_patterns=ignored,
             tqdm_class=bar,
         )
-        file = None if first is None else Path(snapshot) / first
-        return Fetched(model, Path(snapshot), file, tuple(verified))
+        model_file = None if first is None else Path(snapshot) / first
+        return Fetched(model, Path(snapshot), model_file, tuple(verified))
 
     try:
         return _tried(fetch, model)

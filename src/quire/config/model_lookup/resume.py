@@ -14,6 +14,7 @@ import shutil
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -74,8 +75,7 @@ class Repository:
         total, done = sum(file.num_bytes for file in missing), 0
         fetched = []
         for file in missing:
-            base = done
-            if self._fetch(file, lambda n, base=base: report and report(base + n, total)):
+            if self._fetch(file, partial(_report_from, report, done, total)):
                 fetched.append(self._blobs / file.sha256)
             done += file.num_bytes
         return fetched
@@ -131,7 +131,7 @@ class Repository:
     def _append(self, file: LargeFile, path: Path, report: Callable[[int], None]) -> None:
         from huggingface_hub import hf_hub_url
         from huggingface_hub.file_download import http_get
-        from huggingface_hub.utils import build_hf_headers
+        from huggingface_hub.utils._headers import build_hf_headers
 
         headers = {**build_hf_headers(token=self._token), "Accept-Encoding": "identity"}
         with _PartialFile(path, file, report) as part:
@@ -146,7 +146,7 @@ class Repository:
 
     def _lock(self, checksum: str, timeout: float | None = None) -> Any:
         """The lock that huggingface_hub holds while it fetches the file, too."""
-        from huggingface_hub.utils import WeakFileLock
+        from huggingface_hub.utils._fixes import WeakFileLock
 
         self._locks.mkdir(parents=True, exist_ok=True)
         return WeakFileLock(self._locks / f"{checksum}.lock", timeout=timeout)
@@ -155,11 +155,18 @@ class Repository:
         return self._blobs / f"{file.sha256}{_SUFFIX}"
 
 
+def _report_from(
+    report: Callable[[int, int], None] | None, base: int, total: int, count: int
+) -> None:
+    if report is not None:
+        report(base + count, total)
+
+
 class _PartialFile(io.BufferedWriter):
     """Appends to a file, at most as many bytes as it must have, and reports its length."""
 
     def __init__(self, path: Path, file: LargeFile, report: Callable[[int], None]) -> None:
-        super().__init__(io.FileIO(path, "ab"))  # type: ignore[arg-type]
+        super().__init__(io.FileIO(path, "ab"))
         self._file, self._report = file, report
         self.seek(0, os.SEEK_END)
 
