@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection
 from typing import Any
 
 from quire.cli.mcp.servers import MAX_RESULT, Tool, ToolServers
-from quire.cli.terminal import ask, dim, is_interactive
+from quire.cli.terminal import ask, is_interactive, say_dim
 from quire.errors import ConfigError
 from quire.log.writer import one_line, say
 from quire.parsers.events import ToolCall
@@ -131,6 +131,6 @@ class Toolbox:
 def _note(text: str) -> None:
     """Show the user what happens; a pipe's output has the answer alone."""
     if is_interactive():
-        print(dim(one_line(text)), flush=True)
+        say_dim(one_line(text))
     else:
         say(one_line(text), file=sys.stderr)
