@@ -429,3 +429,8 @@ def test_a_gated_model_names_its_page(tmp_path: Path) -> None:
         hub.refusals = [(403, {"X-Error-Code": "GatedRepo"})] * 20
         said = resolve_elsewhere(hub.url, "org/name", tmp_path)
     assert f"Accept the model's terms on its page of the hub, {hub.url}/org/name, and" in said
+
+
+def test_a_name_that_ends_as_a_file_is_not_looked_for_in_the_hub(tmp_path: Path) -> None:
+    with pytest.raises(ModelNotFoundError, match=r"there is no file 'nosuch.gguf'"):
+        hub_name("nosuch.gguf", tmp_path)

@@ -121,6 +121,11 @@ def hub_name(model: str, cache: Path) -> tuple[str, str | None]:
             f"there is no directory {quoted(written)}, and a hub id must have the form org/name."
             + suggestion(written, cache)
         )
+    if wanted_gguf is None and "/" not in model and model.lower().endswith(".gguf"):
+        raise ModelNotFoundError(
+            f"there is no file {quoted(written)}; a GGUF file of the hub is named like "
+            f"org/name:Q4_K_M." + suggestion(written, cache)
+        )
     if wanted_gguf is not None and "/" not in model:
         raise ModelNotFoundError(
             f"there is no directory {quoted(written)}, and a GGUF file of the hub is named like "
