@@ -12,6 +12,8 @@ from typing import Any
 from page_actions import ask
 from running_server import RunningServer
 
+from quire.config.checkpoint.model_files import DEMO_MODEL_PATH
+
 WORDS = [f"word{number}" for number in range(60)]
 WHOLE = " ".join(WORDS)
 
@@ -293,8 +295,14 @@ def test_a_wrong_key_does_not_end_an_answer(open_page: Any, server: Any) -> None
 
 
 def be_endless(route: Any) -> None:
-    """Lets an answer go on until the context is full."""
-    route.continue_(post_data=json.dumps({**route.request.post_data_json, "ignore_eos": True}))
+    """Lets an answer go on until the context is full, as one text without marks of other parts."""
+    marks = json.loads((DEMO_MODEL_PATH / "tokenizer.json").read_text())["added_tokens"]
+    body = {
+        **route.request.post_data_json,
+        "ignore_eos": True,
+        "logit_bias": {str(mark["id"]): -100 for mark in marks},
+    }
+    route.continue_(post_data=json.dumps(body))
 
 
 def test_a_killed_server_loses_nothing_that_was_shown(open_page: Any) -> None:
