@@ -22,6 +22,8 @@ class Decoder:
     """Package that it needs besides msgspec."""
     max_seconds: float
     """Processor time to decode one file."""
+    extra: str = ""
+    """Package that some of the files need, if it is installed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +82,7 @@ _EVERY = (
         "the URL of audio, or input_audio with data",
         "audio_config",
         "audio",
-        Decoder("audio", "quire.images.sound.child", "numpy", 30.0),
+        Decoder("audio", "quire.images.sound.child", "numpy", 30.0, "av"),
         base64_part="input_audio",
     ),
 )

@@ -88,7 +88,10 @@ def _start(decoder: Decoder) -> ChildProcess:
     variables = {name: os.environ[name] for name in _INHERITED_VARIABLES if name in os.environ}
     variables["OPENBLAS_NUM_THREADS"] = "1"  # sums have one order then
     try:
-        command = isolated_command(decoder.module, ("quire", package, "msgspec"), f"{what} files")
+        packages = ["quire", package, "msgspec"]
+        if decoder.extra and importlib.util.find_spec(decoder.extra):
+            packages.append(decoder.extra)
+        command = isolated_command(decoder.module, packages, f"{what} files")
         return ChildProcess(command, TILES + REFUSAL, _MAX_REPLY_BYTES, env=variables, cwd="/")
     except OSError as error:
         raise QuireError(f"no process for {what} files can be started: {error}") from None

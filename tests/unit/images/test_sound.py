@@ -107,18 +107,18 @@ def test_all_kinds_of_samples_become_numbers_from_minus_one_to_one() -> None:
             body = (values + 128).astype(np.uint8).tobytes()
         else:
             body = b"".join(int(one).to_bytes(bits // 8, "little", signed=True) for one in values)
-        found = mono_samples(_wav(1, bits, 1, body), 16000)
+        found = mono_samples(_wav(1, bits, 1, body))[0]
         assert np.abs(found - wanted).max() <= 2.0 ** (1 - bits)
-        assert np.array_equal(mono_samples(_wav(0xFFFE, bits, 1, body, inner=1), 16000), found)
+        assert np.array_equal(mono_samples(_wav(0xFFFE, bits, 1, body, inner=1))[0], found)
     for bits in (32, 64):
         body = wanted.astype(f"<f{bits // 8}").tobytes()
-        assert np.allclose(mono_samples(_wav(3, bits, 1, body), 16000), wanted)
+        assert np.allclose(mono_samples(_wav(3, bits, 1, body))[0], wanted)
     stereo = np.array([[0.5, 0.25], [-1, 1]], "<f4").tobytes()
     for size in (len(stereo), 0, 0xFFFFFFFF):  # of a file whose writer does not know it
-        found = mono_samples(_wav(3, 32, 2, stereo, size=size), 16000)
+        found = mono_samples(_wav(3, 32, 2, stereo, size=size))[0]
         assert found.tolist() == [0.375, 0]
     samples = _noise(100)
-    assert np.array_equal(mono_samples(wav_of(samples, 16000), 16000), samples)
+    assert np.array_equal(mono_samples(wav_of(samples, 16000))[0], samples)
 
 
 _ZEROS = bytes(4000)
@@ -127,17 +127,17 @@ _ZEROS = bytes(4000)
 @pytest.mark.parametrize(
     ("data", "error"),
     [
-        (b"", "must be a WAV file"),
-        (b"ID3\4" + _ZEROS, "must be a WAV file"),
-        (_wav(6, 8, 1, _ZEROS), "must be a WAV file"),
-        (_wav(1, 12, 1, _ZEROS), "must be a WAV file"),
-        (_wav(3, 16, 1, _ZEROS), "must be a WAV file"),
-        (_wav(0xFFFE, 16, 1, _ZEROS), "must be a WAV file"),
+        (b"", "must be a file of type WAV, FLAC"),
+        (b"RIFF" + _ZEROS, "must be a file of type"),
+        (_wav(6, 8, 1, _ZEROS), "8, 16, 24 or 32 bits"),
+        (_wav(1, 12, 1, _ZEROS), "8, 16, 24 or 32 bits"),
+        (_wav(3, 16, 1, _ZEROS), "8, 16, 24 or 32 bits"),
+        (_wav(0xFFFE, 16, 1, _ZEROS), "8, 16, 24 or 32 bits"),
         (_wav(1, 16, 1, _ZEROS)[:30], "damaged or cut off"),
         (_wav(1, 16, 1, _ZEROS)[:-1], "damaged or cut off"),
         (_wav(1, 16, 1, _ZEROS, size=2**31), "damaged or cut off"),
-        (_wav(1, 16, 0, _ZEROS), "do not agree"),
-        (_wav(1, 16, 65, _ZEROS), "do not agree"),
+        (_wav(1, 16, 0, _ZEROS), "0 channels; 1 to 64"),
+        (_wav(1, 16, 65, _ZEROS), "65 channels; 1 to 64"),
         (_wav(1, 16, 2, _ZEROS, width=2), "do not agree"),
         (_wav(1, 16, 1, _ZEROS, rate=0), "samples of a second"),
         (_wav(1, 16, 1, _ZEROS, rate=2**31), "samples of a second"),
@@ -166,7 +166,7 @@ def test_damaged_files_give_samples_or_an_error() -> None:
             data[chooser.randrange(64)] = chooser.randrange(256)
         data = data[: chooser.choice([len(data), chooser.randrange(len(data))])]
         try:
-            found = mono_samples(bytes(data), 16000)
+            found = mono_samples(bytes(data))[0]
         except RequestError:
             continue
         assert np.isfinite(found).all()
@@ -182,7 +182,7 @@ def test_a_child_process_decodes_and_what_it_found_is_kept() -> None:
     assert np.array_equal(spectrum, log_mel(samples, _RULES))
     assert picture_of(data, _RULES, kept=kept) is found
     assert picture_of(data, _DIVIDED).digest != found.digest
-    with pytest.raises(RequestError, match="must be a WAV file"):
+    with pytest.raises(RequestError, match="must be a file of type"):
         picture_of(b"x" * 50, _RULES)
     assert np.array_equal(
         np.frombuffer(picture_of(wav_of(samples * 0, 16000), _RULES).pixels, "<f4"),

@@ -84,7 +84,7 @@ def test_sounds_and_videos_become_urls() -> None:
     sources = ImageSources.of(ImagesConfig({"image": 1}))
     samples = np.linspace(-1, 1, 50, dtype=np.float32)
     data = sources.read(encode_audio_url(samples, 16000))
-    assert np.array_equal(mono_samples(data, 16000), samples)
+    assert np.array_equal(mono_samples(data)[0], samples)
     frames = sources.read_frames(encode_video_url(np.zeros((3, 4, 4, 3), np.uint8)))
     assert [Image.open(io.BytesIO(one)).format for one in frames] == ["JPEG"] * 3
     with pytest.raises(RequestError, match="format must be 'WAV', not 'MP3'"):

@@ -5,16 +5,18 @@ from __future__ import annotations
 from quire.images.job import DecodeJob
 from quire.images.rules import Layout
 from quire.images.serving import serve_decoder
+from quire.images.sound import container, wav
 from quire.images.sound.rules import RATE, Sound
 from quire.images.sound.spectrum import log_mel
-from quire.images.sound.wav import mono_samples
+from quire.images.sound.wav import resampled
 
 
 def decode(job: DecodeJob) -> tuple[Layout, list[bytes]]:
     """The layout, and the features of all tiles. Raises RequestError for a file that cannot be
     used."""
     assert isinstance(job.rules, Sound)
-    samples = mono_samples(job.data, RATE)
+    reader = wav if job.data[:4] == b"RIFF" else container
+    samples = resampled(*reader.mono_samples(job.data), RATE)
     layout = job.rules.layout(len(samples))
     return layout, [log_mel(samples, job.rules).astype("<f4").tobytes()]
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import struct
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
@@ -30,26 +31,49 @@ _ROLLOFF = 0.99
 _PIECE = 1 << 12
 """Samples that are computed at once, which stay in the processor's cache."""
 _NOT_A_WAV = (
-    "the audio must be a WAV file of 8, 16, 24 or 32 bits, or of floating-point numbers; convert "
-    "other formats, such as mp3, with `ffmpeg -i FILE -ac 1 -ar 16000 FILE.wav`"
+    "the samples of a WAV file must have 8, 16, 24 or 32 bits, or be floating-point numbers; "
+    "convert others with `ffmpeg -i FILE -ac 1 -ar 16000 FILE.wav`"
+)
+NOT_A_SOUND = (
+    "the audio must be a file of type WAV, FLAC, MP3, OGG, OPUS, M4A, MP4 or WEBM; convert others "
+    "with `ffmpeg -i FILE -ac 1 -ar 16000 FILE.wav`"
 )
 
 
-def mono_samples(data: bytes, rate: int) -> NDArray[np.float32]:
-    """The mean of the channels of a WAV file, at so many samples of a second. Raises
-    RequestError."""
-    kind, channels, own_rate, bits, samples = _parts(data)
+def mono_samples(data: bytes) -> tuple[NDArray[np.float32], int]:
+    """The mean of the channels of a WAV file, and its rate. Raises RequestError."""
+    kind, channels, rate, bits, samples = _parts(data)
     width = channels * bits // 8
     count = len(samples) // width
-    if count > MAX_SECONDS * own_rate:
-        raise RequestError(
-            f"the audio has {count / own_rate:.0f} s; at most {MAX_SECONDS} s are taken"
-        )
+    check_length(count, rate)
     values = _values(samples[: count * width], kind, bits).reshape(count, channels)
-    mono = values[:, 0] if channels == 1 else values.mean(axis=1, dtype=np.float32)
+    return mean_of_channels(values), rate
+
+
+def check_form(rate: int, channels: int) -> None:
+    """Raises RequestError unless a sound may have this rate and so many channels."""
+    if not RATES[0] <= rate <= RATES[1]:
+        raise RequestError(
+            f"the audio has {rate} samples of a second; {RATES[0]} to {RATES[1]} are taken"
+        )
+    if not 1 <= channels <= _MOST_CHANNELS:
+        raise RequestError(f"the audio has {channels} channels; 1 to {_MOST_CHANNELS} are taken")
+
+
+def check_length(count: int, rate: int) -> None:
+    """Raises RequestError if so many samples of a channel are too many."""
+    if count > MAX_SECONDS * rate:
+        raise RequestError(f"the audio has {count / rate:.0f} s; at most {MAX_SECONDS} s are taken")
+
+
+def mean_of_channels(values: NDArray[np.float32]) -> NDArray[np.float32]:
+    """One channel of the samples [count, channels]."""
+    mono: NDArray[np.float32] = (
+        values[:, 0] if values.shape[1] == 1 else values.mean(axis=1, dtype=np.float32)
+    )
     if not (np.abs(mono) <= _LOUDEST).all():
         raise RequestError("the audio has samples that are not numbers, or far beyond -1 to 1")
-    return resampled(mono, own_rate, rate)
+    return mono
 
 
 def wav_of(samples: NDArray[np.float32], rate: int) -> bytes:
@@ -64,8 +88,8 @@ def wav_of(samples: NDArray[np.float32], rate: int) -> bytes:
 
 def _parts(data: bytes) -> tuple[int, int, int, int, memoryview]:
     """The format, channels, rate and bits of a file, and the bytes of its samples."""
-    if data[:4] != b"RIFF" or data[8:12] != b"WAVE":
-        raise RequestError(_NOT_A_WAV)
+    if data[8:12] != b"WAVE":
+        raise RequestError(NOT_A_SOUND)
     chunks = dict(_chunks(memoryview(data)))
     head, samples = chunks.get(b"fmt "), chunks.get(b"data")
     if head is None or samples is None or len(head) < 16:
@@ -75,11 +99,8 @@ def _parts(data: bytes) -> tuple[int, int, int, int, memoryview]:
         (kind,) = struct.unpack_from("<H", head, 24)
     if (kind, bits) not in ((_FLOAT, 32), (_FLOAT, 64), *((_PCM, one) for one in (8, 16, 24, 32))):
         raise RequestError(_NOT_A_WAV)
-    if not RATES[0] <= rate <= RATES[1]:
-        raise RequestError(
-            f"the audio has {rate} samples of a second; {RATES[0]} to {RATES[1]} are taken"
-        )
-    if not 1 <= channels <= _MOST_CHANNELS or width != channels * bits // 8:
+    check_form(rate, channels)
+    if width != channels * bits // 8:
         raise RequestError("the audio file is damaged: its channels and their width do not agree")
     return kind, channels, rate, bits, samples
 
@@ -113,8 +134,15 @@ def _values(data: memoryview, kind: int, bits: int) -> NDArray[np.float32]:
         wide[:, 1:] = np.frombuffer(data, np.uint8).reshape(-1, 3)
         found = wide.reshape(-1).view("<i4").astype(np.float32) / np.float32(2**31)
     else:
-        whole = np.frombuffer(data, f"<i{bits // 8}").astype(np.float32)
-        found = whole / np.float32(2 ** (bits - 1))
+        found = scaled(np.frombuffer(data, f"<i{bits // 8}"))
+    return found
+
+
+def scaled(values: NDArray[Any]) -> NDArray[np.float32]:
+    """Whole numbers with a sign as numbers from -1 to 1; others are the same ones in float32."""
+    found = values.astype(np.float32)
+    if values.dtype.kind == "i":
+        found /= np.float32(2 ** (8 * values.dtype.itemsize - 1))
     return found
 
 

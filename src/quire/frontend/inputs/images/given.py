@@ -109,7 +109,7 @@ def _frames_of(source: Any, sources: ImageSources) -> list[bytes]:
 
 
 def _wav_of(source: Any, sources: ImageSources) -> list[bytes]:
-    """The file of a sound from a URL, the bytes of a WAV file, or samples with or without their
+    """The file of a sound from a URL, the bytes of a sound file, or samples with or without their
     rate."""
     if isinstance(source, str):
         return [sources.read(source)]
@@ -126,7 +126,7 @@ def _samples(given: Any) -> tuple[Any, int]:
     if not _is_float(samples) or samples.ndim not in (1, 2) or not size or not is_rate:
         raise _error(
             "must have as audio an array of floating-point samples from -1 to 1, or a pair of it "
-            f"and a whole rate from {RATES[0]} to {RATES[1]}, the bytes of a WAV file, or a URL"
+            f"and a whole rate from {RATES[0]} to {RATES[1]}, the bytes of a sound file, or a URL"
         )
     if 4 * size > MAX_FILE_BYTES:
         raise _error(f"must have at most {MAX_FILE_BYTES // 4} samples as audio, not {size}")
