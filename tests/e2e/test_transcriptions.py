@@ -141,8 +141,13 @@ def test_streams_and_options_work(server: RunningServer, client: Any) -> None:
         assert ignored == "chunking_strategy, prompt, hotwords, n"
         for name in ("/v1/audio/translations", "/v1/realtime"):
             assert http.post(name, files={"file": file}).status_code == 404
-        for language in ("", "de"):
-            http.post(PATH, files={"file": file}, data={"language": language}).raise_for_status()
+        by_language = []
+        for language in ("", "de", "German", " GERMAN ", "DE"):
+            data = {"language": language, "max_completion_tokens": "9"}
+            reply = http.post(PATH, files={"file": file}, data=data).raise_for_status()
+            by_language.append(reply.json()["text"])
+        assert by_language[0] != by_language[1]
+        assert set(by_language[1:]) == {by_language[1]}
     with pytest.raises(openai.BadRequestError, match="Unsupported language: 'hh'"):
         ask(language="hh")
     with pytest.raises(openai.BadRequestError, match="must be a file of type"):
@@ -154,6 +159,37 @@ def test_streams_and_options_work(server: RunningServer, client: Any) -> None:
         client.audio.transcriptions.create(model="mouth", file=file)
     metrics = server.metrics()
     assert metrics[f'http_requests_total{{handler="{PATH}",method="POST",status="2xx"}}'] >= 7
+
+
+def test_replies_and_events_have_logprobs_if_include_has_them(client: Any) -> None:
+    options: dict[str, Any] = {
+        "model": "ears", "file": ("x.wav", _sound(1.4, 5)), "include": ["logprobs"],
+        "extra_body": {"max_completion_tokens": 9},
+    }  # fmt: skip
+    create = client.audio.transcriptions.create
+    whole = create(**options)
+    assert len(whole.logprobs) == 9
+    assert all(one.logprob <= 0 for one in whole.logprobs)
+    spelled = b"".join(bytes(map(int, one.bytes)) for one in whole.logprobs)
+    assert spelled.decode(errors="replace") == whole.text
+    events = list(create(stream=True, **options))
+    deltas = [one for one in events if one.type == "transcript.text.delta"]
+    parts = [one.model_dump() for event in deltas for one in event.logprobs]
+    done = [one.model_dump() for one in events[-1].logprobs]
+    assert events[-1].type == "transcript.text.done"
+    assert done == [one.model_dump() for one in whole.logprobs]
+    assert parts == done[: len(parts)]
+    assert len(parts) >= 8
+    assert create(**{**options, "include": []}).logprobs is None
+    for wrong, error in (
+        ({"include": ["words"]}, "must be one of 'logprobs'"),
+        ({"response_format": "text"}, "does not work with response_format=text"),
+        ({"extra_body": {"use_beam_search": True}}, "does not work with use_beam_search"),
+        ({"timestamp_granularities": ["word"]}, "must be left out"),
+        ({"response_format": "srt"}, "must be one of 'json', 'text'"),
+    ):
+        with pytest.raises(openai.BadRequestError, match=error):
+            create(**{**options, **wrong})
 
 
 def test_every_type_of_file_is_heard(client: Any) -> None:

@@ -142,7 +142,7 @@ def test_a_text_model_says_what_is_needed(harness: Harness) -> None:
     body = document["paths"][PATH]["post"]["requestBody"]["content"]["multipart/form-data"]
     name = body["schema"]["$ref"].rpartition("/")[2]
     file = document["components"]["schemas"][name]["properties"]["file"]
-    assert file == {"type": "string", "format": "binary", "contentMediaType": "audio/wav"}
+    assert file == {"type": "string", "format": "binary", "contentMediaType": "audio/*"}
 
 
 @pytest.mark.parametrize(

@@ -15,8 +15,9 @@ def decode(job: DecodeJob) -> tuple[Layout, list[bytes]]:
     """The layout, and the features of all tiles. Raises RequestError for a file that cannot be
     used."""
     assert isinstance(job.rules, Sound)
-    reader = wav if job.data[:4] == b"RIFF" else container
-    samples = resampled(*reader.mono_samples(job.data), RATE)
+    is_wav = job.data[:4] == b"RIFF"
+    mono_samples = wav.mono_samples if is_wav else container.mono_samples
+    samples = resampled(*mono_samples(job.data), RATE)
     layout = job.rules.layout(len(samples))
     return layout, [log_mel(samples, job.rules).astype("<f4").tobytes()]
 

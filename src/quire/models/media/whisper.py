@@ -16,6 +16,7 @@ from quire.images.rules import Size
 from quire.images.sound.rules import HOP, RATE, WINDOW, Sound
 from quire.models.base import ACTIVATIONS, HfConfig
 from quire.models.config_reader import ConfigReader
+from quire.models.media.languages import NAMES
 from quire.models.media.model import Floats, Patching, TileStep, VisionModel
 from quire.models.media.reading import text_width, token_id
 from quire.models.media.tower import PATCHES, PROJECTOR, SIGLIP_NAMES, VISION, tower_spec
@@ -40,16 +41,6 @@ _KEYS = {
     "hidden_act": "activation_function",
 }
 """Names that some configurations have for keys."""
-_LANGUAGES = frozenset({
-    "af", "am", "ar", "as", "az", "ba", "be", "bg", "bn", "bo", "br", "bs", "ca", "cs", "cy", "da",
-    "de", "el", "en", "es", "et", "eu", "fa", "fi", "fo", "fr", "gl", "gu", "ha", "he", "hi", "hr",
-    "ht", "hu", "hy", "id", "is", "it", "ja", "ka", "kk", "km", "kn", "ko", "la", "lb", "ln", "lo",
-    "lt", "lv", "mg", "mi", "mk", "ml", "mn", "mr", "ms", "mt", "my", "ne", "nl", "nn", "no", "oc",
-    "pa", "pl", "ps", "pt", "ro", "ru", "sa", "sd", "si", "sk", "sl", "sn", "so", "sq", "sr", "su",
-    "sv", "sw", "ta", "te", "tg", "th", "tk", "tl", "tr", "tt", "uk", "ur", "uz", "vi", "yi", "yo",
-    "zh",
-})  # fmt: skip
-"""Codes (ISO 639-1) of the languages that Whisper was trained with."""
 _PREFIXES = ("model.audio_tower.", "audio_tower.")
 _PROJECTOR_PREFIXES = ("model.multi_modal_projector.", "multi_modal_projector.")
 
@@ -90,7 +81,7 @@ def voxtral(reader: ConfigReader, settings: ConfigReader, text: HfConfig) -> Vis
     parts = _Parts(rules, frames, spec, builder.program(), is_normed=True)
     model = parts.model("voxtral", "[AUDIO]", token_id(reader, "audio_token_id", 24))
     prompt = "[INST][BEGIN_AUDIO][AUDIO][/INST]{language}[TRANSCRIBE]"
-    return replace(model, transcription=prompt, languages=_LANGUAGES)
+    return replace(model, transcription=prompt, languages=frozenset(NAMES))
 
 
 @dataclass(frozen=True, kw_only=True)

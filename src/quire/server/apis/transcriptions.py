@@ -18,7 +18,9 @@ from quire.errors import RequestError
 from quire.outputs import RequestOutput
 from quire.param_checks import checked_json
 from quire.server.bodies.json_http import context_of
+from quire.server.bodies.json_pieces import JsonList
 from quire.server.generation.begin import generate
+from quire.server.generation.logprobs import LogprobsWriter
 from quire.server.generation.portions import ReplyHead, Update, Writer, check_end
 from quire.server.generation.writer import ChunkWriter
 from quire.server.http.event_stream import while_present
@@ -27,27 +29,36 @@ from quire.server.requests.fields import (
     Count,
     FinishReasonText,
     Int64,
+    PositionLogprobs,
     SamplerFields,
 )
 from quire.server.requests.prompts import PreparedPrompt, decoded_pictures, encode
-from quire.server.requests.reading import fields_without_beams, given, refuse_with_beams
+from quire.server.requests.reading import (
+    fields_without_beams,
+    given,
+    read_logprobs,
+    refuse_with_beams,
+)
 from quire.server.requests.request import AnyRequest, ReplyOptions, TextRequest
 from quire.server.routing import Routes
 from quire.server.served_model import ServedModel
 
-_BINARY = {"format": "binary", "contentMediaType": "audio/wav"}
+_BINARY = {"format": "binary", "contentMediaType": "audio/*"}
 
 
 class TranscriptionRequest(SamplerFields, kw_only=True):
     """A sound whose words are asked for. The fields are those of a form."""
 
     file: Annotated[bytes, Meta(extra_json_schema=_BINARY)]
-    """A WAV file."""
+    """A WAV file; with `quire-engine[audio]` also FLAC, MP3, OGG, OPUS, M4A, MP4 or WEBM."""
     model: str | None = None
     language: str | None = None
-    """The code (ISO 639-1) of the language that is spoken; by default the model finds it."""
+    """The code (ISO 639-1) or the English name of the language that is spoken; by default the model
+    finds it."""
     response_format: Literal["json", "text"] = "json"
     """`text`: the reply is the words, as plain text."""
+    include: list[Literal["logprobs"]] = msgspec.field(default_factory=list)
+    """`logprobs`: the log-probability of each token, in `json` replies and events."""
     stream: bool | None = False
     stream_include_usage: bool | None = False
     stream_continuous_usage_stats: bool | None = False
@@ -83,6 +94,8 @@ class TranscriptionResponse(msgspec.Struct, kw_only=True):
     """The words of a sound."""
 
     text: str
+    logprobs: list[PositionLogprobs] | msgspec.UnsetType = msgspec.UNSET
+    """If `include` has them. `top_logprobs` is empty."""
     usage: AudioDuration
 
 
@@ -112,6 +125,8 @@ class TranscriptionChunk(ChunkFields, kw_only=True):
     """New words, in `transcript.text.delta`."""
     text: str | msgspec.UnsetType = msgspec.UNSET
     """All words, in `transcript.text.done`."""
+    logprobs: list[PositionLogprobs] | msgspec.UnsetType = msgspec.UNSET
+    """Those of the tokens of `delta` or `text`, if `include` has them."""
     choices: list[TranscriptionChoice]
 
 
@@ -126,9 +141,15 @@ _USAGE = {
 class TranscriptionWriter(Writer):
     """Writes the words of one sound."""
 
-    def __init__(self, head: ReplyHead, prompt: PreparedPrompt, *, is_plain: bool) -> None:
+    def __init__(
+        self, asked: AnyRequest, head: ReplyHead, prompt: PreparedPrompt, *, is_plain: bool
+    ) -> None:
         """`is_plain`: a whole reply is text, not JSON."""
         assert prompt.images is not None
+        tokenizer = head.target.model.loaded_engine().tokenizer
+        self._logprobs = LogprobsWriter(tokenizer, 0, asked.reply.tokens_as_ids is True)
+        self._new_logprobs, self._all_logprobs = JsonList(), JsonList()
+        self._has_logprobs = asked.reply.num_top is not None
         self._seconds = prompt.images.images[0].layout.seconds
         self._is_plain = is_plain
         self._texts: list[str] = []
@@ -140,7 +161,10 @@ class TranscriptionWriter(Writer):
         if self._is_plain:
             return msgspec.Raw(final.outputs[0].text.encode(errors="replace"))
         usage = AudioDuration(seconds=math.ceil(self._seconds))
-        return TranscriptionResponse(text=final.outputs[0].text, usage=usage)
+        found = TranscriptionResponse(text=final.outputs[0].text, usage=usage)
+        if positions := self._logprobs.positions(final.outputs[0], with_end=False):
+            found.logprobs = positions.as_field()
+        return found
 
     def events(self, updates: Sequence[Update]) -> bytes:
         parts = []
@@ -149,10 +173,15 @@ class TranscriptionWriter(Writer):
             check_end(update.output, one)
             self._chunks.see(0, update.output)
             self._chunks.count(0, len(one.token_ids))
+            if positions := self._logprobs.positions(one, with_end=False):
+                self._new_logprobs.join(positions)
+                self._all_logprobs.join(positions)
             if one.text:
                 self._texts.append(one.text)
                 choice = TranscriptionChoice(delta=TranscriptionDelta(content=one.text))
                 kind = {"type": "transcript.text.delta", "delta": one.text}
+                kind |= self._logprobs_field(self._new_logprobs)
+                self._new_logprobs = JsonList()
                 parts.append(self._chunks.chunk(0, choice, **kind))
             if one.finish_reason:
                 choice = TranscriptionChoice(
@@ -161,11 +190,15 @@ class TranscriptionWriter(Writer):
                     stop_reason=one.stop_reason,
                 )
                 kind = {"type": "transcript.text.done", "text": "".join(self._texts)}
+                kind |= self._logprobs_field(self._all_logprobs)
                 parts.append(self._chunks.chunk(0, choice, **kind))
         return b"".join(parts)
 
     def last(self) -> bytes:
         return self._chunks.last()
+
+    def _logprobs_field(self, positions: JsonList) -> dict[str, Any]:
+        return {"logprobs": positions.as_field()} if self._has_logprobs else {}
 
 
 ROUTES = Routes("generation")
@@ -183,8 +216,8 @@ async def transcriptions(http: Request, form: TranscriptionRequest) -> Response 
     asked = _asked(form)
     is_plain = form.response_format == "text" and not form.stream
 
-    def writer(_: AnyRequest, head: ReplyHead, prompts: list[Any]) -> TranscriptionWriter:
-        return TranscriptionWriter(head, prompts[0], is_plain=is_plain)
+    def writer(asked: AnyRequest, head: ReplyHead, prompts: list[Any]) -> TranscriptionWriter:
+        return TranscriptionWriter(asked, head, prompts[0], is_plain=is_plain)
 
     context_of(http).target(form.model)
     answer = generate(http, asked, "transcribe", writer)
@@ -228,6 +261,9 @@ def _asked(form: TranscriptionRequest) -> TextRequest[_Sound]:
         raise RequestError(
             "Streaming is not currently supported with beam search", parameter="stream"
         )
+    if form.include and (form.use_beam_search or form.response_format == "text"):
+        other = "use_beam_search" if form.use_beam_search else "response_format=text"
+        raise RequestError(f"include=logprobs does not work with {other}", parameter="include")
     options: dict[str, Any] = {new: True for old, new in _USAGE.items() if getattr(form, old)}
     if options and not form.stream:
         raise RequestError(
@@ -246,7 +282,7 @@ def _asked(form: TranscriptionRequest) -> TextRequest[_Sound]:
     ignored = [name for name in _WITHOUT_EFFECT if getattr(form, name)]
     if form.n != 1 and not has_beams:
         ignored.append("n")
-    return TextRequest.of(
+    asked = TextRequest.of(
         form,
         _Sound(form),
         sampling=sampling,
@@ -256,6 +292,9 @@ def _asked(form: TranscriptionRequest) -> TextRequest[_Sound]:
         names={"max_tokens": "max_completion_tokens"},
         ignored=ignored + fields_without_beams(form),
     )
+    if form.include:
+        read_logprobs(asked, 0)
+    return asked
 
 
 def _extra_args(text: str | None) -> dict[str, Any] | None:

@@ -196,16 +196,20 @@ class ImagePrompts:
                 f"Voxtral; this one was not: {why}",
                 parameter="model",
             )
+        from quire.models.media.languages import code_of  # for transcriptions alone
+
         text, known = self._vision.transcription, self._vision.languages
-        if language is not None and language not in known:
+        code = None if language is None else code_of(language, known)
+        if language is not None and code is None:
             raise PromptError(
-                f"Unsupported language: {quoted(language)}. Must be one of {sorted(known)}.",
+                f"Unsupported language: {quoted(language)}. Must be one of {sorted(known)}, or the "
+                "English name of one of them, such as 'french'.",
                 parameter="language",
             )
         for mark in re.findall(r"\[.+?\]", text):
             if len(encode(mark)) != 1:
                 raise PromptError(f"the tokenizer must have the token {mark}", parameter="model")
-        return text.format(language="" if language is None else f"lang:{language}")
+        return text.format(language="" if code is None else f"lang:{code}")
 
     def in_transcription(
         self, text: str, pictures: Sequence[Picture], encode: Encode
