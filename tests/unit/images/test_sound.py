@@ -141,7 +141,7 @@ _ZEROS = bytes(4000)
         (_wav(1, 16, 2, _ZEROS, width=2), "do not agree"),
         (_wav(1, 16, 1, _ZEROS, rate=0), "samples of a second"),
         (_wav(1, 16, 1, _ZEROS, rate=2**31), "samples of a second"),
-        (_wav(1, 8, 1, bytes(601_000), rate=1000), "at most 600 s"),
+        (_wav(1, 8, 1, bytes(601_000), rate=1000), "more than 600 s: divide it"),
         (_wav(3, 32, 1, np.full(900, np.nan, "<f4").tobytes()), "not numbers"),
         (_wav(3, 32, 1, np.full(900, 1e30, "<f4").tobytes()), "not numbers"),
         (_wav(3, 64, 1, np.full(900, 1e300, "<f8").tobytes()), "not numbers"),

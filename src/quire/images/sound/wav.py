@@ -63,7 +63,7 @@ def check_form(rate: int, channels: int) -> None:
 def check_length(count: int, rate: int) -> None:
     """Raises RequestError if so many samples of a channel are too many."""
     if count > MAX_SECONDS * rate:
-        raise RequestError(f"the audio has {count / rate:.0f} s; at most {MAX_SECONDS} s are taken")
+        raise RequestError(f"the audio has more than {MAX_SECONDS} s: divide it")
 
 
 def mean_of_channels(values: NDArray[np.float32]) -> NDArray[np.float32]:
