@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 from quire.errors import CheckpointError, quoted
 from quire.gguf.container import GgufHeader, read_header
+from quire.gguf.part_names import part_of
 
-_PART = re.compile(r"(?P<stem>.+)-(?P<part>\d{5})-of-(?P<count>\d{5})\.gguf")
 _MAX_FILES = 1000
 
 
 def files_of(path: Path) -> list[Path]:
     """All files of the model that `path` is a part of, in order. Raises CheckpointError."""
-    match = _PART.fullmatch(path.name)
-    if match is None:
+    part = part_of(path.stem)
+    if part is None or path.suffix != ".gguf":
         return [path]
-    count = int(match["count"])
+    stem, _, count = part
     if not 1 <= count <= _MAX_FILES:
         raise CheckpointError(f"{path}: split into {count} files; 1 to {_MAX_FILES} are read")
-    names = [f"{match['stem']}-{part:05}-of-{count:05}.gguf" for part in range(1, count + 1)]
+    names = [f"{stem}-{number:05}-of-{count:05}.gguf" for number in range(1, count + 1)]
     files = [path.with_name(name) for name in names]
     missing = [file.name for file in files if not file.is_file()]
     if missing:

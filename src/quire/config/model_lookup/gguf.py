@@ -9,6 +9,7 @@ from pathlib import Path
 
 from quire.errors import ModelNotFoundError
 from quire.gguf.container import MAGIC
+from quire.gguf.part_names import PartName, is_first, part_of, stem_of
 from quire.log import get_logger
 
 _logger = get_logger(__name__)
@@ -19,7 +20,6 @@ _PROJECTOR = "mmproj"
 _PRECISIONS = ("bf16", "f16", "f32")
 """Parts of such names, the most suitable first."""
 
-_PART = re.compile(r"(.+)-(\d{5})-of-(\d{5})\.gguf")
 _QUANT = re.compile(r"(?:^|[-_.])((?:I?Q\d\w*|BF16|F16|F32|MXFP4\w*))$", re.IGNORECASE)
 _BY_NEARNESS = (
     "Q4_K_M", "Q4_K_XL", "Q4_K_L", "Q4_K_S", "Q4_1", "Q4_0", "IQ4_NL", "IQ4_XS", "MXFP4", "Q5_K_M",
@@ -89,13 +89,13 @@ def chosen_name(names: Iterable[str], wanted: str | None, model: str) -> str:
 
 def parts_of(names: Iterable[str], first: str) -> list[str]:
     """All files of the model that begins with the file `first`."""
-    match = _PART.fullmatch(first)
-    if match is None:
+    whole = _part(first)
+    if whole is None:
         return [first]
     return [
         name
         for name in names
-        if (part := _PART.fullmatch(name)) and part.group(1, 3) == match.group(1, 3)
+        if (part := _part(name)) and (part.stem, part.total) == (whole.stem, whole.total)
     ]
 
 
@@ -107,15 +107,14 @@ def has_all_parts(file: Path) -> bool:
 
 def is_whole(files: Iterable[str]) -> bool:
     """Whether no part of a split model is missing."""
-    parts = [part for name in files if (part := _PART.fullmatch(name))]
-    return not parts or len(parts) >= int(parts[0][3])
+    parts = [part for name in files if (part := _part(name))]
+    return not parts or len(parts) >= parts[0].total
 
 
 def quant_of(file: Path) -> str:
     """The quantisation that the name of a GGUF file, or of its folder, ends with, such as Q4_K_M;
     else the file's name."""
-    stem = re.sub(r"-\d{5}-of-\d{5}$", "", file.stem)
-    found = _QUANT.search(stem) or _QUANT.search(file.parent.name)
+    found = _QUANT.search(stem_of(file.stem)) or _QUANT.search(file.parent.name)
     return found[1].upper() if found else file.name
 
 
@@ -192,8 +191,13 @@ def _models(names: Iterable[str]) -> list[str]:
         for name in names
         if name.endswith(".gguf") and name.count("/") <= 1 and not name.startswith(("/", "../"))
         and not is_projector(name.rpartition("/")[2])
-        and not ((part := _PART.fullmatch(name)) and int(part[2]) > 1)
+        and is_first(name.removesuffix(".gguf"))
     )  # fmt: skip
+
+
+def _part(name: str) -> PartName | None:
+    """The parts of the name of a split model's file, which may begin with its folder."""
+    return part_of(name.removesuffix(".gguf")) if name.endswith(".gguf") else None
 
 
 def _named(names: Iterable[str], wanted: str, model: str) -> str | None:
@@ -232,7 +236,7 @@ def _preferred(models: list[str], model: str) -> str | None:
 
 
 def _without_quant(name: str) -> str:
-    stem = re.sub(r"-\d{5}-of-\d{5}$", "", Path(name).stem)
+    stem = stem_of(Path(name).stem)
     return re.sub(r"(?i)[-_.]UD$", "", _QUANT.sub("", stem)).lower()
 
 
@@ -242,6 +246,6 @@ def _shown(names: list[str]) -> str:
 
 
 def _has_others(directory: Path) -> bool:
-    if any(True for pattern in ("config.json", "*/config.json") for _ in directory.glob(pattern)):
-        return True  # a model, or a folder of models
+    if (directory / "config.json").exists():
+        return True
     return any(True for pattern in _OTHER_WEIGHTS for _ in directory.glob(pattern))

@@ -18,12 +18,12 @@ from quire.config.model_lookup.disk.found import (
     SourceName,
     file_status,
     is_gguf_file,
-    part_of,
     size_and_time,
 )
 from quire.config.model_lookup.disk.ollama import is_ollama, ollama_models
 from quire.config.model_lookup.library import models_of
 from quire.errors import CheckpointError
+from quire.gguf.part_names import is_first, stem_of
 from quire.units import MiB
 
 _DEPTH = 3
@@ -72,10 +72,10 @@ def _gguf_models(
     groups: dict[str, list[Path]] = {}
     for path in paths:
         if path.suffix.lower() == ".gguf" and "mmproj" not in path.name.lower():
-            groups.setdefault(part_of(path.stem)[0], []).append(path)
+            groups.setdefault(stem_of(path.stem), []).append(path)
     manifests = _manifests(paths, scan) if source == "llama.cpp" else {}
     for stem, files in groups.items():
-        first = next((path for path in files if part_of(path.stem)[1] == 1), None)
+        first = next((path for path in files if is_first(path.stem)), None)
         if first is None or not is_gguf_file(first):
             continue
         name, projector = manifests.get(first.name, ("", _projector_of(stem, paths)))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import stat
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -20,7 +19,6 @@ MAX_ENTRIES = 20_000
 MAX_BYTES = 64 * MiB
 """Most bytes of manifests and texts that one scan reads."""
 _MAX_NOTES = 100
-_PART = re.compile(r"(.+)-(\d{5})-of-(\d{5})")
 
 SourceName = Literal["ollama", "lm studio", "llama.cpp", "folder"]
 
@@ -134,12 +132,6 @@ def is_gguf_file(path: Path) -> bool:
             return file.read(len(MAGIC)) == MAGIC
     except OSError:
         return False
-
-
-def part_of(stem: str) -> tuple[str, int]:
-    """The name of a file's model and the number of its part: 1 for a model in one file."""
-    match = _PART.fullmatch(stem)
-    return (match[1], int(match[2])) if match else (stem, 1)
 
 
 def size_and_time(paths: Iterable[Path]) -> tuple[int, float]:
