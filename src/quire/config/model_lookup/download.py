@@ -41,7 +41,7 @@ _logger = get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """What was downloaded."""
+    """The result of a download."""
 
     repo: str
     snapshot: Path
@@ -83,8 +83,10 @@ def download(
     quantisation. Raises ModelNotFoundError, and ConfigError if files cannot be written."""
     try:
         from huggingface_hub import HfApi, snapshot_download
-        from huggingface_hub.utils._paths import filter_repo_objects
-        from huggingface_hub.utils.tqdm import disable_progress_bars
+        from huggingface_hub.utils import (  # type: ignore[attr-defined]
+            disable_progress_bars,
+            filter_repo_objects,
+        )
     except ImportError:
         raise ModelNotFoundError(
             f"there is no directory {model!r}, and huggingface_hub, which would fetch the model of "

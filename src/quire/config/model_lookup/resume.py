@@ -131,7 +131,7 @@ class Repository:
     def _append(self, file: LargeFile, path: Path, report: Callable[[int], None]) -> None:
         from huggingface_hub import hf_hub_url
         from huggingface_hub.file_download import http_get
-        from huggingface_hub.utils._headers import build_hf_headers
+        from huggingface_hub.utils import build_hf_headers  # type: ignore[attr-defined]
 
         headers = {**build_hf_headers(token=self._token), "Accept-Encoding": "identity"}
         with _PartialFile(path, file, report) as part:
@@ -146,7 +146,7 @@ class Repository:
 
     def _lock(self, checksum: str, timeout: float | None = None) -> Any:
         """The lock that huggingface_hub holds while it fetches the file, too."""
-        from huggingface_hub.utils._fixes import WeakFileLock
+        from huggingface_hub.utils import WeakFileLock  # type: ignore[attr-defined]
 
         self._locks.mkdir(parents=True, exist_ok=True)
         return WeakFileLock(self._locks / f"{checksum}.lock", timeout=timeout)
