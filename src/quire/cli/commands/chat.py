@@ -292,7 +292,8 @@ def _options_of(name: str | None, folders: Sequence[str]) -> dict[str, Any]:
     if not os.path.exists(name) and (folders or not is_near(target)):
         found = found_models(folders)
         model = found.find(target)
-        if model is None and ":" in target and "/" not in target and meant_by(target) == target:
+        is_tagged = ":" in target and "/" not in target
+        if model is None and is_tagged and not is_near(target) and meant_by(target) == target:
             meant = suggestion(target, env.hub_cache_dir(), _names_of(found))
             raise ModelNotFoundError(f"the model {quoted(target)} was not found.{meant}")
     return own if model is None else {**options_of(model), **own}
