@@ -38,9 +38,9 @@ class Tool:
     """A tool of a server."""
 
     name: str
-    """As the model calls it."""
+    """The name that the model uses: no two tools of a chat share it."""
     own_name: str
-    """As the server calls it."""
+    """The name that the server uses."""
     description: str
     schema: dict[str, Any]
     server: ToolServer

@@ -26,8 +26,8 @@ class ContentPart(msgspec.Struct, kw_only=True, omit_defaults=True, forbid_unkno
     audio_url: str | dict[str, Any] | None = None
     """The URL of a sound, or an object with it as `url`."""
     input_audio: dict[str, Any] | None = None
-    """A sound: base64 of a file as `data`. Its `format` has no effect: the
-    bytes show it."""
+    """A sound: base64 of a file as `data`. Its `format` has no effect, because the first bytes of
+    the file show the type."""
     detail: str | None = None
     """Accepted; the model decides how an image is divided."""
     uuid: str | None = None

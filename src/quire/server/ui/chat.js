@@ -16,8 +16,8 @@ import { beginVersion, chooseVersion, cut, extend, versionsAt } from "./versions
 export class Chat {
   /**
    * `state` gives `model()` and `request(messages, id, options)`; `conversations` and `runs` have all
-   * conversations and answers; `servers` run calls of tools; `showRequest` shows the request of an answer, and `onShown` is called
-   * when the open conversation has changed.
+   * conversations and answers; `servers` run calls of tools; `showRequest` shows the request of an
+   * answer, and `onShown` is called when the open conversation has changed.
    */
   constructor(state, conversations, runs, servers, { showRequest, onShown }) {
     Object.assign(this, { state, conversations, runs, servers, showRequest, onShown });
