@@ -44,6 +44,7 @@ LAYERS: list[list[str]] = [
     ["executor"],
     ["core"],
     ["frontend"],
+    ["transcription"],
     ["llm"],
     ["server", "bench"],
     ["cli", "ray"],
