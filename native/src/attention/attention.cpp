@@ -105,6 +105,10 @@ void check_attention(const OpChecks& checks, const quire_attention& op) {
   checks.require(op.is_bidirectional == 0 || (op.is_bidirectional == 1 && op.is_chunked == 0),
                  "is_bidirectional");
   checks.require(op.spans == 0 || (op.spans == 1 && op.is_chunked == 0), "spans");
+  const bool is_plain = op.window == 0 && op.is_bidirectional == 0 && op.spans == 0;
+  checks.require(op.first_key >= 0 && op.num_keys >= 0 &&
+                     ((op.first_key == 0 && op.num_keys == 0) || is_plain),
+                 "first_key or num_keys");
   checks.vector(op.alibi, op.num_heads);
   const auto& vectors = checks.model().vectors;
   checks.require(op.relative < 0 || vectors[op.relative].size() / op.num_heads % 2 == 1,

@@ -21,7 +21,7 @@ inline int64_t span_last(const quire_batch& batch, int64_t token) {
 // The first position that a token sees.
 inline int64_t first_visible(const quire_attention& op, const quire_batch& batch, int64_t token) {
   if (op.spans && op.is_bidirectional) return span_first(batch, token);
-  if (op.window == 0) return 0;
+  if (op.window == 0) return op.first_key;
   const int64_t position = batch.positions[token];
   if (op.is_chunked) return position / op.window * op.window;
   const int64_t first = std::max<int64_t>(position - op.window + 1, 0);
@@ -33,6 +33,7 @@ inline int64_t last_visible(const quire_attention& op, const quire_batch& batch,
                             int64_t length) {
   if (op.spans) return span_last(batch, token);
   const int64_t position = batch.positions[token];
+  if (op.num_keys > 0) return std::min<int64_t>(position, op.num_keys - 1);
   if (!op.is_bidirectional) return position;
   return op.window == 0 ? length - 1 : std::min(position + op.window, length) - 1;
 }

@@ -79,9 +79,16 @@ class ModelConfig:
     """Limits and forms of images or audio; None: the model takes neither."""
     no_images: str = ""
     """Why it takes neither; "": it does."""
+    num_sources: int = 0
+    """Positions of each request before its tokens: the rows of an encoder (Whisper)."""
     logits_processors: tuple[Any, ...] = ()
     """Classes that change logits, as `module:Class`; or the class itself, where the name does not
     lead to it in another process."""
+
+    @property
+    def max_positions(self) -> int:
+        """Most positions of a request in the engine."""
+        return self.num_sources + self.max_model_len
 
     def takes(self, kind: str) -> bool:
         """Whether requests may have an `image`, `video` or `audio`: a name of `MODALITIES`."""

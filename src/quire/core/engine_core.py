@@ -92,7 +92,7 @@ class EngineCore:
         self.scheduler = scheduler = Scheduler(
             config.scheduler,
             kv,
-            config.model.max_model_len,
+            config.model.max_positions,
             config.model.vocab_size,
             grammars.advance,
             grammars.look_ahead,

@@ -36,7 +36,7 @@ class MemoryAhead(Capability):
         self._pool = pool
         self._write = write
         self._block_bytes = cache.block_bytes
-        of_a_request = math.ceil(config.model.max_model_len / cache.block_size)
+        of_a_request = math.ceil(config.model.max_positions / cache.block_size)
         of_a_request *= len(cache.layout.groups)
         self._num_ahead = min(of_a_request, _MOST_BYTES // max(1, cache.block_bytes))
         self._piece = max(1, _PIECE_BYTES // max(1, cache.block_bytes))

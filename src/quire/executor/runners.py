@@ -28,7 +28,7 @@ def make_runner(
     batch = InputBatch(
         config.scheduler.max_num_seqs,
         len(layout.groups),
-        layout.table_width(config.model.max_model_len, config.cache.block_size),
+        layout.table_width(config.model.max_positions, config.cache.block_size),
         config.model.vocab_size,
         config.model.logprobs_mode,
         adapter,

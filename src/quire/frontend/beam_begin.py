@@ -69,7 +69,7 @@ def begin_search(
         # The best tokens may all be forbidden ones; users' requests have the limit max_logprobs.
         for one in (base.params, *(core.sampling_params for core in base.core_requests)):
             one.logprobs = min(num_asked + most_forbidden, model.vocab_size)
-    room = model.max_model_len - base.num_virtual_tokens - len(base.prompt_token_ids)
+    room = model.max_positions - base.num_virtual_tokens - len(base.prompt_token_ids)
     stops = params.stop if isinstance(params.stop, list) else []
     tokenizer = processor.tokenizer
     if stops and tokenizer is None:

@@ -52,6 +52,8 @@ class ModelFacts:
     """The window, if every layer has one; None if a layer sees all positions."""
     eos_token_ids: tuple[int, ...]
     tie_word_embeddings: bool
+    num_sources: int = 0
+    """Positions of `max_model_len` that are rows of an encoder, before those of the text."""
     short_rope_len: int | None = None
     """Up to this `max_model_len` longrope takes its short factors; None: there is one set of
     frequencies."""

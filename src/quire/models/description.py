@@ -133,7 +133,7 @@ class ModelDescription:
         names = self.family.names(ConfigReader(self.text))
         if pooling_head(self.hf_config) is not None:
             names = pooled_names(names, self.program)
-        return replace(names, has_other_parts=self.has_other_parts)
+        return replace(names, has_other_parts=names.has_other_parts or self.has_other_parts)
 
     @cached_property
     def _outline(self) -> Outline:

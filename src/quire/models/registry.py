@@ -102,6 +102,7 @@ _MODULES: dict[str, tuple[str | tuple[str, ...], ...]] = {
         "MiniCPM3ForCausalLM",
     ),
     "experts.kimi_linear": ("KimiLinearForCausalLM",),
+    "whisper": ("WhisperForConditionalGeneration",),
     "experts.longcat": ("LongcatFlashForCausalLM",),
 }  # fmt: skip
 """The architectures of the families in each module of `families`. One that is the text part of

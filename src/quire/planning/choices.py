@@ -61,7 +61,7 @@ class Choices:
     kv_cache_dtype: KVCacheDtype
     block_size: int
     max_model_len: int
-    """Upper limit of the length in tokens."""
+    """Upper limit of the positions of a request: the rows of an encoder and the tokens."""
     fits_memory: bool
     """Whether `max_model_len` may be reduced to fit the memory."""
     scheduler: SchedulerConfig
@@ -92,12 +92,14 @@ def settle_choices(args: EngineArgs, usage: Usage, facts: Facts) -> Choices:
     checkpoint, capabilities = facts.checkpoint, facts.backend.capabilities
     arithmetic = settle_arithmetic(args, checkpoint, capabilities)
     model_facts = checkpoint.model.facts
-    default_len = model_facts.short_rope_len or model_facts.max_model_len
-    wanted_len = resolve.resolve_max_model_len(args, model_facts.max_model_len, default_len)
+    of_sources = model_facts.num_sources
+    longest = model_facts.max_model_len - of_sources
+    default_len = model_facts.short_rope_len or longest
+    wanted_len = resolve.resolve_max_model_len(args, longest, default_len)
     pooling = checkpoint.pooling
     if pooling is not None and pooling.max_tokens is not None and args.max_model_len is None:
         wanted_len = min(default_len, pooling.max_tokens)
-    max_model_len = wanted_len or default_len
+    max_model_len = of_sources + (wanted_len or default_len)
     needs_whole = checkpoint.model.program.needs_whole_requests or (
         pooling is not None and pooling.needs_all_rows
     )

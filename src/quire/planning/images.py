@@ -53,6 +53,9 @@ def images_choice(
             why = why_not or f"the model takes {kind} alone"
             raise ConfigError(f"limit_mm_per_prompt must have no {other}: {why}")
     if _limit(limits, kind) == 0 or why_not:
+        if checkpoint.model.facts.num_sources:
+            why = why_not or f"limit_mm_per_prompt must allow one {kind}"
+            raise ConfigError(f"{checkpoint.name} cannot work without its encoder: {why}")
         return ImagesChoice(None, why_not or "limit_mm_per_prompt allows none")
     _check_vision(args.mm_processor_kwargs, checkpoint, scheduler)
     return ImagesChoice(

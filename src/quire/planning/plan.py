@@ -67,7 +67,8 @@ def settle(args: EngineArgs, usage: Usage, facts: Facts) -> EnginePlan:
     facts = _with_rope_factors(facts, choices.max_model_len)
     fitted = fit_plan(facts.checkpoint.model.program, choices, _without_store_memory(args, facts))
     compiled, needs = fitted.plan, fitted.needs
-    model = _model_config(args, facts, choices, needs.max_model_len)
+    num_sources = facts.checkpoint.model.facts.num_sources
+    model = _model_config(args, facts, choices, needs.max_model_len - num_sources)
     cache = CacheConfig(
         block_size=needs.block_size,
         num_blocks=compiled.kv.num_blocks,
@@ -143,6 +144,7 @@ def _model_config(
         architecture=architectures_of(checkpoint.model.hf_config)[0],
         dtype=choices.arithmetic.dtype,
         max_model_len=max_model_len,
+        num_sources=checkpoint.model.facts.num_sources,
         vocab_size=vocab_size,
         served_model_name=choices.served_names,
         quantization=choices.arithmetic.quantization,

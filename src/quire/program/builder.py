@@ -19,6 +19,7 @@ from quire.program.ops import (
     Experts,
     GivenColumns,
     HeadNorm,
+    KeepSources,
     LayerNorm,
     LearnedPositions,
     Linear,
@@ -31,6 +32,7 @@ from quire.program.ops import (
     RouteScore,
     RowsIn,
     RowsOut,
+    SourcesEnd,
     TakeRows,
     TokenTypes,
     Vectors,
@@ -133,7 +135,9 @@ class Builder(RecurrentBuilder):
         """Rows of the table `tensor` [V, D] at the step's token ids, times `scale`; rows that are
         given with the step, times `given_scale`."""
         out = self._value("embed", tensor.shape[1])
-        table = self._param("embed_tokens", (tensor,))
+        tables = (op.table for op in self._ops if isinstance(op, Embed))
+        shared = next((table for table in tables if table.parts == (tensor,)), None)
+        table = shared or self._param("embed_tokens", (tensor,))
         return self._emit(Embed(out, table, scale, given_scale=given_scale))
 
     def embed_slices(
@@ -302,6 +306,8 @@ class Builder(RecurrentBuilder):
         buckets: tuple[int, ...] = (),
         latent_dim: int | None = None,
         spans: bool = False,
+        first_key: int = 0,
+        num_keys: int = 0,
     ) -> Value:
         """Attention of the next layer; `scale` defaults to 1 / sqrt(H). `sinks`: the checkpoint's
         tensor [N]. Without k and v, attends to the K and V of `layer`. If it is not causal, nothing
@@ -316,9 +322,18 @@ class Builder(RecurrentBuilder):
             q, k, v, out, layer, heads.num_heads, heads.num_kv_heads, heads.head_dim,
             heads.head_dim**-0.5 if scale is None else scale, window, softcap, alibi_slopes,
             sinks=slot, is_chunked=is_chunked, is_causal=is_causal, relative=relative,
-            buckets=buckets, value_dim=latent_dim, spans=spans,
+            buckets=buckets, value_dim=latent_dim, spans=spans, first_key=first_key,
+            num_keys=num_keys,
         )  # fmt: skip
         return self._emit(op)
+
+    def keep_sources(self, k: Value, v: Value, heads: HeadLayout, layer: int) -> None:
+        """Writes K and V of the source rows to the memory of a layer of attention."""
+        self._ops.append(KeepSources(k, v, layer, heads.num_kv_heads, heads.head_dim))
+
+    def end_sources(self, num_sources: int) -> None:
+        """Ends the part of the program that is computed for source rows; see `SourcesEnd`."""
+        self._ops.append(SourcesEnd(num_sources))
 
     def glu(self, gate: Value, up: Value, act: Activation) -> Value:
         """act(gate) * up."""

@@ -303,6 +303,10 @@ class Attention(Op):
     at distance d = key position - p has bucket `buckets[d + len(buckets) // 2]`; more distant
     keys have the bucket of the end (MPNet, T5).
 
+    `first_key` and `num_keys`: a token sees no positions before the one, and none from the other on
+    (0: there is no such limit). So layers of a decoder see either the source rows of their request
+    or its own tokens; see `SourcesEnd`.
+
     `activation_bits` 8: q and the softmax weights are 8-bit activations, like those of the linears
     around them. With an 8-bit cache a backend may then round a token's q of a head, and its softmax
     weights for 64 positions, to bytes with a scale. 16: they have at least the precision of
@@ -330,6 +334,8 @@ class Attention(Op):
     relative: Vector | None = None
     buckets: tuple[int, ...] = ()
     spans: bool = False
+    first_key: int = 0
+    num_keys: int = 0
 
     @property
     def is_latent(self) -> bool:
@@ -348,6 +354,30 @@ class Attention(Op):
         if self.window is not None:
             kept = WindowGroup((), shape, self.window)
         return (Memory(self.layer, kept),)
+
+
+@dataclass(frozen=True, slots=True)
+class KeepSources(Op):
+    """Writes this step's k and v to the memory of `layer`, which an attention op has. Shapes and
+    names are those of `Attention`."""
+
+    k: Value
+    v: Value
+    layer: int
+    num_kv_heads: int
+    head_dim: int
+
+
+@dataclass(frozen=True, slots=True)
+class SourcesEnd(Op):
+    """Divides the program of a model with an encoder (Vaswani et al. 2017, "Attention Is All You
+    Need", section 3.1). The first `num_sources` positions of each request are the encoder's rows:
+    the ops before this one are computed for them alone, and the ops after it for all other tokens.
+    Values do not cross it; the decoder reads K and V of the sources from the cache, where `KeepSources`
+    has written them.
+    """
+
+    num_sources: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,7 +40,8 @@ def group_by_layer(ops: Sequence[Op]) -> list[tuple[int | None, list[Op]]]:
     """Runs of ops of one layer, with its number; None for ops outside layers."""
     groups: list[tuple[int | None, list[Op]]] = []
     for op in ops:
-        match = _LAYER.match(op.outputs()[0].name) if op.outputs() else None
+        own = op.outputs() or op.inputs()
+        match = _LAYER.match(own[0].name) if own else None
         layer = int(match[1]) if match else None
         if groups and groups[-1][0] == layer:
             groups[-1][1].append(op)

@@ -17,6 +17,7 @@ from quire.program.ops import (
     Op,
     Receive,
     RowsIn,
+    SourcesEnd,
     TokenTypes,
 )
 from quire.program.values import Param
@@ -53,6 +54,12 @@ class Program:
         if (module := self.module) is not None:
             found.extend(module.layers)
         return tuple(found)
+
+    @property
+    def num_sources(self) -> int:
+        """Positions of each request that are rows of an encoder; 0: the model has a decoder
+        alone."""
+        return next((op.num_sources for op in self.ops if isinstance(op, SourcesEnd)), 0)
 
     @property
     def is_repeatable(self) -> bool:
@@ -142,6 +149,8 @@ class Program:
         the memories or the last op are wrong."""
         written: set[str] = set()
         for op in self.ops:
+            if isinstance(op, SourcesEnd):
+                written.clear()  # what is computed of sources is not there for other tokens
             for value in op.inputs():
                 if value.name not in written:
                     raise IntegrityError(f"{type(op).__name__} reads {value} before it is written")

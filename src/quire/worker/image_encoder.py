@@ -132,9 +132,9 @@ def load_encoder(config: EngineConfig, backend: Backend) -> ImageEncoder | None:
     if vision is None:
         return None
     if model.weights == "dummy":
-        return ImageEncoder(backend, vision, None, model.dtype, model.max_model_len)
+        return ImageEncoder(backend, vision, None, model.dtype, model.max_positions)
     with closing(open_encoder(model.path)) as store:
-        return ImageEncoder(backend, vision, store, model.dtype, model.max_model_len)
+        return ImageEncoder(backend, vision, store, model.dtype, model.max_positions)
 
 
 def _tables(vision: VisionModel, store: WeightStore | None) -> list[Floats]:

@@ -33,7 +33,7 @@ from quire.backends.cpu.lowering import (
     pieces_of,
 )
 from quire.backends.cpu.machine import default_num_threads
-from quire.backends.cpu.model import CpuModel
+from quire.backends.cpu.model import CpuModel, SourceOps
 from quire.backends.cpu.packed import find_packed
 from quire.backends.cpu.packing import Packer
 from quire.backends.cpu.packing_alike import AlikePacker
@@ -261,6 +261,7 @@ class CpuBackend(Backend):
             else PieceOps(pieces, encoded, kv.block_size, width),
             unpooled=None if width is None
             else UnpooledOps.of(self._library, ops, encoded, width),
+            sources=SourceOps.of(program, encoded, len(ops)),
         )  # fmt: skip
 
 

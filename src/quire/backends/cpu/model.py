@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -26,17 +26,19 @@ from quire.backends.base import (
 from quire.backends.cpu.adapters import AdapterLoader
 from quire.backends.cpu.given_rows import GivenRowPlaces
 from quire.backends.cpu.library import Library
-from quire.backends.cpu.lowering import NativeOp, StoredWeight
+from quire.backends.cpu.lowering import NativeOp, StoredWeight, num_source_ops
 from quire.backends.cpu.step_in_pieces import CpuStepInPieces, PieceOps
 from quire.backends.cpu.step_kv import step_tables
 from quire.backends.cpu.unpooled import UnpooledOps
+from quire.backends.source_rows import divided
 from quire.config.kv_groups import KVGroup, StateGroup
 from quire.errors import BackendError, RankError
-from quire.program import OpPlace
+from quire.program import OpPlace, Program
 from quire.weights.adapters import AdapterWeights
 
 if TYPE_CHECKING:
     from quire.backends.cpu.caller_rows import CallerRows
+    from quire.backends.cpu.encode import Encoded
     from quire.backends.cpu.rank_callback import RankCallback
 
 _RANKS = "ranks: "
@@ -44,6 +46,24 @@ _RANKS = "ranks: "
 _BATCH_ARRAYS = (
     "token_ids", "positions", "seq_starts", "context_lens", "block_tables", "logits_rows",
 )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class SourceOps:
+    """The ops of a model with an encoder: those of source rows, then those of other tokens."""
+
+    records: Any
+    count: int
+    num_of_sources: int
+    num_sources: int
+    """Source rows of a request."""
+
+    @classmethod
+    def of(cls, program: Program, encoded: Encoded, count: int) -> SourceOps | None:
+        """None: the model has a decoder alone."""
+        if not program.num_sources:
+            return None
+        return cls(encoded.records, count, num_source_ops(program), program.num_sources)
 
 
 class CpuModel(CompiledModel):
@@ -69,6 +89,7 @@ class CpuModel(CompiledModel):
         shared_bytes: int = 0,
         pieces: PieceOps | None = None,
         unpooled: UnpooledOps | None = None,
+        sources: SourceOps | None = None,
     ) -> None:
         """`places`: the bytes of the weights, which are kept alive. `kv_groups`: the groups
         of layers; a request has a block table for each. `vector_width`: numbers in a row of the
@@ -77,7 +98,8 @@ class CpuModel(CompiledModel):
         `caller`: rows of values that steps take from their caller or give to it. `shared_bytes`:
         bytes of weights that belong to another model. `pieces`: how steps are computed piece by
         piece; None: they are computed whole. `unpooled`: how steps leave out the mean for some
-        rows; None: the model has no mean."""
+        rows; None: the model has no mean. `sources`: which ops are computed for the rows of an
+        encoder; None: there are none."""
         self._adapters = adapters
         self._library = library
         self._ffi = library.ffi
@@ -111,6 +133,10 @@ class CpuModel(CompiledModel):
         self._caller = caller
         self._pieces = pieces
         self._unpooled = unpooled
+        self._sources = sources
+        if sources is not None:
+            self._ops = ops[sources.num_of_sources :]
+            self._select_decoder(sources)
 
     def step(self, batch: StepBatch) -> StepOutput:
         """Runs the ops over the batch in one native call, or in the largest pieces if the model is
@@ -121,6 +147,12 @@ class CpuModel(CompiledModel):
             return output
         if self._unpooled is not None and batch.unpooled is not None and len(batch.token_ids):
             return self._step_unpooled(self._unpooled, batch, batch.unpooled)
+        if self._sources is not None:
+            batch, is_done = self._step_sources(self._sources, batch)
+            if is_done:
+                return StepOutput(
+                    np.empty(0, np.int32), logits=np.empty((0, self._vocab_size), np.float32)
+                )
         model = self._open()
         alive: list[Any] = []
         native = self._batch(batch, alive)
@@ -150,6 +182,24 @@ class CpuModel(CompiledModel):
         if self._pieces is None:
             return super().in_pieces(batch)
         return CpuStepInPieces(self._pieces, batch, self._run_ops)
+
+    def _step_sources(self, ops: SourceOps, batch: StepBatch) -> tuple[StepBatch, bool]:
+        """Computes the source rows of a step. Returns the other tokens, and whether there are
+        none."""
+        self._check_lengths(batch)
+        sources, others = divided(batch, ops.num_sources)
+        if sources is not None:
+            try:
+                self._run_ops(ops.records, ops.num_of_sources, sources, None)
+            finally:
+                self._select_decoder(ops)
+        return batch if others is None else others, others is None
+
+    def _select_decoder(self, ops: SourceOps) -> None:
+        """Lets steps compute the ops that follow those of the sources."""
+        first = ops.num_of_sources
+        if self._library.lib.quire_set_ops(self._open(), ops.records + first, ops.count - first):
+            raise self._failure("the ops of the decoder cannot be selected")
 
     def _step_unpooled(
         self, ops: UnpooledOps, batch: StepBatch, unpooled: NDArray[np.bool_]
@@ -208,6 +258,8 @@ class CpuModel(CompiledModel):
 
     def find_not_finite(self, batch: StepBatch) -> list[OpPlace | None]:
         """Repeats the step in a native call that checks the output of every op."""
+        if self._sources is not None:
+            raise BackendError("the steps of a model with an encoder are not repeated")
         alive: list[Any] = []
         native = self._batch(batch, alive)
         first = np.full(len(batch.context_lens), -1, np.int32)

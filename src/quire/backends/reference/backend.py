@@ -37,6 +37,7 @@ from quire.backends.reference.ops import Frame, Weights, run
 from quire.backends.reference.quantised import check_format
 from quire.backends.reference.weights import load_param
 from quire.backends.reference.workspace import workspace_bytes
+from quire.backends.source_rows import divided
 from quire.errors import BackendError
 from quire.program import (
     Experts,
@@ -47,6 +48,7 @@ from quire.program import (
     OpPlace,
     Param,
     Program,
+    SourcesEnd,
     Vectors,
     check_layout,
     last_reads,
@@ -192,8 +194,18 @@ class ReferenceModel(PagedModel):
         """Interprets the program."""
         cache = self._open_cache()
         self._check(batch, cache)
+        begin = 0
+        if self._program.num_sources:
+            begin = next(i for i, op in enumerate(self._program.ops) if isinstance(op, SourcesEnd))
+            sources, others = divided(batch, self._program.num_sources)
+            if sources is not None:
+                for _ in self._run(self._frame(sources), 0, begin):
+                    pass
+            if others is None:
+                return np.empty((0, self._program.result_width), np.float32)
+            batch = others
         frame = self._frame(batch)
-        for _ in self._run(frame):
+        for _ in self._run(frame, begin):
             pass
         self._rows_out = frame.rows_out
         results = self._program.result.outputs()
@@ -211,6 +223,8 @@ class ReferenceModel(PagedModel):
 
     def find_not_finite(self, batch: StepBatch) -> list[OpPlace | None]:
         """Interprets the program again and looks at every value as it is written."""
+        if self._program.num_sources:
+            raise BackendError("the steps of a model with an encoder are not repeated")
         if not self._program.is_repeatable:
             raise BackendError(f"{self._program.name} keeps a state: its steps cannot be repeated")
         cache = self._open_cache()
@@ -235,10 +249,11 @@ class ReferenceModel(PagedModel):
         check_axes_and_spans(batch, self._options.max_model_len)
         self._widths.check(batch)
 
-    def _run(self, frame: Frame) -> Iterator[Op]:
-        """Runs the ops one after the other, each when the next is asked for. What is not finite
-        stays in its row, and NumPy need not warn of it."""
-        for op, dying in zip(self._program.ops, self._dying, strict=True):
+    def _run(self, frame: Frame, begin: int = 0, end: int | None = None) -> Iterator[Op]:
+        """Runs the ops from `begin` to `end` one after the other, each when the next is asked for.
+        What is not finite stays in its row, and NumPy need not warn of it."""
+        own = slice(begin, end)
+        for op, dying in zip(self._program.ops[own], self._dying[own], strict=True):
             with np.errstate(invalid="ignore", over="ignore"):
                 run(op, frame)
             yield op

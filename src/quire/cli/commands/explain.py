@@ -114,7 +114,7 @@ def _model_rows(plan: EnginePlan, asked: str) -> list[tuple[str, str]]:
         ("layers", f"{facts.num_layers}, hidden size {facts.hidden_size}"),
         ("attention", f"{heads}, {facts.head_dim} wide{window}"),
         ("vocabulary", f"{facts.vocab_size:,}{', tied head' * facts.tie_word_embeddings}"),
-        ("context", f"{model.max_model_len:,} of {facts.max_model_len:,} tokens"),
+        ("context", f"{model.max_model_len:,} of {facts.max_model_len - facts.num_sources:,} tokens"),
         *([("rope factors", factors)] if factors is not None else []),
         ("arithmetic", _arithmetic(plan)),
         *([("asked for", f"{asked}: {FLOAT16_NOTE}")] if spelled_dtype(asked) == "float16" else []),

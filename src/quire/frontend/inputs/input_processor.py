@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 
 from quire.adapters.request import PromptAdapterRequest
-from quire.config.records import EngineConfig
+from quire.config.records import EngineConfig, ModelConfig
 from quire.errors import RequestError
 from quire.frontend.arguments import PLAIN, RequestOptions, check_request_id
 from quire.frontend.inputs.model_checks import (
@@ -29,7 +29,7 @@ from quire.frontend.inputs.model_checks import (
     check_reasoning,
     check_text,
 )
-from quire.frontend.inputs.pieces import late_chunks, pieces, with_virtual_tokens
+from quire.frontend.inputs.pieces import late_chunks, pieces, with_sources, with_virtual_tokens
 from quire.frontend.inputs.prompt_parser import ParsedPrompt, PromptParser
 from quire.frontend.inputs.refusals import cannot_generate, cannot_pool
 from quire.frontend.inputs.tokenization import Tokenization
@@ -73,7 +73,8 @@ class EngineInput:
     late_chunks: LateChunkingMetadata | None = None
     """The pieces of the text that have vectors, if it is asked for them."""
     num_virtual_tokens: int = 0
-    """Tokens of a prompt adapter, which are before those of the prompt in `core_requests`."""
+    """Tokens of a prompt adapter, or rows of an encoder, which are before those of the prompt in
+    `core_requests`."""
 
     @property
     def num_image_bytes(self) -> int:
@@ -147,10 +148,13 @@ class InputProcessor:
         options.check_priority()
         parsed = whole = self._prompts.parse(prompt, options.tokenization)
         adapter = options.prompt_adapter
-        _check_rows(parsed, params, adapter)
+        _check_rows(parsed, params, adapter, self.model_config)
         if adapter is not None:
             whole = with_virtual_tokens(adapter, parsed, params, self.model_config)
-        resolved = self._resolve(params, len(whole.token_ids))
+        num_tokens = len(whole.token_ids)
+        if self.model_config.num_sources:
+            whole = with_sources(parsed, self.model_config)
+        resolved = self._resolve(params, num_tokens)
         for processor in self._logits_processors:
             check_processor(processor, resolved)
         handed = hand_off(resolved) if resolved.extra_args else {}
@@ -372,13 +376,21 @@ def _with_prompt(given: Any, beginning: str) -> Any:
 
 
 def _check_rows(
-    parsed: ParsedPrompt, params: SamplingParams, prompt_adapter: PromptAdapterRequest | None
+    parsed: ParsedPrompt,
+    params: SamplingParams,
+    prompt_adapter: PromptAdapterRequest | None,
+    model: ModelConfig,
 ) -> None:
     """Check that no parameter is excluded by embeddings or images in the prompt. Raises
     RequestError."""
     if parsed.input_rows and not parsed.images and params.prompt_logprobs is not None:
         raise RequestError(
             "prompt_logprobs is not compatible with prompt embeds.",
+            parameter="prompt_logprobs",
+        )
+    if model.num_sources and params.prompt_logprobs is not None:
+        raise RequestError(
+            "prompt_logprobs must be left out: this model has an encoder",
             parameter="prompt_logprobs",
         )
     if parsed.images and prompt_adapter is not None:

@@ -84,6 +84,18 @@ def with_virtual_tokens(
     )
 
 
+def with_sources(prompt: ParsedPrompt, model: ModelConfig) -> ParsedPrompt:
+    """The prompt as the engine core gets it: placeholders of the rows of an encoder, then its own
+    tokens. Raises RequestError if it has no rows."""
+    if sum(one.count for one in prompt.input_rows) != model.num_sources:
+        raise RequestError(
+            "the prompt must have audio, for example multi_modal_data={'audio': samples}: this "
+            "model writes down what it hears",
+            parameter="multi_modal_data",
+        )
+    return replace(prompt, token_ids=[PLACEHOLDER] * model.num_sources + prompt.token_ids)
+
+
 def late_chunks(
     tokenizer: Tokenizer | None,
     text: str | None,

@@ -33,6 +33,8 @@ class Sound(Rules, frozen=True, kw_only=True, tag="sound"):
     is_divided: bool
     """Whether sounds are padded to whole tiles (Voxtral). Otherwise, only their own frames are
     computed, and longer ones are refused (Qwen2-Audio)."""
+    most_tiles: int = 0
+    """Most tiles of a sound; 0: there is no limit."""
 
     def num_frames(self, num_samples: int) -> int:
         """Frames that are computed: with padding, if the sound `is_divided`."""
@@ -43,14 +45,15 @@ class Sound(Rules, frozen=True, kw_only=True, tag="sound"):
         """The tiles of a sound of so many samples. Raises RequestError if the model cannot take
         it."""
         count, seconds = self.num_frames(num_samples), num_samples / RATE
+        most = self.frames * (self.most_tiles or 1)
+        if count > most and (self.most_tiles or not self.is_divided):
+            raise RequestError(
+                f"the audio has {seconds:.1f} s; this model hears at most {most * HOP / RATE:g} s "
+                "of it: divide it"
+            )
         if self.is_divided and count:
             sizes = ((self.frames, self.bins),) * (count // self.frames)
             return Layout(sizes, depth=4, seconds=seconds)
-        if count > self.frames:
-            raise RequestError(
-                f"the audio has {seconds:.1f} s; this model hears at most "
-                f"{self.frames * HOP / RATE:g} s of it: divide it"
-            )
         # The convolutions of the last pair of frames see the frame after it.
         pairs = (count + 1) // 2
         if pairs < self.pool:

@@ -39,7 +39,7 @@ from quire.models.media.tower import (
     square_side,
     tower_spec,
 )
-from quire.models.media.whisper import qwen2_audio, voxtral
+from quire.models.media.whisper import qwen2_audio, voxtral, whisper
 from quire.models.pooling.encoder import Biases, EncoderNames
 from quire.models.text_part import text_part
 from quire.program import NormKind
@@ -51,7 +51,7 @@ def vision_model(hf_config: HfConfig) -> VisionModel | None:
     kind = str(hf_config.get("model_type"))
     for modality, families in _FAMILIES.items():
         section = hf_config.get(MODALITIES[modality].section)
-        if kind in families and isinstance(section, dict):
+        if kind in families and (isinstance(section, dict) or kind in _WITHOUT_SECTION):
             settings = image_settings(hf_config)
             found = families[kind](ConfigReader(hf_config), settings, text_part(hf_config))
             return replace(found, settings=found.settings | settings.used)
@@ -189,7 +189,7 @@ def _internvl(reader: ConfigReader, settings: ConfigReader, text: HfConfig) -> V
 
 _Make = Callable[[ConfigReader, ConfigReader, HfConfig], VisionModel]
 _FAMILIES: dict[str, dict[str, _Make]] = {
-    "audio": {"qwen2_audio": qwen2_audio, "voxtral": voxtral},
+    "audio": {"qwen2_audio": qwen2_audio, "voxtral": voxtral, "whisper": whisper},
     "image": {
         "idefics3": _idefics3,
         "smolvlm": _idefics3,
@@ -207,3 +207,5 @@ _FAMILIES: dict[str, dict[str, _Make]] = {
     },
 }
 """By modality, then by the `model_type` of the whole checkpoint."""
+_WITHOUT_SECTION = frozenset({"whisper"})
+"""Those whose encoder's settings are keys of config.json itself."""

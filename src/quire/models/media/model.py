@@ -146,6 +146,9 @@ class VisionModel:
     "": the model was not trained for it."""
     languages: frozenset[str] = frozenset()
     """The codes of languages that such a prompt may name."""
+    is_source: bool = False
+    """Whether its rows are the first positions of a request, for a decoder with attention to them
+    (`SourcesEnd`). A prompt then has no placeholder."""
     settings: frozenset[str] = frozenset()
     """The settings of the image processor that were given and are read."""
 

@@ -1,4 +1,4 @@
-"""The encoders of Qwen2-Audio and Voxtral: Whisper's, for the spectrum of a sound.
+"""The encoders of Whisper, Qwen2-Audio and Voxtral, for the spectrum of a sound.
 
 A convolution is a `Linear` over a frame and its two neighbours, side by side. The stem is the first
 convolution. The second one has stride 2, and is the beginning of the tower.
@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+import msgspec
 import numpy as np
 
 from quire.errors import UnsupportedModelError
@@ -42,6 +43,7 @@ _KEYS = {
 }
 """Names that some configurations have for keys."""
 _PREFIXES = ("model.audio_tower.", "audio_tower.")
+_ENCODER = ("model.encoder.", "encoder.")
 _PROJECTOR_PREFIXES = ("model.multi_modal_projector.", "multi_modal_projector.")
 
 
@@ -82,6 +84,21 @@ def voxtral(reader: ConfigReader, settings: ConfigReader, text: HfConfig) -> Vis
     model = parts.model("voxtral", "[AUDIO]", token_id(reader, "audio_token_id", 24))
     prompt = "[INST][BEGIN_AUDIO][AUDIO][/INST]{language}[TRANSCRIBE]"
     return replace(model, transcription=prompt, languages=frozenset(NAMES))
+
+
+def whisper(reader: ConfigReader, settings: ConfigReader, text: HfConfig) -> VisionModel:
+    """Whisper's own encoder: all its positions, normalised, are rows for the decoder."""
+    audio = reader.translated({key: own for key, own in _KEYS.items() if reader.has(own)}, {})
+    spec, frames = _spec(audio), _frames(audio, settings, pool=1, has_means=False)
+    if ConfigReader(text).size("d_model", 1 << 17, example=512) != spec.hidden_size:
+        raise audio.error("d_model", spec.hidden_size, "that of the decoder", spec.hidden_size)
+    builder = Builder("whisper-rows")
+    x = builder.embed(Tensor(PROJECTOR + PATCHES, (1, spec.hidden_size)))
+    builder.vectors(builder.take_rows(x))
+    rules = msgspec.structs.replace(_rules(audio, frames, is_divided=True), most_tiles=1)
+    parts = _Parts(rules, frames, spec, builder.program(), is_normed=True)
+    model = parts.model("whisper", "", 0)
+    return replace(model, is_source=True, prefixes=_ENCODER, projector_prefixes=_ENCODER)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from quire.config.ranks import Rank
+from quire.errors import ConfigError
 from quire.program.passes.cut import cut
 from quire.program.passes.quantise_weights import quantise_weights
 from quire.program.passes.shard import shard
@@ -36,6 +37,11 @@ class PartOfProgram:
 def of_rank(program: Program, rank: Rank) -> PartOfProgram:
     """The part of a rank of a program that has been through the other passes. Raises ConfigError if
     the model cannot be split so."""
+    if program.num_sources and rank.world_size > 1:
+        raise ConfigError(
+            f"tensor_parallel_size and pipeline_parallel_size must be 1: {program.name} has an "
+            "encoder, which needs an engine of one rank"
+        )
     stages = cut(program, rank.num_stages)
     first_memory = sum(len(stage.memories()) for stage in stages[: rank.stage])
     return PartOfProgram(shard(stages[rank.stage], rank.tensor, rank.tensor_size), first_memory)

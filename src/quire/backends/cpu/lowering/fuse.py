@@ -12,23 +12,32 @@ decides which ops it fuses.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 # Importing the ops registers them with `lower`.
 import quire.backends.cpu.lowering.ops  # noqa: F401
 from quire.backends.cpu.lowering.graph import Graph, lower
 from quire.backends.cpu.lowering.native_op import Home, NativeOp
-from quire.program import Columns, Program, Value
+from quire.program import Columns, Program, SourcesEnd, Value
 
 
 def fuse(program: Program) -> tuple[NativeOp, ...]:
     """Return the native ops in order of execution. Raises BackendError for an unknown op."""
+    return tuple(native for _, native in _lowered(program))
+
+
+def num_source_ops(program: Program) -> int:
+    """The number of native ops that are computed for source rows alone, which are the first."""
+    end = next((i for i, op in enumerate(program.ops) if isinstance(op, SourcesEnd)), 0)
+    return sum(index < end for index, _ in _lowered(program)) if end else 0
+
+
+def _lowered(program: Program) -> Iterator[tuple[int, NativeOp]]:
+    """The native ops, each with the index of the op of which it was made."""
     graph = Graph(program)
-    native: list[NativeOp] = []
-    for op in program.ops:
-        if not graph.is_joined(op):
-            native.extend(lower(op, graph))
-    return tuple(native)
+    for index, op in enumerate(program.ops):
+        if not isinstance(op, SourcesEnd) and not graph.is_joined(op):
+            yield from ((index, native) for native in lower(op, graph))
 
 
 def homes(program: Program, ops: Sequence[NativeOp]) -> dict[Value, Home]:

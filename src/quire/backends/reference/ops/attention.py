@@ -17,7 +17,7 @@ from quire.backends.base import StepBatch, TokenRows
 from quire.backends.paged_kv_cache import PagedKVCache
 from quire.backends.reference.ops.frame import Floats, Frame, run
 from quire.errors import BackendError
-from quire.program import Attention, JoinHeads, Rope
+from quire.program import Attention, JoinHeads, KeepSources, Rope, SourcesEnd
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,13 +111,15 @@ def _kept(
 
 def _first_visible(op: Attention, position: int) -> int:
     if op.window is None:
-        return 0
+        return op.first_key
     if op.is_chunked:
         return position // op.window * op.window
     return max(0, position - op.window + 1)
 
 
 def _last_visible(op: Attention, position: int, length: int) -> int:
+    if op.num_keys:
+        return min(position, op.num_keys - 1)
     if op.is_causal:
         return position
     return min(length, length if op.window is None else position + op.window) - 1
@@ -172,6 +174,22 @@ def _(op: Attention, frame: Frame) -> None:
     biases = None if op.relative is None else frame.array(op.relative)
     extras = Extras(sinks, biases)
     frame.values[op.out] = attend(op, (frame.values[op.q], k, v), extras, frame.batch, frame.cache)
+
+
+@run.register
+def _(op: KeepSources, frame: Frame) -> None:
+    batch, cache = frame.batch, frame.cache
+    group, size = cache.places[op.layer].group, cache.spec.block_size
+    k, v = frame.values[op.k], frame.values[op.v]
+    for request in range(len(batch.context_lens)):
+        own = slice(*batch.seq_starts[request : request + 2])
+        positions, table = batch.positions[own], batch.block_tables[request, group]
+        cache.write(op.layer, table[positions // size], positions % size, k[own], v[own])
+
+
+@run.register
+def _(op: SourcesEnd, frame: Frame) -> None:
+    """The caller runs the ops before it for other rows than those after it."""
 
 
 @run.register

@@ -123,6 +123,21 @@ def place_in_tokens(
     return _placed(vision, found + token_ids[begin:], rows, pictures)
 
 
+def before_prompt(
+    vision: VisionModel, token_ids: list[int], pictures: Sequence[Picture]
+) -> PlacedImages:
+    """The one sound whose rows a decoder attends to, and the decoder's tokens. The rows are the
+    positions before them, for which `with_sources` adds tokens. Raises PromptError."""
+    if len(pictures) != 1:
+        raise PromptError(
+            f"a prompt of this model must have one {vision.kind}, got {len(pictures)}",
+            parameter="multi_modal_data",
+        )
+    rows = [*range(vision.num_rows(pictures[0].layout))]
+    placed = _placed(vision, [vision.row_token_id] * len(rows), rows, pictures)
+    return PlacedImages(token_ids, placed.input_rows, placed.images)
+
+
 def _places_of(
     token_ids: Sequence[int], marks: Iterable[tuple[int, ...]]
 ) -> list[tuple[int, tuple[int, ...]]]:

@@ -25,6 +25,7 @@ from quire.frontend.inputs.images.placing import (
     Literals,
     PlacedImages,
     PromptParts,
+    before_prompt,
     forms_of,
     place_in_text,
     place_in_tokens,
@@ -134,7 +135,7 @@ class ImagePrompts:
         kept = None if tenant is None else KeptPictures(self._cache, tenant)
         sources = ImageSources.of(self._config, seconds)
         known: dict[int, list[Picture]] = {}
-        num_rows, most = 0, self._model.max_model_len
+        num_rows, most = 0, self._model.max_positions
         for one in given:
             if check_wanted is not None:
                 check_wanted()
@@ -167,11 +168,14 @@ class ImagePrompts:
         tenant: str,
     ) -> PlacedImages:
         """The pictures of `multi_modal_data` in a prompt. Raises PromptError. `encode` adds special
-        tokens, as for the whole prompt; `encode_plain` does not."""
+        tokens, as for the whole prompt; `encode_plain` does not, and the prompt of a decoder that
+        attends to a sound has all of its special tokens itself."""
         self.check_on("multi_modal_data")
         given = given_media(data)
         check_uuids(uuids, _counts(given))
         pictures = self.decoded(given, tenant)
+        if self._vision.is_source:
+            return before_prompt(self._vision, token_ids or encode_plain(text or ""), pictures)
         if token_ids is not None:
             return place_in_tokens(self._vision, token_ids, pictures, encode_plain)
         placeholders = [form.placeholder for form in forms_of(self._vision)]
@@ -210,6 +214,10 @@ class ImagePrompts:
             if len(encode(mark)) != 1:
                 raise PromptError(f"the tokenizer must have the token {mark}", parameter="model")
         return text.format(language="" if code is None else f"lang:{code}")
+
+    def before(self, token_ids: list[int], picture: Picture) -> PlacedImages:
+        """The prompt of a decoder that attends to the rows of a sound."""
+        return before_prompt(self._vision, token_ids, [picture])
 
     def in_transcription(
         self, text: str, pictures: Sequence[Picture], encode: Encode

@@ -42,6 +42,10 @@ class NativeAttention(NativeOp):
     """8: q and the weights may be rounded to bytes over an int8 cache."""
     taken_only: bool
     """Later ops read only the rows of `out` for which logits are computed."""
+    first_key: int
+    """The first position that a token may see."""
+    num_keys: int
+    """A token sees no position from it on; 0: there is no such limit."""
 
     @property
     def place(self) -> OpPlace:
@@ -69,6 +73,6 @@ def _(op: Attention, graph: Graph) -> tuple[NativeOp, ...]:
     attention = NativeAttention(
         op.q, op.out, op.layer, op.num_heads, op.scale, op.softcap, op.window, op.is_chunked,
         not op.is_causal, op.spans, op.alibi_slopes, _relative(op), op.sinks, op.activation_bits,
-        taken_only,
+        taken_only, op.first_key, op.num_keys,
     )  # fmt: skip
     return *heads_of(op, graph), attention

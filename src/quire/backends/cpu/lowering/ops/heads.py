@@ -13,7 +13,7 @@ from quire.backends.cpu.lowering.native_op import (
     Numbers,
     Shifted,
 )
-from quire.program import Attention, HeadNorm, NormKind, Rope, Rotary, Value
+from quire.program import Attention, HeadNorm, KeepSources, NormKind, Rope, Rotary, Value
 
 HeadsTarget = Literal["view", "keys", "values"]
 
@@ -66,6 +66,15 @@ def heads_of(op: Attention, graph: Graph) -> tuple[NativeHeads, ...]:
     parts.append(_part(op.k, op.num_kv_heads, "keys", graph))
     parts.append(_part(op.v, op.num_kv_heads, "values", graph))
     return (NativeHeads(tuple(parts), op.head_dim, op.layer),)
+
+
+@lower.register
+def _(op: KeepSources, graph: Graph) -> tuple[NativeOp, ...]:
+    parts = (
+        _part(op.k, op.num_kv_heads, "keys", graph),
+        _part(op.v, op.num_kv_heads, "values", graph),
+    )
+    return (NativeHeads(parts, op.head_dim, op.layer),)
 
 
 def _part(value: Value, num_heads: int, target: HeadsTarget, graph: Graph) -> HeadsPart:
