@@ -64,7 +64,8 @@ int64_t index_of(const Step& step, const quire_positions& op, int64_t t) {
 void add_positions(const Step& step, const quire_positions& op, Span span) {
   const Table& table = step.model.tables[op.table];
   for (int64_t t = span.first; t < span.last; ++t) {
-    const int64_t index = index_of(step, op, t) + op.offset;
+    // Tokens before the table's first row, such as those of an encoder, are not among these.
+    const int64_t index = std::max<int64_t>(index_of(step, op, t) + op.offset, 0);
     const uint8_t* row = table.data + index * table.row_bytes();
     for (int64_t i = 0; i < op.out.dim; i += kLanes) {
       const int64_t n = op.out.dim - i;
@@ -106,7 +107,7 @@ void check_positions(const OpChecks& checks, const quire_positions& positions) {
                  "dims differ");
   const int64_t indices = positions.by_type ? 1 : checks.model().spec.max_model_len;
   const int64_t last = indices + int64_t{positions.offset};
-  checks.require(positions.offset >= 0 && last <= table.rows,
+  checks.require(last >= 1 && last <= table.rows,
                  "the table is shorter than max_model_len");
 }
 

@@ -347,7 +347,7 @@ def compile_plan(config: EngineConfig, rank: Rank = ONE_RANK) -> CompilePlan:
         dtype=model.dtype,
         max_num_tokens=scheduler.max_num_batched_tokens,
         max_num_seqs=scheduler.max_num_seqs,
-        max_model_len=model.max_model_len,
+        max_model_len=model.max_positions,
         max_adapter_width=_adapter_width(program, config.lora),
     )
     extras = (
