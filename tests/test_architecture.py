@@ -24,7 +24,7 @@ LAYERS: list[list[str]] = [
     ["redaction"],
     ["errors", "suggest", "units", "version"],
     ["env", "system"],
-    ["log", "files", "forbidden_tokens", "param_checks"],
+    ["log", "files", "forbidden_tokens", "param_checks", "timestamp_rules"],
     ["reasoning"],
     ["structured", "adapters"],
     ["params", "outputs"],

@@ -41,6 +41,7 @@ from quire.param_checks import (
 from quire.reasoning.marks import ReasoningMarks
 from quire.structured.params import StructuredOutputsParams, structured_outputs_of
 from quire.suggest import did_you_mean
+from quire.timestamp_rules import TimestampRules
 
 logger = get_logger(__name__)
 
@@ -236,6 +237,7 @@ class SamplingParams(msgspec.Struct, metaclass=_CheckedNames, omit_defaults=True
     count, too, as in llama.cpp and Ollama; 0: at none, -1: at all. None: as described for each."""
     _bad_words_token_ids: list[list[int]] | None = None
     _never_generated: ForbiddenTokens | None = None
+    _timestamps: TimestampRules | None = None
     _reasoning: ReasoningMarks | None = None
     _kept_token_ids: list[int] | None = None
 
@@ -388,6 +390,16 @@ class SamplingParams(msgspec.Struct, metaclass=_CheckedNames, omit_defaults=True
         self._bad_words_token_ids = (
             bad_word_token_ids(words, tokenizer, env.max_bad_words()) if words else None
         )
+
+    @property
+    def timestamps(self) -> TimestampRules | None:
+        """Rules for timestamps; None before `write_timestamps`."""
+        return self._timestamps
+
+    def write_timestamps(self, rules: TimestampRules) -> None:
+        """Set the rules by which a speech model writes timestamps. The log-probabilities of the
+        reply are those of the tokens that they leave."""
+        self._timestamps = rules
 
     def forbid(self, tokens: ForbiddenTokens | None) -> None:
         """Set the tokens that the model never generates."""

@@ -130,6 +130,8 @@ CASES: dict[str, dict[str, object]] = {
     "masked by blocks": {"mask": BLOCKS, "temperature": floats(0.0)},
     "masked by halves": {"mask": HALVES, "top_k": ints(5, 0, 2600), "min_p": floats(0.01)},
     "masked but one": {"mask": ONE},
+    "later tokens": {"mass_from": ints(1, 2500, 4999, -1)},
+    "later tokens of a mask": {"mask": SCATTERED, "mass_from": ints(3000, 4990, 0)},
     "masked, and the rest": {
         "mask": SCATTERED,
         "seen": seen(),

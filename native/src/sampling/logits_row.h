@@ -1,6 +1,7 @@
 // A row of logits, and the passes over it that choosing and reporting share.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <limits>
@@ -27,6 +28,19 @@ inline float largest(const float* logits, int64_t size, gemm::Extent& extent) {
     extent.add(v);
   }
   return max_lanes(maximum(maximum(top[0], top[1]), maximum(top[2], top[3])));
+}
+
+// The logarithm of the sum of exp(logit), relative to `top`, which is at least the largest.
+inline double log_sum_exp(const float* logits, int64_t size, float top, int64_t block) {
+  double total = 0;
+  for (int64_t begin = 0; begin < size; begin += block) {
+    F32x16 sum = {};
+    for (int64_t i = begin; i < std::min(begin + block, size); i += kLanes) {
+      sum = sum + exp2_nonpositive((load_logits(logits, i, size) - top) * kLog2E);
+    }
+    total += sum_lanes(sum);
+  }
+  return top + std::log(total);
 }
 
 }  // namespace quire

@@ -9,18 +9,6 @@
 namespace quire {
 namespace {
 
-double log_sum_exp(const float* logits, int64_t size, float top) {
-  double total = 0;
-  for (int64_t begin = 0; begin < size; begin += kBlock) {
-    F32x16 sum = {};
-    for (int64_t i = begin; i < std::min(begin + kBlock, size); i += kLanes) {
-      sum = sum + exp2_nonpositive((load_logits(logits, i, size) - top) * kLog2E);
-    }
-    total += sum_lanes(sum);
-  }
-  return top + std::log(total);
-}
-
 // Logits to their log-probabilities. Where the largest is infinite, tokens that reach it share the
 // probability.
 class ToLogprob {
@@ -28,7 +16,7 @@ class ToLogprob {
   ToLogprob(const float* logits, int64_t size, float top)
       : top_(top),
         normal_(std::isinf(top) ? std::log(std::count(logits, logits + size, top))
-                                : log_sum_exp(logits, size, top)) {}
+                                : log_sum_exp(logits, size, top, kBlock)) {}
   void operator()(float& logit) const {
     if (std::isinf(top_)) logit = logit == top_ ? 0.0f : -kInfinity;
     logit = static_cast<float>(logit - normal_);

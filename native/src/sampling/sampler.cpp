@@ -64,6 +64,8 @@ void Sampler::check(const quire_sampling& columns, int64_t l, int32_t vocab_size
   require(is_share(columns.min_p), "min_p is not in [0, 1]");
   require(!columns.repetition_penalty || columns.repetition_penalty[l] > 0,
           "repetition_penalty is not positive");
+  require(!columns.mass_from || (columns.mass_from[l] >= -1 && columns.mass_from[l] < vocab_size),
+          "no token is at mass_from");
   require(!columns.chosen || (columns.chosen[l] >= -1 && columns.chosen[l] < vocab_size),
           "no such token is chosen");
 }
@@ -82,6 +84,9 @@ void Sampler::work(const quire_sampling& columns, const quire_output& output, in
     return;
   }
   if (const uint32_t* mask = mask_of(columns.mask, l, vocab_size_)) top = forbid_by(mask, logits);
+  if (columns.mass_from && columns.mass_from[l] >= 0) {
+    top = forbid_before(columns.mass_from[l], logits, top);
+  }
   const bool is_processed =
       columns.logprobs_kind && columns.logprobs_kind[l] >= QUIRE_PROCESSED_LOGPROBS;
   {
@@ -96,6 +101,19 @@ void Sampler::work(const quire_sampling& columns, const quire_output& output, in
     }
   }
   if (is_reported && !is_processed) report(columns, output, l, logits, top);
+}
+
+// Forbids the tokens before `first` if those from it on are together more likely than each of them.
+// `top` is the largest of `logits`. Returns the largest that is left.
+float Sampler::forbid_before(int32_t first, float* logits, float top) {
+  gemm::Extent unused;
+  const int64_t size = int64_t{vocab_size_} - first;
+  const float later = largest(logits + first, size, unused);
+  if (later == -kInfinity || std::isinf(top)) return top;
+  const double mass = log_sum_exp(logits + first, size, later, kBlock);
+  if (mass <= largest(logits, first, unused)) return top;
+  std::fill_n(logits, first, -kInfinity);
+  return find_largest(logits);
 }
 
 // `top` is the largest of `logits`, which hold no NaN.

@@ -42,6 +42,7 @@ class Sampler {
   float find_largest(const float* logits);
   float find_largest_again(const AdjustedRow& row);
   float forbid_by(const uint32_t* mask, float* logits);
+  float forbid_before(int32_t first, float* logits, float top);
   int32_t choose_among_equals(const float* logits, float value, double u);
   void weigh(const float* logits, float maximum, float temperature, float min_weight);
   void find_best(const float* logits, int64_t count);

@@ -51,9 +51,7 @@ def _part(batch: StepBatch, is_in: NDArray[np.bool_]) -> StepBatch:
     )
 
 
-def _rows(
-    given: TokenRows, is_in: NDArray[np.bool_], places: NDArray[np.int32]
-) -> list[TokenRows]:
+def _rows(given: TokenRows, is_in: NDArray[np.bool_], places: NDArray[np.int32]) -> list[TokenRows]:
     """The given rows of the tokens that a part has; these are neighbours."""
     own = np.flatnonzero(is_in[given.first : given.first + len(given.rows)])
     if not len(own):

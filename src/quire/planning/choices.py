@@ -189,6 +189,8 @@ def _scheduler(
     reason = None
     if facts.logits_processors:
         reason = "custom logits processors see one token of a request in a step"
+    elif facts.checkpoint.model.facts.num_sources:
+        reason = "the rules for timestamps see one token of a request in a step"
     elif not all(op.takes_rows_back for op in ops):
         reason = "the states of Mamba 1 cannot take tokens back"
     elif scheduler.num_stages > 1 and scheduler.speculation and scheduler.speculation.has_model:

@@ -25,8 +25,9 @@ def with_fewer_layers(program: Program, num_alike: int) -> FewerLayers:
     """The first `num_alike` layers of each kind, in their order. Kinds differ in ops, shapes or
     formats. A layer reads the output of the previous layer that is kept.
 
-    All layers are kept of a model with an encoder, and if a layer reads values of a layer other than the previous one. K and V that
-    several layers read come from the last kept layer that writes K and V of the same kind.
+    All layers are kept of a model with an encoder, and if a layer reads values of a layer other
+    than the previous one. K and V that several layers read come from the last kept layer that
+    writes K and V of the same kind.
     """
     if program.module is not None or program.num_sources:
         return FewerLayers(program, {})

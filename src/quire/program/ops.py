@@ -373,8 +373,8 @@ class SourcesEnd(Op):
     """Divides the program of a model with an encoder (Vaswani et al. 2017, "Attention Is All You
     Need", section 3.1). The first `num_sources` positions of each request are the encoder's rows:
     the ops before this one are computed for them alone, and the ops after it for all other tokens.
-    Values do not cross it; the decoder reads K and V of the sources from the cache, where `KeepSources`
-    has written them.
+    Values do not cross it; the decoder reads K and V of the sources from the cache, where
+    `KeepSources` has written them.
     """
 
     num_sources: int

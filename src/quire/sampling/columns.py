@@ -140,6 +140,11 @@ def _num_logprobs(params: SamplingParams, vocab_size: int) -> int:
     return wanted if 0 <= wanted <= vocab_size else vocab_size
 
 
+def _mass_from(params: SamplingParams, _vocab_size: int) -> int:
+    rules = params.timestamps
+    return -1 if rules is None or not rules.is_on else rules.first
+
+
 @dataclass(slots=True, kw_only=True)
 class SamplingColumns:
     """Choice of a token from each of the L logits rows; `None` columns mean the neutral value.
@@ -197,6 +202,11 @@ class SamplingColumns:
     )
     """[L]; a token fixed in advance for the row, such as a prompt token; -1: the row's token is
     sampled."""
+    mass_from: NDArray[np.int32] | None = field(
+        default=None, metadata={"column": Column(np.int32, _mass_from, neutral=-1, lowest=-1)}
+    )
+    """[L]; a token id m: if the tokens from m on together are more likely than each token before
+    m, these are forbidden, as by a mask; -1 is off."""
     allowed: TokenLists | None = field(default=None, metadata={"has_values": False})
     """Allowed tokens of a row; all others are forbidden. Empty: all tokens are allowed."""
     bias: TokenLists | None = field(default=None, metadata={"has_values": True})

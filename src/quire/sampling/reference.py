@@ -3,7 +3,9 @@
     0  a row with a NaN, +inf or no finite logit is invalid: nothing is chosen (0) or
        reported, and `not_finite` is True for it
     1  forbid the tokens outside `mask`, if the row has one: their logits are -inf in all
-       later steps; a row with a token in `chosen` has no mask
+       later steps; then, with m = `mass_from`, those before m if the logarithm of the sum of
+       the exponentials of the logits from m on exceeds each logit before m; a row with a
+       token in `chosen` has neither
     2  report raw logits: their log softmax, or the logits; a row with a token in `chosen`
        ends here
     3  in float32: forbid all tokens but those of `allowed`, if the row has any; add `bias`; for
@@ -96,12 +98,23 @@ def sample(logits: NDArray[np.float32], columns: SamplingColumns) -> NDArray[np.
 
 
 def masked(logits: NDArray[np.float32], columns: SamplingColumns, row: int) -> NDArray[np.float32]:
-    """Return a copy of the row's logits [V] with -inf outside its mask: step 1."""
+    """Return a copy of the row's logits [V] after step 1."""
     left: NDArray[np.float32] = logits.copy()
     allowed = None if columns.mask is None else columns.mask.allows(row, len(logits))
     if allowed is not None:
         left[~allowed] = -np.inf
+    first = -1 if columns.mass_from is None else int(columns.mass_from[row])
+    if first >= 0 and _log_sum(left[first:]) > left[:first].max(initial=-np.inf):
+        left[:first] = -np.inf
     return left
+
+
+def _log_sum(logits: NDArray[np.float32]) -> float:
+    """Return the logarithm of the sum of the exponentials."""
+    top = float(logits.max(initial=-np.inf))
+    if np.isinf(top):
+        return top
+    return top + float(np.log(np.exp(logits.astype(np.float64) - top).sum()))
 
 
 def adjust(logits: NDArray[np.float32], columns: SamplingColumns, row: int) -> NDArray[np.float32]:

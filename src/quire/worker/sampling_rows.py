@@ -18,6 +18,7 @@ from quire.errors import IntegrityError
 from quire.protocol import ScheduledRequest
 from quire.sampling.columns import COLUMNS, LOGPROBS_KINDS, SamplingColumns, TokenLists
 from quire.sampling.masks import MASK_BITS, TokenMasks
+from quire.worker.timestamps import Timestamps
 from quire.worker.token_state import TOKEN_STATES, ThinkingBudget, TokenState, TokenTrace
 
 Ints = NDArray[np.int32]
@@ -69,8 +70,10 @@ class SamplingRows:
         """For each list of tokens, the states by row."""
         self._forcing: dict[int, ThinkingBudget | TokenTrace] = {}
         """States of the rows whose next token may be forced, by row."""
-        self._followed: list[Mapping[int, TokenState | ThinkingBudget | TokenTrace]]
-        self._followed = [*self._states.values(), self._forcing]
+        self._timestamps: dict[int, Timestamps] = {}
+        """States of the rows with rules for timestamps, by row."""
+        self._followed: list[Mapping[int, TokenState | ThinkingBudget | TokenTrace | Timestamps]]
+        self._followed = [*self._states.values(), self._forcing, self._timestamps]
         """All states that are updated with each token."""
         self._gathered: tuple[Rows, dict[str, Any]] | None = None
         """The rows of the last step and their columns; None after a row was set or cleared."""
@@ -94,6 +97,8 @@ class SamplingRows:
             self._forcing[row] = ThinkingBudget(request, request.reasoning)
         elif params.trace_decode_token_ids:
             self._forcing[row] = TokenTrace(request)
+        if (rules := params.timestamps) is not None:
+            self._timestamps[row] = Timestamps(request, rules, self._vocab_size)
 
     def clear(self, row: int) -> None:
         """Forgets a row that is being released."""
@@ -103,6 +108,7 @@ class SamplingRows:
         for states in self._states.values():
             states.pop(row, None)
         self._forcing.pop(row, None)
+        self._timestamps.pop(row, None)
 
     def advance(self, rows: Rows, token_ids: Ints) -> None:
         """Takes in the next token of each of these rows [L]."""
@@ -131,6 +137,8 @@ class SamplingRows:
         if not len(rows):
             return None
         lines = None if not masks else _lines(masks, rows, drafts)
+        if self._timestamps:
+            lines = self._with_timestamps(rows, lines)
         if self._forcing:
             chosen = self._with_forced(rows, chosen, lines, drafts)
         columns = SamplingColumns(
@@ -180,6 +188,15 @@ class SamplingRows:
                 forced = np.full(len(rows), -1, np.int32) if chosen is None else chosen.copy()
             forced[index] = token_id  # type: ignore[index]
         return forced
+
+    def _with_timestamps(self, rows: Rows, lines: Lines | None) -> Lines:
+        """The masks of grammars, and those of rules for timestamps."""
+        found = [None] * len(rows) if lines is None else [*lines]
+        for index, row in enumerate(rows.tolist()):
+            if (state := self._timestamps.get(row)) is not None:
+                own, line = state.mask(), found[index]
+                found[index] = own if line is None else own & line
+        return found
 
     def _lists(
         self,

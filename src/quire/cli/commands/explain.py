@@ -108,13 +108,14 @@ def _model_rows(plan: EnginePlan, asked: str) -> list[tuple[str, str]]:
     heads = f"{facts.num_heads} heads, {facts.num_kv_heads} of keys and values"
     window = f", window {facts.sliding_window}" if facts.sliding_window else ""
     factors = rope_factors(plan.facts.checkpoint.model, model.max_model_len)
+    longest = facts.max_model_len - facts.num_sources
     return [
         ("name", f"{model.model} ({model.architecture})"),
         ("directory", str(model.path)),
         ("layers", f"{facts.num_layers}, hidden size {facts.hidden_size}"),
         ("attention", f"{heads}, {facts.head_dim} wide{window}"),
         ("vocabulary", f"{facts.vocab_size:,}{', tied head' * facts.tie_word_embeddings}"),
-        ("context", f"{model.max_model_len:,} of {facts.max_model_len - facts.num_sources:,} tokens"),
+        ("context", f"{model.max_model_len:,} of {longest:,} tokens"),
         *([("rope factors", factors)] if factors is not None else []),
         ("arithmetic", _arithmetic(plan)),
         *([("asked for", f"{asked}: {FLOAT16_NOTE}")] if spelled_dtype(asked) == "float16" else []),

@@ -61,9 +61,7 @@ def _spec(reader: ConfigReader) -> _Spec:
         activation=reader.choice("activation_function", ACTIVATIONS, default="gelu"),
         vocab_size=reader.size("vocab_size", MAX_VOCAB, example=51865),
         num_positions=reader.size("max_target_positions", _MAX_POSITIONS, example=448, default=448),
-        num_sources=reader.size(
-            "max_source_positions", _MAX_POSITIONS, example=1500, default=1500
-        ),
+        num_sources=reader.size("max_source_positions", _MAX_POSITIONS, example=1500, default=1500),
         embed_scale=hidden**0.5 if reader.flag("scale_embedding", False) else 1.0,
         is_tied=reader.flag("tie_word_embeddings", True),
     )
@@ -101,9 +99,7 @@ def _layer(builder: Builder, x: Value, spec: _Spec, layer: int) -> Value:
     normed = builder.layer_norm(x, f"{prefix}encoder_attn_layer_norm", _EPS, hint="source_norm")
     sources = f"{prefix}encoder_attn."
     q = builder.linear(normed, f"{sources}q_proj", dim, bias=True, hint="source_q")
-    seen = builder.attention(
-        q, None, None, spec.heads, layer=layer, num_keys=spec.num_sources
-    )
+    seen = builder.attention(q, None, None, spec.heads, layer=layer, num_keys=spec.num_sources)
     x = builder.add(x, builder.linear(seen, f"{sources}out_proj", dim, bias=True, hint="source_o"))
     normed = builder.layer_norm(x, f"{prefix}final_layer_norm", _EPS, hint="mlp_norm")
     up = builder.linear(normed, f"{prefix}fc1", spec.mlp_size, bias=True, hint="up")

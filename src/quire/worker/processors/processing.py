@@ -89,7 +89,7 @@ class LogitsProcessing:
         if raw is None:
             raise BackendError("the backend did not return the logits")
         columns, is_void = withheld.columns, not_finite(raw)
-        if columns.mask is not None:
+        if columns.mask is not None or columns.mass_from is not None:
             for row in range(len(raw)):
                 raw[row] = masked(raw[row], columns, row)
         changed, columns, has_none, failures = self._changed(raw, columns, is_void)

@@ -36,7 +36,7 @@ def _lowered(program: Program) -> Iterator[tuple[int, NativeOp]]:
     """The native ops, each with the index of the op of which it was made."""
     graph = Graph(program)
     for index, op in enumerate(program.ops):
-        if not isinstance(op, SourcesEnd) and not graph.is_joined(op):
+        if not graph.is_joined(op):
             yield from ((index, native) for native in lower(op, graph))
 
 

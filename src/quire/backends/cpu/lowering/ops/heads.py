@@ -13,7 +13,16 @@ from quire.backends.cpu.lowering.native_op import (
     Numbers,
     Shifted,
 )
-from quire.program import Attention, HeadNorm, KeepSources, NormKind, Rope, Rotary, Value
+from quire.program import (
+    Attention,
+    HeadNorm,
+    KeepSources,
+    NormKind,
+    Rope,
+    Rotary,
+    SourcesEnd,
+    Value,
+)
 
 HeadsTarget = Literal["view", "keys", "values"]
 
@@ -75,6 +84,13 @@ def _(op: KeepSources, graph: Graph) -> tuple[NativeOp, ...]:
         _part(op.v, op.num_kv_heads, "values", graph),
     )
     return (NativeHeads(parts, op.head_dim, op.layer),)
+
+
+@lower.register
+def _(op: SourcesEnd, _: Graph) -> tuple[NativeOp, ...]:
+    """The model runs the ops before it for other rows than those after it."""
+    del op
+    return ()
 
 
 def _part(value: Value, num_heads: int, target: HeadsTarget, graph: Graph) -> HeadsPart:
