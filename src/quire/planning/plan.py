@@ -87,7 +87,7 @@ def settle(args: EngineArgs, usage: Usage, facts: Facts) -> EnginePlan:
         model, cache, facts.backend.capabilities, weights, choices.parallel
     )
     store = settle_store(
-        facts.kv_store, facts.kv_disk, cache, model.weights, facts.memory.available_bytes
+        facts.kv_store, facts.kv_disk, cache, model, facts.memory.available_bytes
     )
     config = EngineConfig(
         model=model,

@@ -150,12 +150,12 @@ def _section(reader: ConfigReader) -> ConfigReader:
     found = reader.section("audio_config")
     if found is None:
         raise reader.error("audio_config", None, "an object", {})
+    if found.flag("scale_embedding", False):
+        raise UnsupportedModelError("config.json: audio_config.scale_embedding must be false")
     return found.translated({key: own for key, own in _KEYS.items() if found.has(own)}, {})
 
 
 def _spec(audio: ConfigReader) -> EncoderSpec:
-    if audio.flag("scale_embedding", False):
-        raise UnsupportedModelError("config.json: audio_config.scale_embedding must be false")
     spec = tower_spec(audio, _NAMES, biases=Biases(k=False))
     act = audio.choice("hidden_act", ACTIVATIONS, default="gelu")
     return replace(spec, activation=act, eps=_EPS)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from quire.config.kv_cache import KVStoreConfig
-from quire.config.records import CacheConfig, WeightSource
+from quire.config.records import CacheConfig, ModelConfig
 from quire.errors import ConfigError
 from quire.planning.kv.disk import StoreDisk
 from quire.planning.kv.options import AskedStore
@@ -34,7 +34,7 @@ def settle_store(
     asked: AskedStore,
     disk: StoreDisk,
     cache: CacheConfig,
-    weights: WeightSource,
+    model: ModelConfig,
     available_bytes: int,
 ) -> SettledStore:
     """Settle the store. `available_bytes`: available memory of the machine. Raises ConfigError for
@@ -43,8 +43,10 @@ def settle_store(
         return SettledStore(None, "it is switched off")
     if not cache.enable_prefix_caching:
         return SettledStore(None, "prefix caching is off")
-    if weights == "dummy" and not asked.is_named:
+    if model.weights == "dummy" and not asked.is_named:
         return SettledStore(None, "the weights are random numbers")
+    if model.num_sources and not asked.is_named:
+        return SettledStore(None, "the same audio is rarely heard again; set kv_store_path to keep K/V")
     num_blocks = chunk_blocks(cache.block_bytes, cache.block_size)
     chunk_bytes = num_blocks * cache.block_bytes
     _check_room(asked.memory_name, asked.memory_bytes, chunk_bytes)

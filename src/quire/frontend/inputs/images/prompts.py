@@ -35,6 +35,7 @@ from quire.images.cache import PictureCache
 from quire.images.config import PROCESSOR_KWARGS, ImagesConfig
 from quire.images.modality import MODALITIES
 from quire.images.picture import KeptPictures, Picture
+from quire.images.rules import Rules
 from quire.images.sources import ImageSources
 
 if TYPE_CHECKING:
@@ -115,7 +116,8 @@ class ImagePrompts:
             if count and kind not in kinds:
                 what = MODALITIES[kind].plural
                 raise PromptError(f"this model takes no {what}", parameter=kind)
-            if count > (most := self._config.limits.get(kind, 0)):
+            most = min(self._config.limits.get(kind, 0), 1 if self._vision.is_source else count)
+            if count > most:
                 raise PromptError(
                     f"At most {most} {kind}(s) may be provided in one prompt.", parameter=kind
                 )
@@ -214,6 +216,11 @@ class ImagePrompts:
             if len(encode(mark)) != 1:
                 raise PromptError(f"the tokenizer must have the token {mark}", parameter="model")
         return text.format(language="" if code is None else f"lang:{code}")
+
+    @property
+    def rules(self) -> Rules:
+        """How a picture or a sound becomes the tiles that the encoder takes."""
+        return self._vision.resizing
 
     def before(self, token_ids: list[int], picture: Picture) -> PlacedImages:
         """The prompt of a decoder that attends to the rows of a sound."""

@@ -1,0 +1,109 @@
+"""`EngineWindows`: decodes the windows of a sound with an `AsyncLLM`."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+
+import numpy as np
+
+from quire.errors import QuireError
+from quire.frontend.arguments import RequestOptions
+from quire.frontend.inputs.images.prompts import ImagePrompts
+from quire.frontend.inputs.prompt_parser import ParsedPrompt
+from quire.frontend.online.async_llm import AsyncLLM
+from quire.images.picture import Picture, picture_digest
+from quire.images.rules import Layout
+from quire.images.sound.rules import HOP, RATE
+from quire.outputs import CompletionOutput
+from quire.params import RequestOutputKind, SamplingParams
+from quire.protocol.cache_scope import EVERYONE, CacheScope
+from quire.timestamp_rules import TimestampRules
+from quire.tokenizer.whisper_tokens import WhisperTokens
+from quire.transcription.records import Decoded, Floats, WindowEngine
+
+
+class EngineWindows(WindowEngine):
+    """The requests of one transcription. A window is encoded once for all of its requests, which
+    share its K/V in the prefix cache."""
+
+    def __init__(
+        self,
+        engine: AsyncLLM,
+        tokens: WhisperTokens,
+        *,
+        scope: CacheScope = EVERYONE,
+        options: RequestOptions | None = None,
+    ) -> None:
+        self._engine, self._tokens, self._scope = engine, tokens, scope
+        self._options = options or RequestOptions()
+        self._images = ImagePrompts(engine.model_config)
+        self._name = f"transcribe-{uuid.uuid4().hex}"
+        self._count = 0
+
+    async def decode(
+        self,
+        window: Floats,
+        prompt_token_ids: Sequence[int],
+        *,
+        timestamps: bool,
+        temperature: float,
+        max_tokens: int,
+        seed: int | None,
+    ) -> Decoded:
+        tokens = self._tokens
+        params = SamplingParams(
+            temperature=temperature, max_tokens=max_tokens, seed=seed, logprobs=0
+        )
+        params.write_timestamps(
+            TimestampRules(
+                first=tokens.first_timestamp,
+                end=tokens.eot,
+                most_first=tokens.max_initial_timestamp_index,
+                forbidden=[*tokens.suppress, tokens.no_timestamps],
+                forbidden_first=[*tokens.begin_suppress],
+                is_on=timestamps,
+            )
+        )
+        found = await self._completion(window, prompt_token_ids, params)
+        token_ids = tuple(found.token_ids)
+        logprobs = tuple(
+            position[token_id].logprob
+            for position, token_id in zip(found.logprobs or (), token_ids, strict=True)
+        )
+        if token_ids and token_ids[-1] == tokens.eot:
+            token_ids = token_ids[:-1]
+        return Decoded(token_ids=token_ids, logprobs=logprobs)
+
+    async def probabilities(
+        self, window: Floats, prompt_token_ids: Sequence[int], token_ids: Sequence[int]
+    ) -> list[float]:
+        params = SamplingParams(temperature=0.0, max_tokens=1, logprob_token_ids=[*token_ids])
+        found = await self._completion(window, prompt_token_ids, params)
+        [position] = found.logprobs or ({},)
+        return [float(np.exp(position[token_id].logprob)) for token_id in token_ids]
+
+    async def _completion(
+        self, window: Floats, prompt_token_ids: Sequence[int], params: SamplingParams
+    ) -> CompletionOutput:
+        params.detokenize, params.output_kind = False, RequestOutputKind.FINAL_ONLY
+        placed = self._images.before([*prompt_token_ids], self._picture(window))
+        prompt = ParsedPrompt(
+            None, placed.token_ids, self._scope, input_rows=placed.input_rows, images=placed.images
+        )
+        self._count += 1
+        name = f"{self._name}-{self._count}"
+        stream = await self._engine.submit(name, prompt, params, self._options)
+        try:
+            async for output in stream:
+                if output.finished:
+                    return output.outputs[0]
+        finally:
+            stream.close()
+        raise QuireError(f"request {name} ended without a result")
+
+    def _picture(self, window: Floats) -> Picture:
+        data = np.ascontiguousarray(window, "<f4").tobytes()
+        layout = Layout((window.shape,), depth=4, seconds=len(window) * HOP / RATE)
+        digest = picture_digest(self._images.rules, data)
+        return Picture(digest, layout, data, self._images.rules.modality)
