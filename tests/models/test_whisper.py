@@ -61,7 +61,6 @@ def _spec(**changes: Any) -> Callable[[Any], Any]:
         _spec(num_layers=1),
         _spec(activation="relu"),
         _spec(heads=HeadLayout(4, 4, 8)),
-        _spec(embed_scale=2.0),
         _spec(num_sources=1499),
         _spec(is_tied=False),
     ],

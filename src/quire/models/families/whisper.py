@@ -39,7 +39,6 @@ class _Spec:
     vocab_size: int
     num_positions: int
     num_sources: int
-    embed_scale: float
     is_tied: bool
 
     @property
@@ -49,6 +48,7 @@ class _Spec:
 
 
 def _spec(reader: ConfigReader) -> _Spec:
+    """`scale_embedding` is not read, as in transformers' class."""
     hidden = reader.size("d_model", MAX_HIDDEN, example=512)
     num_heads = reader.size("decoder_attention_heads", MAX_HEADS, example=8)
     if reader.flag("use_weighted_layer_sum", False):
@@ -62,21 +62,20 @@ def _spec(reader: ConfigReader) -> _Spec:
         vocab_size=reader.size("vocab_size", MAX_VOCAB, example=51865),
         num_positions=reader.size("max_target_positions", _MAX_POSITIONS, example=448, default=448),
         num_sources=reader.size("max_source_positions", _MAX_POSITIONS, example=1500, default=1500),
-        embed_scale=hidden**0.5 if reader.flag("scale_embedding", False) else 1.0,
         is_tied=reader.flag("tie_word_embeddings", True),
     )
 
 
 def _build(reader: ConfigReader) -> Program:
     spec, builder = _spec(reader), Builder("whisper")
-    rows = builder.embed(spec.embedding, spec.embed_scale)
+    rows = builder.embed(spec.embedding)
     for layer in range(spec.num_layers):
         with builder.scope(f"layers.{layer}"):
             prefix = f"{_ROOT}layers.{layer}.encoder_attn."
             k, v = _keys_and_values(builder, rows, spec, prefix, "source_")
             builder.keep_sources(k, v, spec.heads, layer)
     builder.end_sources(spec.num_sources)
-    x = builder.embed(spec.embedding, spec.embed_scale)
+    x = builder.embed(spec.embedding)
     positions = Tensor(f"{_ROOT}embed_positions.weight", (spec.num_positions, spec.hidden_size))
     x = builder.learned_positions(x, positions, -spec.num_sources)
     for layer in range(spec.num_layers):

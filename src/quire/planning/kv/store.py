@@ -46,7 +46,7 @@ def settle_store(
     if model.weights == "dummy" and not asked.is_named:
         return SettledStore(None, "the weights are random numbers")
     if model.num_sources and not asked.is_named:
-        return SettledStore(None, "the same audio is rarely heard again; set kv_store_path to keep K/V")
+        return SettledStore(None, "audio is rarely heard twice; set kv_store_path to keep its K/V")
     num_blocks = chunk_blocks(cache.block_bytes, cache.block_size)
     chunk_bytes = num_blocks * cache.block_bytes
     _check_room(asked.memory_name, asked.memory_bytes, chunk_bytes)
