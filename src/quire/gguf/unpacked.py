@@ -58,7 +58,7 @@ def unpacked(
 
 
 def is_unpacked(directory: Path) -> bool:
-    """Whether `unpacked` has made this directory, so that its links lead where the user has said."""
+    """Whether `unpacked` has made this directory: its links lead where the user has said."""
     return directory.name.startswith(_PREFIXES) and any(
         directory.parent == parent.resolve() for parent in _parents()
     )

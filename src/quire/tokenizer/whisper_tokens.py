@@ -31,10 +31,8 @@ _PREVIOUS, _LANGUAGE_MODEL = "<|startofprev|>", "<|startoflm|>"
 _NO_SPEECH = ("<|nospeech|>", "<|nocaptions|>")
 _MAX_INITIAL_TIMESTAMP = 50
 """The first time is at most 1 s."""
-_SYMBOLS = (
-    *'"#()*+/:;<=>@[\\]^_`{|}~「」『』',
-    *"<< >> <<< >>> -- --- -( -[ (' (\" (( )) ((( ))) [[ ]] {{ }} ♪♪ ♪♪♪".split(),
-)
+_GROUPS = "<< >> <<< >>> -- --- -( -[ (' (\" (( )) ((( ))) [[ ]] {{ }} ♪♪ ♪♪♪"
+_SYMBOLS = (*'"#()*+/:;<=>@[\\]^_`{|}~「」『』', *_GROUPS.split())
 _NOTES = "♩♪♫♬♭♮♯"
 """Symbols whose first token is not written either, if they have several."""
 

@@ -217,7 +217,8 @@ def _checked(path: Path, name: str, reason: str) -> Path:
 
 
 def _is_unpacked(root: Path) -> bool:
-    """Whether the directory was made from a file of another format. Its links point to the user's own file."""
+    """Whether the directory was made from a file of another format. Its links point to the user's
+    own file."""
     from quire.gguf.unpacked import is_unpacked
 
     return is_unpacked(root)

@@ -13,13 +13,14 @@ from typing import Any
 
 from quire.errors import CheckpointError
 
-LANGUAGES = (
-    "en zh de es ru ko fr ja pt tr pl ca nl ar sv it id hi fi vi he uk el ms cs ro da hu ta no th "
-    "ur hr bg lt la mi ml cy sk te fa lv bn sr az sl kn et mk br eu is hy ne mn bs kk sq sw gl mr "
-    "pa si km sn yo so af oc ka be tg sd gu am yi lo uz fo ht ps tk nn mt sa lb my bo tl mg as tt "
-    "haw ln ha ba jw su yue"
-).split()
-"""Codes in the order of their tokens. All models but large-v3 and its descendants lack the last."""
+_CODES = (
+    "en zh de es ru ko fr ja pt tr pl ca nl ar sv it id hi fi vi he uk el ms cs ro da hu ta no "
+    "th ur hr bg lt la mi ml cy sk te fa lv bn sr az sl kn et mk br eu is hy ne mn bs kk sq sw "
+    "gl mr pa si km sn yo so af oc ka be tg sd gu am yi lo uz fo ht ps tk nn mt sa lb my bo tl "
+    "mg as tt haw ln ha ba jw su yue"
+)
+LANGUAGES: tuple[str, ...] = tuple(_CODES.split())
+"""Codes in the order of their tokens. Models before large-v3 lack the last one."""
 NUM_TIMESTAMPS = 1501
 END, START = "<|endoftext|>", "<|startoftranscript|>"
 TASKS = {"translate": "<|translate|>", "transcribe": "<|transcribe|>"}
@@ -84,6 +85,7 @@ def tokenizer_config(added: dict[str, Any]) -> str:
         {
             "tokenizer_class": "WhisperTokenizer",
             **roles,
+            "add_eos_token": True,
             "clean_up_tokenization_spaces": False,
             "added_tokens_decoder": added,
         }

@@ -6,14 +6,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from quire.config.checkpoint.model_files import (
     has_file,
     parse_json_object,
-    read_json_object,
     read_optional_json_object,
     read_text,
 )
@@ -27,8 +26,8 @@ from quire.config.whisper.special_tokens import (
     tokenizer_config,
     tokenizer_files,
 )
-from quire.config.whisper.tensors import WhisperFile, read_whisper
-from quire.errors import CheckpointError, ModelNotFoundError, UnsupportedModelError, quoted
+from quire.config.whisper.tensors import read_whisper
+from quire.errors import CheckpointError, ModelNotFoundError, quoted
 from quire.gguf.unpacked import Contents, unpacked
 from quire.log import get_logger, phase
 from quire.units import MiB

@@ -1,6 +1,6 @@
 """Builds the Rust tokenizer from a vocabulary of tiktoken: a line for each token, its bytes in
-base64 and its rank, which is its id. GLM-4 has one as `tokenizer.model`, and so have the directories
-that are made of Whisper's files.
+base64 and its rank, which is its id. GLM-4 has one as `tokenizer.model`, and so have the
+directories that are made of Whisper's files.
 
 The file does not say how a text is cut into words: the class in tokenizer_config.json decides. Its
 special tokens are those of tokenizer_config.json. Called by `rust_tokenizer`.
