@@ -107,12 +107,13 @@ class WhisperStore(WeightStore):
             blocks = self._raw(tensor).reshape(-1, tensor.type.block_bytes)
             return block_values(tensor.type.name, blocks)
         codes = self._raw(tensor).view(_CODES[tensor.type.name]).reshape(tensor.shape[0], -1)
-        values: NDArray[np.float32] = codes / self._divisors(tensor.scales)
+        with np.errstate(over="ignore"):  # packing reports numbers that are not finite
+            values: NDArray[np.float32] = codes / self._divisors(tensor.scales)
         return values
 
     def _weight_scale(self, name: str) -> HostTensor:
         tensor = self._scales[name]
-        factors = 1.0 / self._divisors(tensor.scales or Scales(0, 0))
+        factors = np.float32(1.0) / self._divisors(tensor.scales or Scales(0, 0))
         rows = np.broadcast_to(factors, (tensor.shape[0], 1))
         return self._floats(name, rows, rows.shape)
 
@@ -120,7 +121,8 @@ class WhisperStore(WeightStore):
         """[rows, 1]. Raises CheckpointError for a number by which nothing can be divided."""
         raw = self._file.slice(scales.offset, 4 * scales.count)
         found = raw.view(np.float32).reshape(-1, 1)
-        if not (np.isfinite(found) & (found > 0.0)).all():
+        smallest, largest = np.finfo(np.float32).tiny, np.finfo(np.float32).max
+        if not ((found >= smallest) & (found <= largest)).all():
             raise CheckpointError(f"{self.source}: the scales of codes must be positive numbers")
         return found
 
