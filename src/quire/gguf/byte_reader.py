@@ -5,6 +5,9 @@ from __future__ import annotations
 import os
 import stat
 import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from quire.errors import CheckpointError
@@ -13,6 +16,7 @@ from quire.units import MiB, format_bytes
 MAX_HEADER_BYTES = 512 * MiB
 """Far more than any vocabulary takes."""
 _WINDOW_BYTES = MiB
+_SMALL_WINDOW_BYTES = 1 << 12
 _LENGTH = struct.Struct("<Q")
 _STRUCTS = {letter: struct.Struct(f"<{letter}") for letter in "BbHhIifQqd"}
 
@@ -20,7 +24,7 @@ _STRUCTS = {letter: struct.Struct(f"<{letter}") for letter in "BbHhIifQqd"}
 class ByteReader:
     """Reads forward through windows of the file, so that memory holds little of it at once."""
 
-    def __init__(self, descriptor: int, source: str) -> None:
+    def __init__(self, descriptor: int, source: str, *, window_bytes: int = _WINDOW_BYTES) -> None:
         """`source` names the file in messages. Raises CheckpointError unless it is a regular
         file."""
         status = os.fstat(descriptor)
@@ -34,6 +38,8 @@ class ByteReader:
         """Offset of the window in the file."""
         self._next = 0
         """The next byte's index in the window."""
+        self._window_bytes = window_bytes
+        self._num_skipped = 0
 
     @property
     def position(self) -> int:
@@ -50,6 +56,17 @@ class ByteReader:
         begin = self._next
         self._next += count
         return self._window[begin : self._next]
+
+    def skip(self, count: int) -> None:
+        """Passes over `count` bytes, which are not read."""
+        left = self.size - self.position
+        if count > left:
+            raise self._truncated(count)
+        self._num_skipped += count
+        if self._next + count <= len(self._window):
+            self._next += count
+        else:
+            self._begin, self._next, self._window = self.position + count, 0, b""
 
     def number(self, letter: str) -> Any:
         """The next number, by the letter of the struct module."""
@@ -105,15 +122,12 @@ class ByteReader:
             return
         left = self.size - self.position
         if count > left:
-            raise self.error(
-                f"{count} bytes are to follow at {self.position}, and the file has {left} more: "
-                "it is truncated, or the header is wrong"
-            )
-        if self.position + count > MAX_HEADER_BYTES:
+            raise self._truncated(count)
+        if self.position - self._num_skipped + count > MAX_HEADER_BYTES:
             raise self.error(f"the header has more than {format_bytes(MAX_HEADER_BYTES)}")
         self._begin, self._window = self.position, self._window[self._next :]
         self._next = 0
-        wanted = min(max(count, _WINDOW_BYTES), left)
+        wanted = min(max(count, self._window_bytes), left)
         while len(self._window) < wanted:
             offset = self._begin + len(self._window)
             try:
@@ -123,3 +137,29 @@ class ByteReader:
             if not piece:
                 raise self.error("the file was cut short while it was read")
             self._window += piece
+
+    def _truncated(self, count: int) -> CheckpointError:
+        return self.error(
+            f"{count} bytes are to follow at {self.position}, and the file has "
+            f"{self.size - self.position} more: it is truncated, or the header is wrong"
+        )
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[ByteReader]:
+    """A reader of a file whose header lies between its data, so that it reads little at a time.
+    Raises CheckpointError for a file that cannot be read."""
+    descriptor = open_file(path)
+    try:
+        yield ByteReader(descriptor, str(path), window_bytes=_SMALL_WINDOW_BYTES)
+    finally:
+        os.close(descriptor)
+
+
+def open_file(path: Path) -> int:
+    """The descriptor of a file. Raises CheckpointError."""
+    try:
+        return os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        raise CheckpointError(f"{path}: cannot be read: {reason}") from None

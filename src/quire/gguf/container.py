@@ -17,7 +17,7 @@ from typing import Any
 
 from quire.errors import CheckpointError, quoted
 from quire.gguf.block_types import BLOCK_TYPES, BlockType
-from quire.gguf.byte_reader import ByteReader
+from quire.gguf.byte_reader import ByteReader, open_file
 from quire.units import ceil_div
 
 MAGIC = b"GGUF"
@@ -69,11 +69,7 @@ class GgufHeader:
 
 def read_header(path: Path) -> GgufHeader:
     """Raises CheckpointError for a file that is missing, damaged, or of another format."""
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-    except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else str(error)
-        raise CheckpointError(f"{path}: cannot be read: {reason}") from None
+    descriptor = open_file(path)
     try:
         return _read(ByteReader(descriptor, str(path)), path)
     finally:

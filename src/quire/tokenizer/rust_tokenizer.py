@@ -45,7 +45,7 @@ _END_OF_TEXT = "<|endoftext|>"
 _GPT2_ROLES = ("bos_token", "eos_token", "unk_token")
 _QWEN2_ROLES = ("eos_token", "pad_token", "unk_token")
 _QWEN2 = "Qwen2Tokenizer"
-_BYTE_LEVEL_CLASSES = {"", "GPT2Tokenizer", "OPTTokenizer"}
+_BYTE_LEVEL_CLASSES = {"", "GPT2Tokenizer", "OPTTokenizer", "WhisperTokenizer"}
 
 
 @dataclass(frozen=True, slots=True)

@@ -153,7 +153,8 @@ def with_gaps_filled(special: SpecialTokens, size: int, path: Path) -> SpecialTo
         added.get(token_id) or TokenSpec(f"<|unused_{token_id}|>", special=True)
         for token_id in range(size, last + 1)
     ]
-    others = [spec for spec in special.to_add if spec not in in_order]
+    known = set(in_order)
+    others = [spec for spec in special.to_add if spec not in known]
     return SpecialTokens(special.roles, (*in_order, *others))
 
 

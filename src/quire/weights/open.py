@@ -49,6 +49,12 @@ def _read_gguf(files: list[Path]) -> WeightStore:
     return GgufStore(files)
 
 
+def _read_whisper(file: Path) -> WeightStore:
+    from quire.weights.whisper_store import WhisperStore
+
+    return WhisperStore(file)
+
+
 _FORMATS = (
     _Format("model.safetensors", "*.safetensors", ("consolidated", "adapter_"), SafetensorsFile),
     _Format(
@@ -59,6 +65,7 @@ _FORMATS = (
         TorchFile,
     ),
     _Format("model.gguf", "*.gguf", ("mmproj",), lambda file: _read_gguf([file]), _read_gguf),
+    _Format("model.whisper", "*.whisper", (), _read_whisper),
 )  # fmt: skip
 
 
@@ -210,8 +217,9 @@ def _checked(path: Path, name: str, reason: str) -> Path:
 
 
 def _is_unpacked(root: Path) -> bool:
-    """Whether the directory was made from a GGUF file. Its links point to the user's own file."""
-    from quire.gguf.unpack import is_unpacked
+    """Whether the directory was made from a file of another format. Its links point to the user's
+    own file."""
+    from quire.gguf.unpacked import is_unpacked
 
     return is_unpacked(root)
 

@@ -75,7 +75,7 @@ def resolve_model(
             )  # fmt: skip
         return _with_gguf(snapshot, prefers_gguf, mmproj)
     elif snapshot and not missing:
-        return snapshot
+        return _with_whisper(snapshot) or snapshot
     if env.hub_is_offline():
         raise ModelNotFoundError(
             _offline_message(written, model, revision, cache, missing, wanted_gguf)
@@ -135,9 +135,20 @@ def hub_name(model: str, cache: Path) -> tuple[str, str | None]:
 
 
 def _with_gguf(directory: Path, prefers_gguf: bool, mmproj: str | None) -> Path:
-    """The directory, or that of the GGUF file in it if its weights are one."""
+    """The directory, or that of the file in it if its weights are one of another format."""
     file = gguf.only_gguf(directory, prefers=prefers_gguf)
-    return directory if file is None else _unpacked(file, mmproj)
+    if file is None:
+        return _with_whisper(directory) or directory
+    return _unpacked(file, mmproj)
+
+
+def _with_whisper(path: Path) -> Path | None:
+    """The directory of a Whisper model that is not one of transformers; None: it is another
+    model."""
+    from quire.config.whisper.unpack import unpack_whisper, whisper_file
+
+    file = whisper_file(path)
+    return None if file is None else unpack_whisper(file)
 
 
 def _unpacked(file: Path, mmproj: str | None) -> Path:
@@ -172,9 +183,12 @@ def _local_directory(model: str, prefers_gguf: bool, mmproj: str | None) -> Path
         ) from None
     if is_file and gguf.is_gguf(path):
         return _unpacked(path, mmproj)
+    if is_file and (whisper := _with_whisper(path)) is not None:
+        return whisper
     if is_file:
         raise ModelNotFoundError(
-            f"{model!r} is a file, and no GGUF file; give the directory that holds config.json"
+            f"{model!r} is a file, and neither a GGUF file nor one of whisper.cpp; give the "
+            "directory that holds config.json"
         )
     if place is not None and wanted_gguf is not None and is_place:
         return _unpacked(gguf.downloaded(place, wanted_gguf, name), mmproj)

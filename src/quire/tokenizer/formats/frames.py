@@ -14,7 +14,11 @@ from quire.tokenizer.pieces import library_errors
 if TYPE_CHECKING:
     import tokenizers
 
-_BEFORE = {"ChatGLMTokenizer": ("[gMASK]", "sop"), "ChatGLM4Tokenizer": ("[gMASK]", "<sop>")}
+_BEFORE = {
+    "ChatGLMTokenizer": ("[gMASK]", "sop"),
+    "ChatGLM4Tokenizer": ("[gMASK]", "<sop>"),
+    "WhisperTokenizer": ("<|startoftranscript|>", "<|notimestamps|>"),
+}
 """Classes that begin every text with tokens of their own."""
 _BEHIND_PIECES = {"ChatGLMTokenizer": ("[MASK]", "[gMASK]", "[sMASK]", "sop", "eop")}
 """Tokens whose ids follow the vocabulary's, of classes that do not list them."""

@@ -1,5 +1,6 @@
 """Builds the Rust tokenizer from a vocabulary of tiktoken: a line for each token, its bytes in
-base64 and its rank, which is its id. GLM-4 has one as `tokenizer.model`.
+base64 and its rank, which is its id. GLM-4 has one as `tokenizer.model`, and so have the
+directories that are made of Whisper's files.
 
 The file does not say how a text is cut into words: the class in tokenizer_config.json decides. Its
 special tokens are those of tokenizer_config.json. Called by `rust_tokenizer`.
@@ -20,7 +21,7 @@ from quire.tokenizer.formats.byte_pieces import byte_level_backend, check_bytes
 if TYPE_CHECKING:
     import tokenizers
 
-_PATTERNS = {"ChatGLM4Tokenizer": "glm4"}
+_PATTERNS = {"ChatGLM4Tokenizer": "glm4", "WhisperTokenizer": "gpt-2"}
 """The name in `WORD_PATTERNS` of a class's words."""
 _FIRST_LINE_BYTES = 1024
 
