@@ -238,6 +238,7 @@ class SamplingParams(msgspec.Struct, metaclass=_CheckedNames, omit_defaults=True
     _bad_words_token_ids: list[list[int]] | None = None
     _never_generated: ForbiddenTokens | None = None
     _timestamps: TimestampRules | None = None
+    _gives_rows: bool = False
     _reasoning: ReasoningMarks | None = None
     _kept_token_ids: list[int] | None = None
 
@@ -395,6 +396,15 @@ class SamplingParams(msgspec.Struct, metaclass=_CheckedNames, omit_defaults=True
     def timestamps(self) -> TimestampRules | None:
         """Rules for timestamps; None before `write_timestamps`."""
         return self._timestamps
+
+    @property
+    def gives_rows(self) -> bool:
+        """Whether the output is what the program gives for each position (`RowsOut`)."""
+        return self._gives_rows
+
+    def ask_for_rows(self) -> None:
+        """Ask for the rows of all positions, and for no token. All of them are computed."""
+        self._gives_rows, self.skip_reading_prefix_cache = True, True
 
     def write_timestamps(self, rules: TimestampRules) -> None:
         """Set the rules by which a speech model writes timestamps. The log-probabilities of the

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -9,13 +11,16 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from output_bits import bits_of
-from whisper_cases import CASES, RATE, logprobs, sound, write
+from whisper_cases import CASES, RATE, TOKENS, features, logprobs, sound, write
 
-from quire import LLM, SamplingParams
+from quire import LLM, EngineArgs, SamplingParams
 from quire.errors import ConfigError, QuireError, RequestError
+from quire.frontend.online.async_llm import AsyncLLM
 from quire.models.families import whisper
 from quire.program import HeadLayout
+from quire.transcription.engine import EngineWindows
 
 _PROMPT = [4, 10, 200, 30]
 _NUM_TOKENS = 16
@@ -132,3 +137,53 @@ def test_the_limits_count_tokens_of_the_decoder(tmp_path: Path) -> None:
             llm.generate([_prompt(sound(1.0))], SamplingParams(prompt_logprobs=1), use_tqdm=False)
     with pytest.raises(ConfigError, match="cannot work without its encoder"):
         LLM(str(tmp_path), limit_mm_per_prompt={"audio": 0}, **_OPTIONS)
+
+
+async def _windows(path: Path, window: Any, **options: Any) -> list[Any]:
+    engine = AsyncLLM.from_engine_args(EngineArgs(model=str(path), **_OPTIONS, **options))
+    try:
+        windows = EngineWindows(engine, TOKENS)
+        alone = await windows.alignment(window, _PROMPT)
+        return [alone, *await asyncio.gather(
+            windows.alignment(window, _PROMPT),
+            windows.decode(
+                window, [4, 5], timestamps=True, temperature=0.0, max_tokens=8, seed=None
+            ),
+            windows.probabilities(window, [4], [7, 8]),
+        )]  # fmt: skip
+    finally:
+        engine.shutdown()
+
+
+@pytest.mark.parametrize("backend", ["reference", "cpu"])
+def test_requests_for_a_window_give_what_transformers_computes(
+    backend: str, tmp_path: Path
+) -> None:
+    model, samples = write(tmp_path, "distil", decoder_layers=3), sound(2.0)
+    heads = [[1, 1], [2, 0]]
+    (tmp_path / "generation_config.json").write_text(json.dumps({"alignment_heads": heads}))
+    window = features(model, samples)[0].T.numpy()
+    alone, aligned, decoded, probabilities = asyncio.run(
+        _windows(tmp_path, window, backend=backend, max_num_batched_tokens=333)
+    )
+    assert np.array_equal(alone, aligned)
+    with torch.no_grad():
+        found = model(
+            features(model, samples), decoder_input_ids=torch.tensor([_PROMPT]),
+            output_attentions=True,
+        )  # fmt: skip
+    for (layer, head), scores in zip(heads, aligned, strict=True):
+        weights = np.exp(scores - scores.max(-1, keepdims=True))
+        weights /= weights.sum(-1, keepdims=True)
+        wanted = found.cross_attentions[layer][0, head].numpy()
+        assert np.abs(weights - wanted).max() < 1e-4
+    first = np.exp(logprobs(model, samples, [4])[0])
+    assert np.abs(np.array(probabilities) - first[[7, 8]]).max() < 1e-5
+    assert decoded.token_ids[0] >= TOKENS.first_timestamp
+    after = logprobs(model, samples, [4, 5, *decoded.token_ids])
+    # Behind a first timestamp are only texts and the end.
+    text = after[2][: TOKENS.first_timestamp].copy()
+    text[[*TOKENS.suppress, TOKENS.no_timestamps]] = -np.inf
+    assert (*decoded.token_ids, TOKENS.eot)[1] == text.argmax()
+    total = np.log(np.exp(text).sum())
+    assert abs(decoded.logprobs[1] - (text.max() - total)) < 1e-4

@@ -10,6 +10,8 @@ import numpy as np
 import torch
 import transformers
 
+from quire.tokenizer.whisper_tokens import WhisperTokens
+
 RATE = 16_000
 _SIZES: dict[str, Any] = {
     "d_model": 32, "encoder_layers": 2, "decoder_layers": 2, "encoder_attention_heads": 4,
@@ -25,6 +27,13 @@ CASES: dict[str, dict[str, Any]] = {
     "turbo": {"decoder_layers": 1, "num_mel_bins": 128, "activation_function": "relu"},
     "scaled": {"scale_embedding": True, "tie_word_embeddings": False},
 }
+
+TOKENS = WhisperTokens(
+    sot=4, eot=3, transcribe=5, translate=6, sot_prev=9, no_speech=7, no_timestamps=199,
+    first_timestamp=200, languages={"en": 10}, suppress=(11, 12), begin_suppress=(13, 3),
+    alignment_heads=(), max_initial_timestamp_index=20, is_multilingual=True,
+)  # fmt: skip
+"""Of these checkpoints, which have no tokenizer."""
 
 
 def write(path: Path, name: str = "whisper", **changes: Any) -> Any:

@@ -181,6 +181,9 @@ class StepBatch:
     rows_in: NDArray[np.float32] | None = None
     """[T, W]; what a program with `RowsIn` reads."""
 
+    want_rows: bool = True
+    """Of a program with source rows and `RowsOut`: False leaves the latter out."""
+
     unpooled: NDArray[np.bool_] | None = None
     """[L]; of a program with `MeanRows`, the rows that it leaves as they are. None: none of
     them."""
@@ -208,7 +211,8 @@ class StepOutput:
     vectors: NDArray[np.float32] | None = None
     """[L, D]; the results of a program that ends in `Vectors`. No tokens are sampled then."""
     rows_out: NDArray[np.float32] | None = None
-    """[T or L, W]; what a program with `RowsOut` gives."""
+    """[T or L, W]; what a program with `RowsOut` gives; of one with source rows [T, W], in which
+    the ops for sources and those for other tokens have the same width."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -57,3 +57,21 @@ def _rows(given: TokenRows, is_in: NDArray[np.bool_], places: NDArray[np.int32])
     if not len(own):
         return []
     return [TokenRows(int(places[given.first + own[0]]), given.rows[own[0] : own[-1] + 1])]
+
+
+def joined_rows(
+    batch: StepBatch,
+    num_sources: int,
+    of_sources: NDArray[np.float32] | None,
+    of_others: NDArray[np.float32] | None,
+) -> NDArray[np.float32] | None:
+    """The rows [T, W] that the parts of a step have given; None: they gave none."""
+    given = of_sources if of_sources is not None else of_others
+    if given is None:
+        return None
+    is_source = batch.positions < num_sources
+    found = np.empty((len(is_source), given.shape[1]), np.float32)
+    for is_in, rows in ((is_source, of_sources), (~is_source, of_others)):
+        if rows is not None:
+            found[is_in] = rows
+    return found

@@ -15,6 +15,7 @@ from quire.config.model_lookup.hub import resolve_model
 from quire.config.names import check_assigned
 from quire.config.pooling import PoolingConfig
 from quire.config.records import WeightSource
+from quire.config.whisper.alignment_heads import with_alignment_heads
 from quire.errors import CheckpointError, ConfigError
 from quire.models import ModelDescription, as_asked
 from quire.models.heads.mark import without_head
@@ -70,6 +71,7 @@ def read_checkpoint(args: EngineArgs) -> Checkpoint:
     hf_config = with_processor_kwargs(
         with_image_processor(hf_config, path), args.mm_processor_kwargs
     )
+    hf_config = with_alignment_heads(hf_config, path)
     pooled = with_pooling(args, dict(hf_config), path)
     hf_config = pooled.hf_config
     weights: WeightSource = "dummy" if args.load_format == "dummy" else "checkpoint"

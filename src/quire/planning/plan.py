@@ -86,9 +86,7 @@ def settle(args: EngineArgs, usage: Usage, facts: Facts) -> EnginePlan:
     fingerprint = kv_fingerprint(
         model, cache, facts.backend.capabilities, weights, choices.parallel
     )
-    store = settle_store(
-        facts.kv_store, facts.kv_disk, cache, model, facts.memory.available_bytes
-    )
+    store = settle_store(facts.kv_store, facts.kv_disk, cache, model, facts.memory.available_bytes)
     config = EngineConfig(
         model=model,
         cache=replace(cache, fingerprint=fingerprint),

@@ -12,10 +12,11 @@ from quire.frontend.arguments import RequestOptions
 from quire.frontend.inputs.images.prompts import ImagePrompts
 from quire.frontend.inputs.prompt_parser import ParsedPrompt
 from quire.frontend.online.async_llm import AsyncLLM
+from quire.frontend.online.request_stream import RequestStream
 from quire.images.picture import Picture, picture_digest
 from quire.images.rules import Layout
 from quire.images.sound.rules import HOP, RATE
-from quire.outputs import CompletionOutput
+from quire.outputs import CompletionOutput, RequestOutput
 from quire.params import RequestOutputKind, SamplingParams
 from quire.protocol.cache_scope import EVERYONE, CacheScope
 from quire.timestamp_rules import TimestampRules
@@ -83,9 +84,31 @@ class EngineWindows(WindowEngine):
         [position] = found.logprobs or ({},)
         return [float(np.exp(position[token_id].logprob)) for token_id in token_ids]
 
+    async def alignment(self, window: Floats, token_ids: Sequence[int]) -> Floats:
+        params = SamplingParams(temperature=0.0, max_tokens=1)
+        params.ask_for_rows()
+        stream, _ = await self._run(window, token_ids, params)
+        [completion] = stream.record.completions
+        if completion.pooled is None:
+            raise QuireError("the engine has given no rows of its attention")
+        config = self._engine.model_config
+        rows = np.frombuffer(completion.pooled.data, "<f4").reshape(-1, completion.pooled.width)
+        head_dim = config.hf_config["d_model"] // config.hf_config["decoder_attention_heads"]
+        by_head = rows.reshape(len(rows), -1, head_dim).transpose(1, 0, 2)
+        keys, queries = by_head[:, : config.num_sources], by_head[:, config.num_sources :]
+        found: Floats = queries @ keys.transpose(0, 2, 1) / np.float32(head_dim**0.5)
+        return found
+
     async def _completion(
         self, window: Floats, prompt_token_ids: Sequence[int], params: SamplingParams
     ) -> CompletionOutput:
+        _, output = await self._run(window, prompt_token_ids, params)
+        return output.outputs[0]
+
+    async def _run(
+        self, window: Floats, prompt_token_ids: Sequence[int], params: SamplingParams
+    ) -> tuple[RequestStream, RequestOutput]:
+        """A request that has ended."""
         params.detokenize, params.output_kind = False, RequestOutputKind.FINAL_ONLY
         placed = self._images.before([*prompt_token_ids], self._picture(window))
         prompt = ParsedPrompt(
@@ -97,7 +120,7 @@ class EngineWindows(WindowEngine):
         try:
             async for output in stream:
                 if output.finished:
-                    return output.outputs[0]
+                    return stream, output
         finally:
             stream.close()
         raise QuireError(f"request {name} ended without a result")

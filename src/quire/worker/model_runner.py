@@ -18,6 +18,7 @@ from quire.protocol import PromptChunkLogprobs, SchedulePlan, StepResult, TokenL
 from quire.worker.diagnosis import explain_failures
 from quire.worker.draft.pair import DraftingModel
 from quire.worker.input_batch import InputBatch, PreparedStep
+from quire.worker.program_rows import ProgramRows
 from quire.worker.prompt_logprobs import PromptRows
 
 if TYPE_CHECKING:
@@ -68,6 +69,7 @@ class ModelRunner:
         self._keeps_all = keeps_all
         self._processing = processing
         self._drafter = drafter
+        self._program_rows = ProgramRows()
 
     def begin(self, plan: SchedulePlan) -> BegunStep:
         """Prepare the input of the model for a plan. Later plans may begin before its output is
@@ -75,7 +77,9 @@ class ModelRunner:
         apply_plan(plan, self._batch, self.model)
         if self._drafter is not None:
             self._drafter.begin(plan)
+        self._program_rows.apply(plan)
         step = self._batch.prepare(plan)
+        step.batch.want_rows = self._drafter is not None or self._program_rows.are_wanted(plan)
         samplers, withheld = _samplers(plan, step), None
         if self._processing is not None:
             if step.drafts is not None:
@@ -116,6 +120,8 @@ class ModelRunner:
         if step.samples is not None:
             found = iter(chosen)
             result.sampled_token_ids = [next(found) if one else [] for one in step.samples.tolist()]
+        if step.batch.want_rows and self._drafter is None and hidden is not None:
+            result.pooled = self._program_rows.take(plan, step.batch, hidden, set(samplers))
         if failures:
             _withdraw(result, plan, failures)
         draft = self.model.draft_model if isinstance(self.model, DraftingModel) else None
@@ -241,6 +247,7 @@ def _withdraw(result: StepResult, plan: SchedulePlan, failures: dict[str, str]) 
             result.sampled_token_ids[index] = []
             result.logprobs.pop(request_id, None)
             result.prompt_logprobs.pop(request_id, None)
+            result.pooled.pop(request_id, None)
 
 
 def _token_logprobs(token_id: int, logprobs: Logprobs, row: int, count: int) -> TokenLogprobs:

@@ -33,11 +33,12 @@ from quire.backends.cpu.lowering import (
     pieces_of,
 )
 from quire.backends.cpu.machine import default_num_threads
-from quire.backends.cpu.model import CpuModel, SourceOps
+from quire.backends.cpu.model import CpuModel
 from quire.backends.cpu.packed import find_packed
 from quire.backends.cpu.packing import Packer
 from quire.backends.cpu.packing_alike import AlikePacker
 from quire.backends.cpu.rank_callback import RankCallback
+from quire.backends.cpu.source_ops import SourceOps
 from quire.backends.cpu.stand_ins import stand_ins
 from quire.backends.cpu.step_in_pieces import PieceOps
 from quire.backends.cpu.step_kv import has_step_kv, step_kv
@@ -261,7 +262,7 @@ class CpuBackend(Backend):
             else PieceOps(pieces, encoded, kv.block_size, width),
             unpooled=None if width is None
             else UnpooledOps.of(self._library, ops, encoded, width),
-            sources=SourceOps.of(program, encoded, len(ops)),
+            sources=SourceOps.of(self._library, program, ops, encoded),
         )  # fmt: skip
 
 

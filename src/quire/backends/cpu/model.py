@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -26,19 +26,19 @@ from quire.backends.base import (
 from quire.backends.cpu.adapters import AdapterLoader
 from quire.backends.cpu.given_rows import GivenRowPlaces
 from quire.backends.cpu.library import Library
-from quire.backends.cpu.lowering import NativeOp, StoredWeight, num_source_ops
+from quire.backends.cpu.lowering import NativeOp, StoredWeight
+from quire.backends.cpu.source_ops import SomeOps, SourceOps
 from quire.backends.cpu.step_in_pieces import CpuStepInPieces, PieceOps
 from quire.backends.cpu.step_kv import step_tables
 from quire.backends.cpu.unpooled import UnpooledOps
-from quire.backends.source_rows import divided
+from quire.backends.source_rows import divided, joined_rows
 from quire.config.kv_groups import KVGroup, StateGroup
 from quire.errors import BackendError, RankError
-from quire.program import OpPlace, Program
+from quire.program import OpPlace
 from quire.weights.adapters import AdapterWeights
 
 if TYPE_CHECKING:
     from quire.backends.cpu.caller_rows import CallerRows
-    from quire.backends.cpu.encode import Encoded
     from quire.backends.cpu.rank_callback import RankCallback
 
 _RANKS = "ranks: "
@@ -46,24 +46,6 @@ _RANKS = "ranks: "
 _BATCH_ARRAYS = (
     "token_ids", "positions", "seq_starts", "context_lens", "block_tables", "logits_rows",
 )  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True)
-class SourceOps:
-    """The ops of a model with an encoder: those of source rows, then those of other tokens."""
-
-    records: Any
-    count: int
-    num_of_sources: int
-    num_sources: int
-    """Source rows of a request."""
-
-    @classmethod
-    def of(cls, program: Program, encoded: Encoded, count: int) -> SourceOps | None:
-        """None: the model has a decoder alone."""
-        if not program.num_sources:
-            return None
-        return cls(encoded.records, count, num_source_ops(program), program.num_sources)
 
 
 class CpuModel(CompiledModel):
@@ -134,9 +116,11 @@ class CpuModel(CompiledModel):
         self._pieces = pieces
         self._unpooled = unpooled
         self._sources = sources
+        self._selected: SomeOps | None = None
+        """Those of `sources` that steps compute now."""
         if sources is not None:
-            self._ops = ops[sources.num_of_sources :]
-            self._select_decoder(sources)
+            self._ops = sources.timed
+            self._select(sources.of_tokens(gives_rows=False))
 
     def step(self, batch: StepBatch) -> StepOutput:
         """Runs the ops over the batch in one native call, or in the largest pieces if the model is
@@ -148,11 +132,10 @@ class CpuModel(CompiledModel):
         if self._unpooled is not None and batch.unpooled is not None and len(batch.token_ids):
             return self._step_unpooled(self._unpooled, batch, batch.unpooled)
         if self._sources is not None:
-            batch, is_done = self._step_sources(self._sources, batch)
-            if is_done:
-                return StepOutput(
-                    np.empty(0, np.int32), logits=np.empty((0, self._vocab_size), np.float32)
-                )
+            return self._step_with_sources(self._sources, batch)
+        return self._step_whole(batch)
+
+    def _step_whole(self, batch: StepBatch) -> StepOutput:
         model = self._open()
         alive: list[Any] = []
         native = self._batch(batch, alive)
@@ -183,23 +166,31 @@ class CpuModel(CompiledModel):
             return super().in_pieces(batch)
         return CpuStepInPieces(self._pieces, batch, self._run_ops)
 
-    def _step_sources(self, ops: SourceOps, batch: StepBatch) -> tuple[StepBatch, bool]:
-        """Computes the source rows of a step. Returns the other tokens, and whether there are
-        none."""
+    def _step_with_sources(self, ops: SourceOps, batch: StepBatch) -> StepOutput:
+        """Computes the source rows of a step, and then its other tokens."""
         self._check_lengths(batch)
         sources, others = divided(batch, ops.num_sources)
+        output = StepOutput(np.empty(0, np.int32))
+        if batch.want_logits:
+            output.logits = np.empty((batch.num_logits_out, self._vocab_size), np.float32)
+        of_sources = None
         if sources is not None:
-            try:
-                self._run_ops(ops.records, ops.num_of_sources, sources, None)
-            finally:
-                self._select_decoder(ops)
-        return batch if others is None else others, others is None
+            self._select(ops.of_sources(gives_rows=batch.want_rows))
+            of_sources = self._step_whole(sources).rows_out
+        if others is not None:
+            self._select(ops.of_tokens(gives_rows=batch.want_rows))
+            output = self._step_whole(others)
+        output.rows_out = joined_rows(batch, ops.num_sources, of_sources, output.rows_out)
+        return output
 
-    def _select_decoder(self, ops: SourceOps) -> None:
-        """Lets steps compute the ops that follow those of the sources."""
-        first = ops.num_of_sources
-        if self._library.lib.quire_set_ops(self._open(), ops.records + first, ops.count - first):
-            raise self._failure("the ops of the decoder cannot be selected")
+    def _select(self, ops: SomeOps) -> None:
+        """Lets steps compute these ops."""
+        if self._selected is ops:
+            return
+        self._selected = None
+        if self._library.lib.quire_set_ops(self._open(), ops.records, ops.count):
+            raise self._failure("the ops of a part of the model cannot be selected")
+        self._selected = ops
 
     def _step_unpooled(
         self, ops: UnpooledOps, batch: StepBatch, unpooled: NDArray[np.bool_]

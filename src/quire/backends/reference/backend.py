@@ -37,7 +37,7 @@ from quire.backends.reference.ops import Frame, Weights, run
 from quire.backends.reference.quantised import check_format
 from quire.backends.reference.weights import load_param
 from quire.backends.reference.workspace import workspace_bytes
-from quire.backends.source_rows import divided
+from quire.backends.source_rows import divided, joined_rows
 from quire.errors import BackendError
 from quire.program import (
     Experts,
@@ -194,22 +194,35 @@ class ReferenceModel(PagedModel):
         """Interprets the program."""
         cache = self._open_cache()
         self._check(batch, cache)
-        begin = 0
         if self._program.num_sources:
-            begin = next(i for i, op in enumerate(self._program.ops) if isinstance(op, SourcesEnd))
-            sources, others = divided(batch, self._program.num_sources)
-            if sources is not None:
-                for _ in self._run(self._frame(sources), 0, begin):
-                    pass
-            if others is None:
-                return np.empty((0, self._program.result_width), np.float32)
-            batch = others
+            return self._compute_with_sources(batch)
         frame = self._frame(batch)
-        for _ in self._run(frame, begin):
+        for _ in self._run(frame):
             pass
         self._rows_out = frame.rows_out
         results = self._program.result.outputs()
         return frame.values[results[0]] if results else None
+
+    def _compute_with_sources(self, batch: StepBatch) -> NDArray[np.float32]:
+        """Interprets the part of the program for source rows, and then that for other tokens."""
+        program, found = self._program, np.empty((0, self._program.result_width), np.float32)
+        end = next(i for i, op in enumerate(program.ops) if isinstance(op, SourcesEnd))
+        given: list[NDArray[np.float32] | None] = []
+        for part, begin, stop in zip(
+            divided(batch, program.num_sources), (0, end), (end, None), strict=True
+        ):
+            rows: list[NDArray[np.float32]] = []
+            if part is not None:
+                frame = self._frame(part)
+                for _ in self._run(frame, begin, stop):
+                    pass
+                rows = frame.rows_out
+                if stop is None:
+                    found = frame.values[program.result.outputs()[0]]
+            given.append(np.concatenate(rows, axis=1) if rows else None)
+        joined = joined_rows(batch, program.num_sources, *given)
+        self._rows_out = [] if joined is None else [joined]
+        return found
 
     def _frame(self, batch: StepBatch) -> Frame:
         """A step that begins."""

@@ -8,10 +8,14 @@ told from large-v2, so its own generation_config.json must name its heads.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
+from quire.config.checkpoint.model_files import read_optional_json_object
 from quire.config.whisper.special_tokens import is_multilingual
 
+_KEY = "alignment_heads"
+_SIZES = ("d_model", "decoder_layers", "decoder_attention_heads", "vocab_size")
 Heads = tuple[tuple[int, int], ...]
 
 _ENGLISH = {
@@ -35,6 +39,16 @@ _SEVERAL = {
 """tiny, base, small, medium, turbo, large-v2."""
 _LARGE_V3 = "7.0 10.17 12.18 13.12 16.1 17.14 19.11 21.4 24.1 25.6"
 _LARGE_V3_VOCAB = 51866
+
+
+def with_alignment_heads(hf_config: Mapping[str, Any], directory: Path) -> dict[str, Any]:
+    """config.json of a Whisper model with the heads of its generation_config.json, or OpenAI's."""
+    sizes = (hf_config.get(key) for key in _SIZES)
+    is_whisper = hf_config.get("model_type") == "whisper" and all(type(n) is int for n in sizes)
+    if not is_whisper or _KEY in hf_config:
+        return dict(hf_config)
+    heads = read_optional_json_object(directory / "generation_config.json").get(_KEY)
+    return {**hf_config, _KEY: heads or [list(one) for one in default_heads(hf_config)]}
 
 
 def default_heads(config: Mapping[str, Any]) -> Heads:

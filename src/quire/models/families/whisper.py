@@ -21,6 +21,8 @@ from quire.models.config_reader import (
 from quire.models.reading import split_heads
 from quire.program import Activation, Builder, HeadLayout, Out, Program, Tensor, Value
 
+ALIGNMENT_HEADS = "alignment_heads"
+"""Key of config.json for the heads from which times of words are computed."""
 _ROOT = "model.decoder."
 _HEAD = "proj_out"
 _EPS = 1e-5
@@ -40,6 +42,8 @@ class _Spec:
     num_positions: int
     num_sources: int
     is_tied: bool
+    alignment_heads: tuple[tuple[int, int], ...] = ()
+    """(layer, head) of attention to the sources whose K and q are given to the caller."""
 
     @property
     def embedding(self) -> Tensor:
@@ -63,7 +67,20 @@ def _spec(reader: ConfigReader) -> _Spec:
         num_positions=reader.size("max_target_positions", _MAX_POSITIONS, example=448, default=448),
         num_sources=reader.size("max_source_positions", _MAX_POSITIONS, example=1500, default=1500),
         is_tied=reader.flag("tie_word_embeddings", True),
+        alignment_heads=_alignment_heads(reader),
     )
+
+
+def _alignment_heads(reader: ConfigReader) -> tuple[tuple[int, int], ...]:
+    """In the order of layers; none if nobody has written them into the configuration."""
+    layers = reader.size("decoder_layers", MAX_LAYERS, example=6)
+    heads = reader.size("decoder_attention_heads", MAX_HEADS, example=8)
+    found = reader.raw(ALIGNMENT_HEADS) or []
+    known = [[layer, head] for layer in range(layers) for head in range(heads)]
+    if not isinstance(found, list | tuple) or any(one not in known for one in found):
+        wanted = f"a list of pairs of a layer below {layers} and a head below {heads}"
+        raise reader.error(ALIGNMENT_HEADS, found, wanted, [[0, 0]])
+    return tuple(sorted({(layer, head) for layer, head in found}))
 
 
 def _build(reader: ConfigReader) -> Program:
@@ -74,6 +91,7 @@ def _build(reader: ConfigReader) -> Program:
             prefix = f"{_ROOT}layers.{layer}.encoder_attn."
             k, v = _keys_and_values(builder, rows, spec, prefix, "source_")
             builder.keep_sources(k, v, spec.heads, layer)
+            _give_heads(builder, k, spec, layer)
     builder.end_sources(spec.num_sources)
     x = builder.embed(spec.embedding)
     positions = Tensor(f"{_ROOT}embed_positions.weight", (spec.num_positions, spec.hidden_size))
@@ -98,12 +116,21 @@ def _layer(builder: Builder, x: Value, spec: _Spec, layer: int) -> Value:
     normed = builder.layer_norm(x, f"{prefix}encoder_attn_layer_norm", _EPS, hint="source_norm")
     sources = f"{prefix}encoder_attn."
     q = builder.linear(normed, f"{sources}q_proj", dim, bias=True, hint="source_q")
+    _give_heads(builder, q, spec, layer)
     seen = builder.attention(q, None, None, spec.heads, layer=layer, num_keys=spec.num_sources)
     x = builder.add(x, builder.linear(seen, f"{sources}out_proj", dim, bias=True, hint="source_o"))
     normed = builder.layer_norm(x, f"{prefix}final_layer_norm", _EPS, hint="mlp_norm")
     up = builder.linear(normed, f"{prefix}fc1", spec.mlp_size, bias=True, hint="up")
     hidden = builder.act(up, spec.activation)
     return builder.add(x, builder.linear(hidden, f"{prefix}fc2", dim, bias=True, hint="down"))
+
+
+def _give_heads(builder: Builder, x: Value, spec: _Spec, layer: int) -> None:
+    """Give the caller of a step the numbers of the layer's alignment heads."""
+    size = spec.heads.head_dim
+    for at, head in spec.alignment_heads:
+        if at == layer:
+            builder.rows_out(builder.columns(x, head * size, size))
 
 
 def _keys_and_values(
