@@ -168,6 +168,7 @@ def test_requests_for_a_window_give_what_transformers_computes(
     )
     assert np.array_equal(alone, aligned)
     with torch.no_grad():
+        model.set_attn_implementation("eager")
         found = model(
             features(model, samples), decoder_input_ids=torch.tensor([_PROMPT]),
             output_attentions=True,
