@@ -293,7 +293,13 @@ def _sketch(program: Program, choices: Choices, facts: Facts) -> CompilePlan:
     extras = (
         _of_logits(program, options, is_on=bool(facts.logits_processors)),
         _of_adapters(lora, choices.prompt_adapters),
-        _of_encoder(backend, facts.checkpoint.model.hf_config, choices.images.config, options),
+        _of_encoder(
+            backend,
+            facts.checkpoint.model.hf_config,
+            choices.images.config,
+            options,
+            choices.arithmetic.quantization,
+        ),
     )
     return CompilePlan(program, backend.sized(program, spec), options, extras)
 
@@ -309,10 +315,16 @@ def _of_adapters(*kinds: LoRAConfig | PromptAdapterConfig | None) -> ExtraMemory
 
 
 def _of_encoder(
-    backend: Backend, hf_config: HfConfig, images: ImagesConfig | None, options: CompileOptions
+    backend: Backend,
+    hf_config: HfConfig,
+    images: ImagesConfig | None,
+    options: CompileOptions,
+    quantization: Quantization | None,
 ) -> ExtraMemory:
     """The encoder of images or audio, and the cache of its results."""
-    num_bytes = encoder_bytes(backend, hf_config, images, options.dtype, options.max_model_len)
+    num_bytes = encoder_bytes(
+        backend, hf_config, images, options.dtype, options.max_model_len, quantization
+    )
     if not num_bytes:
         return ExtraMemory(0)
     advice = (
@@ -353,7 +365,9 @@ def compile_plan(config: EngineConfig, rank: Rank = ONE_RANK) -> CompilePlan:
     extras = (
         _of_logits(program, options, is_on=bool(model.logits_processors)),
         _of_adapters(config.lora, config.prompt_adapters),
-        _of_encoder(make_backend(config.device), model.hf_config, model.images, options),
+        _of_encoder(
+            make_backend(config.device), model.hf_config, model.images, options, model.quantization
+        ),
     )
     spec = KVCacheSpec(cache.num_blocks, cache.block_size, cache.kv_cache_dtype, cache.layout)
     plan = CompilePlan(program, spec, options, extras)

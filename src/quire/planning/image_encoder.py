@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from quire.backends.base import Backend, CompileOptions, KVCacheSpec
+from quire.config.quantization import Quantization
 from quire.config.records import Dtype
 from quire.images.config import ImagesConfig
 from quire.models.base import HfConfig
@@ -31,10 +32,15 @@ class EncoderPlan:
 
 
 def encoder_plans(
-    backend: Backend, vision: VisionModel, dtype: Dtype, max_model_len: int
+    backend: Backend,
+    vision: VisionModel,
+    dtype: Dtype,
+    max_model_len: int,
+    quantization: Quantization | None = None,
 ) -> list[EncoderPlan]:
     """The plans of the stem, of the tower and of the projector, in order. A picture with more than
-    `max_model_len` rows does not reach the encoder, because its prompt is refused."""
+    `max_model_len` rows does not reach the encoder, because its prompt is refused. `quantization`:
+    that of the model, which an encoder has too if the model consists of it and a decoder."""
     patching = vision.patching
     most_rows = min(patching.most_rows, max_model_len)
     most_patches = -(-patching.most_patches * most_rows // patching.most_rows)
@@ -44,7 +50,7 @@ def encoder_plans(
     if vision.stem is not None:
         programs.insert(0, (vision.stem, 2 * most_patches))
     for program, num_rows in programs:
-        program = run_passes(program)
+        program = run_passes(program, quantization if vision.is_source else None)
         kv = KVCacheSpec(1, block, dtype, kv_layout(program, num_rows))
         options = CompileOptions(dtype, num_rows, 1, num_rows, max_piece_tokens=_MAX_PIECE_TOKENS)
         plans.append(EncoderPlan(program, kv, options))
@@ -57,6 +63,7 @@ def encoder_bytes(
     images: ImagesConfig | None,
     dtype: Dtype,
     max_model_len: int,
+    quantization: Quantization | None,
 ) -> int:
     """Bytes of the encoder and of the caches of pictures and its results; 0: the engine takes no
     images."""
@@ -65,6 +72,6 @@ def encoder_bytes(
     vision = None if images is None else vision_model(hf_config)
     if images is None or vision is None:
         return 0
-    plans = encoder_plans(backend, vision, dtype, max_model_len)
+    plans = encoder_plans(backend, vision, dtype, max_model_len, quantization)
     caches = images.cache_bytes + images.pixel_bytes
     return caches + sum(plan.num_bytes(backend) for plan in plans)

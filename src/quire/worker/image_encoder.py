@@ -22,6 +22,7 @@ from quire.backends.base import (
     StepOutput,
     TokenRows,
 )
+from quire.config.quantization import Quantization
 from quire.config.records import Dtype, EngineConfig
 from quire.errors import BackendError
 from quire.images.rules import Resizing
@@ -42,14 +43,16 @@ class ImageEncoder:
         store: WeightStore | None,
         dtype: Dtype,
         max_model_len: int,
+        quantization: Quantization | None = None,
     ) -> None:
         """Compiles the programs. `store` None: the weights are made up. `max_model_len`: most rows
-        of a picture. Raises CheckpointError and BackendError."""
+        of a picture. `quantization`: as of `encoder_plans`. Raises CheckpointError and
+        BackendError."""
         self.vision = vision
         self._tables = _tables(vision, store)
         self._models: list[CompiledModel] = []
         with ExitStack() as stack:
-            for plan in encoder_plans(backend, vision, dtype, max_model_len):
+            for plan in encoder_plans(backend, vision, dtype, max_model_len, quantization):
                 weights: WeightStore = DummyStore(plan.program)
                 if store is not None:
                     weights = VisionStore(store, vision, plan.program)
@@ -131,10 +134,11 @@ def load_encoder(config: EngineConfig, backend: Backend) -> ImageEncoder | None:
     vision = None if model.images is None else vision_model(model.hf_config)
     if vision is None:
         return None
+    options = (model.dtype, model.max_positions, model.quantization)
     if model.weights == "dummy":
-        return ImageEncoder(backend, vision, None, model.dtype, model.max_positions)
+        return ImageEncoder(backend, vision, None, *options)
     with closing(open_encoder(model.path)) as store:
-        return ImageEncoder(backend, vision, store, model.dtype, model.max_positions)
+        return ImageEncoder(backend, vision, store, *options)
 
 
 def _tables(vision: VisionModel, store: WeightStore | None) -> list[Floats]:
