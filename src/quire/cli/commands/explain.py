@@ -243,7 +243,7 @@ def _read_by_a_token(plan: EnginePlan) -> str:
 
 def _request_rows(plan: EnginePlan) -> list[tuple[str, str]]:
     needs, cache = plan.needs, plan.config.cache
-    groups, longest = cache.layout.groups, plan.config.model.max_model_len
+    groups, longest = cache.layout.groups, plan.config.model.max_positions
     by_position = sum(group.is_by_position for group in groups)
     dtype = cache.kv_cache_dtype
     per_token = by_position * cache.block_bytes / cache.block_size

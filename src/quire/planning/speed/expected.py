@@ -72,6 +72,9 @@ def expected_speeds(args: EngineArgs, plan: EnginePlan, usage: Usage) -> Expecte
     if plan.config.model.pooling is not None:
         why = "only generation is timed, and this model gives vectors or classes"
         return Expected((), (), sizes.context, sizes.prompt, why)
+    if plan.config.model.num_sources:
+        why = "only texts are timed, and this model writes down speech"
+        return Expected((), (), sizes.context, sizes.prompt, why)
     speeds: list[Speed] = []
     left_out: list[tuple[str, str]] = []
     try:
