@@ -29,7 +29,6 @@ MAX_SECONDS = 8 * 3600.0
 WINDOW_FRAMES = 3000
 """Frames of a window: 30 s."""
 FRAMES_PER_SECOND = RATE // HOP
-_BLOCK_FRAMES = 1 << 14
 
 
 class SoundFile:
@@ -38,7 +37,8 @@ class SoundFile:
     def __init__(self, file: BinaryIO, bins: int, num_samples: int, peak: np.float32) -> None:
         self._file, self.bins = file, bins
         self.num_samples = num_samples
-        self._peak = peak
+        self.peak = peak
+        """The largest number of the spectrum."""
         self._row_bytes = 4 * bins
         self._num_stored = os.fstat(file.fileno()).st_size // self._row_bytes
 
@@ -58,15 +58,12 @@ class SoundFile:
         the end of the sound they are silent, as those of transformers' feature extractor."""
         count = WINDOW_FRAMES if count is None else count
         found = np.zeros((WINDOW_FRAMES, self.bins), np.float32)
-        found[:count] = normalised(self._logarithms(first, count), self._peak)
+        found[:count] = normalised(self.logarithms(first, count), self.peak)
         return found
 
-    def blocks(self) -> Iterator[Floats]:
-        """The logarithms of all frames that are stored, before they are normalised."""
-        for first in range(0, self._num_stored, _BLOCK_FRAMES):
-            yield self._logarithms(first, min(_BLOCK_FRAMES, self._num_stored - first))
-
-    def _logarithms(self, first: int, count: int) -> Floats:
+    def logarithms(self, first: int, count: int) -> Floats:
+        """The spectrum [count, bins] from a frame on, before it is normalised. After the end of the
+        sound it is silent."""
         found = np.full((count, self.bins), SILENCE)
         num_stored = max(0, min(count, self._num_stored - first))
         size, place = num_stored * self._row_bytes, first * self._row_bytes

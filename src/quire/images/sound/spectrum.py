@@ -73,12 +73,21 @@ def _log_power(around: NDArray[np.float64], count: int, bins: int) -> NDArray[np
 def _filters(bins: int) -> NDArray[np.float64]:
     """Triangles [WINDOW / 2 + 1, bins] of equal areas, whose centres are at equal distances on
     Slaney's scale of pitches."""
-    centres = _hertz(np.linspace(0.0, _mel(RATE / 2), bins + 2))
+    centres = _centres(bins)
     distances = np.diff(centres)
     slopes = centres[None] - np.linspace(0, RATE // 2, WINDOW // 2 + 1)[:, None]
     rising, falling = -slopes[:, :-2] / distances[:-1], slopes[:, 2:] / distances[1:]
     areas: NDArray[np.float64] = 2.0 / (centres[2:] - centres[:-2])
     return np.maximum(0.0, np.minimum(rising, falling)) * areas
+
+
+def band_centres(bins: int) -> NDArray[np.float64]:
+    """The centre of each number of a frame, in hertz."""
+    return _centres(bins)[1:-1]
+
+
+def _centres(bins: int) -> NDArray[np.float64]:
+    return _hertz(np.linspace(0.0, _mel(RATE / 2), bins + 2))
 
 
 _STEP = 27.0 / np.log(6.4)
