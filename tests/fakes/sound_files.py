@@ -7,6 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from quire.images.sound.reading import mono_blocks
+from quire.images.sound.resampling import resampled
+from quire.images.sound.wav import MAX_SECONDS, Floats
+
 TYPES = {
     "flac": ("flac", "flac"),
     "mp3": ("mp3", "libmp3lame"),
@@ -46,3 +50,14 @@ def sound_file(kind: str, samples: Any, rate: int = 48_000, video: int = 0) -> b
         for packet in packets:
             file.mux(packet)
     return written.getvalue()
+
+
+def mono_samples(data: bytes) -> tuple[Floats, int]:
+    """The mean of the channels of a file, and its rate."""
+    rates, blocks = zip(*mono_blocks(io.BytesIO(data), MAX_SECONDS), strict=True)
+    return np.concatenate(blocks), rates[0]
+
+
+def at_rate(samples: Floats, old: int, new: int) -> Floats:
+    """Samples at another rate."""
+    return np.concatenate([*resampled([samples], old, new)])

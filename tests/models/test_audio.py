@@ -15,6 +15,7 @@ import pytest
 import torch
 import transformers
 from output_bits import bits_of
+from sound_files import at_rate
 from vision_cases import CASES, SOUND_CASES, check_prompt, check_reply
 
 from quire import LLM, SamplingParams
@@ -23,7 +24,7 @@ from quire.config.checkpoint.model_files import read_config
 from quire.errors import ConfigError
 from quire.images.sound.rules import RATE, Sound
 from quire.images.sound.spectrum import log_mel
-from quire.images.sound.wav import resampled, wav_of
+from quire.images.sound.wav import wav_of
 from quire.models.media import whisper
 from quire.models.media.families import vision_model
 from quire.models.media.settings import with_image_processor
@@ -223,8 +224,8 @@ def test_spellings_of_a_sound_give_one_answer_and_others_say_why(tmp_path: Path)
         for given in spellings:
             assert ask(given) == wanted
         assert ask(sound, multi_modal_uuids={"audio": ["a"]}) == wanted
-        high = resampled(sound, RATE, 24_000)
-        assert ask((high, 24_000)) == ask(resampled(high, 24_000, RATE))
+        high = at_rate(sound, RATE, 24_000)
+        assert ask((high, 24_000)) == ask(at_rate(high, 24_000, RATE))
         text = base64.b64encode(file).decode()
         url = f"data:audio/wav;base64,{text}"
         for part in (

@@ -27,6 +27,9 @@ MAX_MEMORY_BYTES = 1536 * MiB
 """Most memory of a child process."""
 TILES, REFUSAL = b"P", b"R"
 """The kinds of replies."""
+WANTED, FRAMES = b"W", b"F"
+"""Kinds of further replies to a `SpectrumJob`: a place in the file whose bytes are wanted, and the
+next frames."""
 
 
 class DecodeJob(msgspec.Struct):
@@ -43,3 +46,12 @@ class DecodeJob(msgspec.Struct):
     max_video_pixels: int = MAX_VIDEO_PIXELS
     max_seconds: float = 10.0
     """Processor time to decode it."""
+
+
+class SpectrumJob(msgspec.Struct, frozen=True):
+    """A sound file whose spectrum is asked for, block by block. The child asks for its bytes."""
+
+    num_bytes: int
+    bins: int
+    max_seconds: float
+    """Longest sound."""

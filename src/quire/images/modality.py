@@ -88,3 +88,5 @@ _EVERY = (
 )
 MODALITIES = {one.name: one for one in _EVERY}
 """All modalities, by name."""
+SPECTRA = Decoder("audio", "quire.images.sound.stream_child", "numpy", 30.0, "av")
+"""The process for the spectra of long sounds."""

@@ -9,19 +9,21 @@ from __future__ import annotations
 import importlib.util
 import os
 import signal
+import struct
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Protocol
 
 import msgspec
 
 from quire.errors import CapacityError, QuireError, RequestError
-from quire.images.job import REFUSAL, TILES, DecodeJob
-from quire.images.modality import MODALITIES, Decoder
+from quire.images.job import FRAMES, REFUSAL, TILES, WANTED, DecodeJob, SpectrumJob
+from quire.images.modality import MODALITIES, SPECTRA, Decoder
 from quire.images.rules import Layout, Rules
 from quire.system.child_process import ChildPool, ChildProcess, StoppedError, encoded_job
 from quire.system.child_python import isolated_command
-from quire.units import GiB
+from quire.units import GiB, MiB
 
 MAX_PROCESSES = 2
 """Most processes of each decoder. With two, one slow file does not delay all others."""
@@ -29,6 +31,7 @@ _CLOCK_FACTOR = 6
 """Wall-clock time over processor time: on a loaded machine a child waits for a core."""
 _EXIT_S = 2.0
 _MAX_REPLY_BYTES = 1 * GiB
+_MOST_WANTED = 1 * MiB
 _INHERITED_VARIABLES = ("LD_LIBRARY_PATH",)
 _results = msgspec.msgpack.Decoder(tuple[Layout, float])
 
@@ -40,6 +43,34 @@ def check_installed() -> None:
             "images need the package Pillow, which is not installed: pip install "
             "'quire-engine[images]'"
         )
+
+
+class Source(Protocol):
+    """The bytes of a file."""
+
+    num_bytes: int
+
+    def read_at(self, place: int, size: int) -> bytes:
+        """The bytes from `place` on; fewer at the end."""
+
+
+def spectrum(source: Source, bins: int, max_seconds: float, take: Callable[[bytes], None]) -> int:
+    """Passes the spectrum of a sound (`log_powers`, float32) to `take`, block by block; an
+    exception of it ends the work. Returns the number of samples. Raises as `decoded`."""
+    job = msgspec.msgpack.encode(SpectrumJob(source.num_bytes, bins, max_seconds))
+    with _streams.child() as child:
+        while True:
+            kind, payload = _asked(child, encoded_job(job), "audio", SPECTRA.max_seconds)
+            job = b""
+            if kind == WANTED:
+                place, size = struct.unpack("<QI", payload)
+                job = source.read_at(place, min(size, _MOST_WANTED))
+            elif kind == FRAMES:
+                take(bytes(payload))
+            elif kind == TILES:
+                return int.from_bytes(payload, "little")
+            else:
+                raise RequestError(bytes(payload).decode("utf-8", "replace"))
 
 
 def decoded(
@@ -92,7 +123,8 @@ def _start(decoder: Decoder) -> ChildProcess:
         if decoder.extra and importlib.util.find_spec(decoder.extra):
             packages.append(decoder.extra)
         command = isolated_command(decoder.module, packages, f"{what} files")
-        return ChildProcess(command, TILES + REFUSAL, _MAX_REPLY_BYTES, env=variables, cwd="/")
+        kinds = TILES + REFUSAL + WANTED + FRAMES
+        return ChildProcess(command, kinds, _MAX_REPLY_BYTES, env=variables, cwd="/")
     except OSError as error:
         raise QuireError(f"no process for {what} files can be started: {error}") from None
 
@@ -101,3 +133,4 @@ _children = {
     one: ChildPool(MAX_PROCESSES, partial(_start, one))
     for one in {modality.decoder for modality in MODALITIES.values()}
 }
+_streams = ChildPool(MAX_PROCESSES, partial(_start, SPECTRA))

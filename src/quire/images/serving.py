@@ -25,15 +25,25 @@ def serve_decoder(
     """Decodes files until the parent closes the socket, or until the process has grown. `decode`
     raises RequestError for a file that cannot be used. `rules`: the type of its jobs' rules."""
 
-    def answer(data: bytes) -> tuple[bytes, bytes]:
+    def answer(data: bytes) -> bytes:
+        job = _jobs.decode(data)
+        job.rules = msgspec.convert(job.rules, rules)
+        limit_processor_time(job.max_seconds)
+        begin = time.process_time()
+        layout, tiles = decode(job)
+        encoded = msgspec.msgpack.encode((layout, time.process_time() - begin))
+        return b"".join([len(encoded).to_bytes(4, "big"), encoded, *tiles])
+
+    serve_with_refusals(answer)
+
+
+def serve_with_refusals(answer: Callable[[bytes], bytes]) -> None:
+    """Serves jobs under the limits of decoders, until the parent closes the socket or the process
+    has grown. `answer` raises RequestError for a file that cannot be used."""
+
+    def checked(data: bytes) -> tuple[bytes, bytes]:
         try:
-            job = _jobs.decode(data)
-            job.rules = msgspec.convert(job.rules, rules)
-            limit_processor_time(job.max_seconds)
-            begin = time.process_time()
-            layout, tiles = decode(job)
-            encoded = msgspec.msgpack.encode((layout, time.process_time() - begin))
-            return TILES, b"".join([len(encoded).to_bytes(4, "big"), encoded, *tiles])
+            return TILES, answer(data)
         except MemoryError:
             return REFUSAL, b"the file needs too much memory"
         except RequestError as error:
@@ -41,4 +51,4 @@ def serve_decoder(
 
     gc.freeze()
     limit_harm(MAX_MEMORY_BYTES)
-    serve(answer, _LARGE_BYTES)
+    serve(checked, _LARGE_BYTES)

@@ -32,6 +32,17 @@ def serve(answer: Callable[[bytes], tuple[bytes, bytes]], large_bytes: int) -> N
             return
 
 
+def exchange(kind: bytes, payload: bytes) -> bytes:
+    """Within `answer`: sends a reply that is not the last one to the job, and returns what the
+    parent sends after it. Raises OSError if the parent has closed the socket."""
+    send_reply(kind, payload)
+    jobs = sys.stdin.buffer
+    head = jobs.read(_LENGTH_BYTES)
+    if len(head) < _LENGTH_BYTES:
+        raise OSError("the parent has closed the socket")
+    return jobs.read(int.from_bytes(head, "big"))
+
+
 def send_reply(kind: bytes, payload: bytes) -> None:
     """Writes a reply. A kind in lower case: the process ends after it."""
     replies = sys.stdout.buffer

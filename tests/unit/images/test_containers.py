@@ -11,12 +11,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from sound_files import TYPES, sound_file
+from sound_files import TYPES, mono_samples, sound_file
 
 from quire.errors import RequestError
 from quire.images.job import DecodeJob
 from quire.images.process import decoded
-from quire.images.sound import container, wav
+from quire.images.sound import wav
 from quire.images.sound.child import decode
 from quire.images.sound.rules import Sound
 
@@ -57,8 +57,8 @@ def test_without_the_package_the_error_names_the_extra(monkeypatch: pytest.Monke
 def test_each_type_has_the_samples_that_were_encoded(kind: str) -> None:
     pytest.importorskip("av")
     given = _samples()
-    wanted, _ = wav.mono_samples(_wav(given, 48_000))
-    found, rate = container.mono_samples(sound_file(kind, given))
+    wanted, _ = mono_samples(_wav(given, 48_000))
+    found, rate = mono_samples(sound_file(kind, given))
     assert rate == 48_000
     if kind in ("flac", "mp4"):  # without loss
         assert np.array_equal(found, wanted)
@@ -83,30 +83,30 @@ def test_files_that_claim_too_much_are_refused_or_have_what_is_there() -> None:
     pytest.importorskip("av")
     hours = bytearray(sound_file("flac", _samples()))
     hours[21:26] = bytes([hours[21] | 15]) + b"\xff" * 4  # the number of samples
-    assert len(container.mono_samples(bytes(hours))[0]) == len(_samples())
+    assert len(mono_samples(bytes(hours))[0]) == len(_samples())
     with pytest.raises(RequestError, match="655350 samples of a second; 1000 to 384000"):
-        container.mono_samples(sound_file("flac", _samples(), 655_350))
+        mono_samples(sound_file("flac", _samples(), 655_350))
     silence = sound_file("flac", np.zeros((601 * 8000, 1), np.int16), 8000)
     with pytest.raises(RequestError, match="more than 600 s: divide it"):
-        container.mono_samples(silence)
+        mono_samples(silence)
     opus = bytearray(sound_file("opus", _samples()))
     at = opus.index(b"OpusHead") + 9
     opus[at] = 100
     with pytest.raises(RequestError):
-        container.mono_samples(bytes(opus))
+        mono_samples(bytes(opus))
     with pytest.raises(RequestError, match="100 channels; 1 to 64"):
         wav.check_form(48_000, 100)
 
 
 _GROWTH = """
-import resource, sys
+import io, resource, sys
 import av
-from quire.images.sound.container import mono_samples
+from quire.images.sound.container import blocks
 def peak(): return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 data = open(sys.argv[1], "rb").read()
 before = peak()
-samples, _ = mono_samples(data)
-print(len(samples), peak() - before)
+count = sum(len(one) for _, one in blocks(io.BytesIO(data), 600))
+print(count, peak() - before)
 """
 
 

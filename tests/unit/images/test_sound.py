@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from sound_files import at_rate, mono_samples
 
 from quire.errors import RequestError
 from quire.images.cache import PictureCache
@@ -18,7 +19,7 @@ from quire.images.rules import Layout
 from quire.images.sound.child import decode
 from quire.images.sound.rules import Sound
 from quire.images.sound.spectrum import log_mel
-from quire.images.sound.wav import mono_samples, resampled, wav_of
+from quire.images.sound.wav import wav_of
 
 _RULES = Sound(bins=80, frames=3000, pool=2, is_divided=False)
 _DIVIDED = Sound(bins=128, frames=3000, pool=4, is_divided=True)
@@ -81,7 +82,7 @@ def test_resampling_has_the_values_of_torchaudio(rate: int) -> None:
     )
     wanted = torch.nn.functional.conv1d(padded, kernel[:, None], stride=old)[0].T.reshape(-1)
     count = math.ceil(new * len(samples) / old)
-    found = resampled(samples, rate, 16000)
+    found = at_rate(samples, rate, 16000)
     assert len(found) == count
     assert np.abs(found - wanted[:count].numpy()).max() < 1e-6
 

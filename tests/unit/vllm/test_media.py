@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from sound_files import mono_samples
 from vllm.multimodal.image import convert_image_mode
 from vllm.multimodal.utils import (
     encode_audio_url,
@@ -22,7 +23,6 @@ from vllm.multimodal.utils import (
 
 from quire.errors import ConfigError, RequestError
 from quire.images.config import ImagesConfig
-from quire.images.sound.wav import mono_samples
 from quire.images.sources import ImageSources
 
 Image = pytest.importorskip("PIL.Image")

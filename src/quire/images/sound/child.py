@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
+import io
+
+import numpy as np
+
 from quire.images.job import DecodeJob
 from quire.images.rules import Layout
 from quire.images.serving import serve_decoder
-from quire.images.sound import container, wav
-from quire.images.sound.rules import RATE, Sound
+from quire.images.sound.reading import samples
+from quire.images.sound.rules import Sound
 from quire.images.sound.spectrum import log_mel
-from quire.images.sound.wav import resampled
+from quire.images.sound.wav import MAX_SECONDS
 
 
 def decode(job: DecodeJob) -> tuple[Layout, list[bytes]]:
     """The layout, and the features of all tiles. Raises RequestError for a file that cannot be
     used."""
     assert isinstance(job.rules, Sound)
-    is_wav = job.data[:4] == b"RIFF"
-    mono_samples = wav.mono_samples if is_wav else container.mono_samples
-    samples = resampled(*mono_samples(job.data), RATE)
-    layout = job.rules.layout(len(samples))
-    return layout, [log_mel(samples, job.rules).astype("<f4").tobytes()]
+    found = np.concatenate([*samples(io.BytesIO(job.data), MAX_SECONDS)])
+    layout = job.rules.layout(len(found))
+    return layout, [log_mel(found, job.rules).astype("<f4").tobytes()]
 
 
 def main() -> None:

@@ -1,23 +1,24 @@
-"""WAV files: their samples, and a file of samples. Resampling.
+"""WAV files: their samples, and a file of samples.
 
 All sizes in a file are checked against its length before anything is allocated.
 """
 
 from __future__ import annotations
 
-import math
+import os
 import struct
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
-from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
 from quire.errors import RequestError
 
+Floats = NDArray[np.float32]
+
 MAX_SECONDS = 600
-"""Longest sound."""
+"""Longest sound of a prompt."""
 RATES = (1_000, 384_000)
 """Lowest and highest number of samples of a second."""
 _MOST_CHANNELS = 64
@@ -25,11 +26,10 @@ _LOUDEST = 1e6
 _PCM, _FLOAT, _EXTENSIBLE = 1, 3, 0xFFFE
 _UNKNOWN_SIZES = (0, 0xFFFFFFFF)
 """Sizes in files whose length was not known when they were begun: the samples reach to the end."""
-_ZEROS = 6
-"""Zero crossings of the filter at each side."""
-_ROLLOFF = 0.99
-_PIECE = 1 << 12
-"""Samples that are computed at once, which stay in the processor's cache."""
+_HEAD_BYTES = 40
+"""Bytes of the largest description of samples."""
+_BLOCK_BYTES = 1 << 20
+_CUT_OFF = "the audio file is damaged or cut off"
 _NOT_A_WAV = (
     "the samples of a WAV file must have 8, 16, 24 or 32 bits, or be floating-point numbers; "
     "convert others with `ffmpeg -i FILE -ac 1 -ar 16000 FILE.wav`"
@@ -40,14 +40,20 @@ NOT_A_SOUND = (
 )
 
 
-def mono_samples(data: bytes) -> tuple[NDArray[np.float32], int]:
-    """The mean of the channels of a WAV file, and its rate. Raises RequestError."""
-    kind, channels, rate, bits, samples = _parts(data)
+def blocks(file: BinaryIO, max_seconds: float) -> Iterator[tuple[int, Floats]]:
+    """The rate, and the mean of the channels of the next samples of a WAV file, until its end. At
+    least one block, which may be empty. Raises RequestError."""
+    kind, channels, rate, bits, size = _parts(file)
     width = channels * bits // 8
-    count = len(samples) // width
-    check_length(count, rate)
-    values = _values(samples[: count * width], kind, bits).reshape(count, channels)
-    return mean_of_channels(values), rate
+    count = size // width
+    check_length(count, rate, max_seconds)
+    most = max(1, _BLOCK_BYTES // width)
+    for begin in range(0, max(count, 1), most):
+        wanted = min(most, count - begin)
+        data = file.read(wanted * width)
+        if len(data) != wanted * width:
+            raise RequestError(_CUT_OFF)
+        yield rate, mean_of_channels(_values(data, kind, bits).reshape(wanted, channels))
 
 
 def check_form(rate: int, channels: int) -> None:
@@ -60,23 +66,21 @@ def check_form(rate: int, channels: int) -> None:
         raise RequestError(f"the audio has {channels} channels; 1 to {_MOST_CHANNELS} are taken")
 
 
-def check_length(count: int, rate: int) -> None:
+def check_length(count: int, rate: int, max_seconds: float) -> None:
     """Raises RequestError if so many samples of a channel are too many."""
-    if count > MAX_SECONDS * rate:
-        raise RequestError(f"the audio has more than {MAX_SECONDS} s: divide it")
+    if count > max_seconds * rate:
+        raise RequestError(f"the audio has more than {max_seconds:g} s: divide it")
 
 
-def mean_of_channels(values: NDArray[np.float32]) -> NDArray[np.float32]:
+def mean_of_channels(values: Floats) -> Floats:
     """One channel of the samples [count, channels]."""
-    mono: NDArray[np.float32] = (
-        values[:, 0] if values.shape[1] == 1 else values.mean(axis=1, dtype=np.float32)
-    )
+    mono: Floats = values[:, 0] if values.shape[1] == 1 else values.mean(axis=1, dtype=np.float32)
     if not (np.abs(mono) <= _LOUDEST).all():
         raise RequestError("the audio has samples that are not numbers, or far beyond -1 to 1")
     return mono
 
 
-def wav_of(samples: NDArray[np.float32], rate: int) -> bytes:
+def wav_of(samples: Floats, rate: int) -> bytes:
     """A WAV file of mono samples."""
     head = struct.pack("<4sIHHIIHH", b"fmt ", 16, _FLOAT, 1, rate, 4 * rate, 4, 32)
     body = samples.astype("<f4").tobytes()
@@ -86,14 +90,10 @@ def wav_of(samples: NDArray[np.float32], rate: int) -> bytes:
     ) + body  # fmt: skip
 
 
-def _parts(data: bytes) -> tuple[int, int, int, int, memoryview]:
-    """The format, channels, rate and bits of a file, and the bytes of its samples."""
-    if data[8:12] != b"WAVE":
-        raise RequestError(NOT_A_SOUND)
-    chunks = dict(_chunks(memoryview(data)))
-    head, samples = chunks.get(b"fmt "), chunks.get(b"data")
-    if head is None or samples is None or len(head) < 16:
-        raise RequestError("the audio file is damaged or cut off")
+def _parts(file: BinaryIO) -> tuple[int, int, int, int, int]:
+    """The format, channels, rate and bits of a file, and the number of bytes of its samples, which
+    are read next."""
+    head, size = _head(file)
     kind, channels, rate, _, width, bits = struct.unpack_from("<HHIIHH", head)
     if kind == _EXTENSIBLE and len(head) >= 26:
         (kind,) = struct.unpack_from("<H", head, 24)
@@ -102,28 +102,36 @@ def _parts(data: bytes) -> tuple[int, int, int, int, memoryview]:
     check_form(rate, channels)
     if width != channels * bits // 8:
         raise RequestError("the audio file is damaged: its channels and their width do not agree")
-    return kind, channels, rate, bits, samples
+    return kind, channels, rate, bits, size
 
 
-def _chunks(data: memoryview) -> Iterator[tuple[bytes, memoryview]]:
-    """The chunks up to the samples."""
-    begin = 12
-    while begin + 8 <= len(data):
-        name, size = struct.unpack_from("<4sI", data, begin)
+def _head(file: BinaryIO) -> tuple[bytes, int]:
+    """The chunk that describes the samples, and the number of their bytes. Reads up to them."""
+    num_bytes, begin, head = file.seek(0, os.SEEK_END), 12, b""
+    file.seek(8)
+    if file.read(4) != b"WAVE":
+        raise RequestError(NOT_A_SOUND)
+    while begin + 8 <= num_bytes:
+        file.seek(begin)
+        name, size = struct.unpack("<4sI", file.read(8))
         begin += 8
         if name == b"data" and size in _UNKNOWN_SIZES:
-            size = len(data) - begin
-        if begin + size > len(data):
-            raise RequestError("the audio file is damaged or cut off")
-        yield name, data[begin : begin + size]
+            size = num_bytes - begin
+        if begin + size > num_bytes:
+            break
+        if name == b"data" and len(head) >= 16:
+            return head, size
         if name == b"data":
-            return
+            break
+        if name == b"fmt ":
+            head = file.read(min(size, _HEAD_BYTES))
         begin += size + size % 2
+    raise RequestError(_CUT_OFF)
 
 
-def _values(data: memoryview, kind: int, bits: int) -> NDArray[np.float32]:
+def _values(data: bytes, kind: int, bits: int) -> Floats:
     """The samples from -1 to 1, one after the other."""
-    found: NDArray[np.float32]
+    found: Floats
     if kind == _FLOAT:
         with np.errstate(over="ignore"):  # infinite ones are refused later
             found = np.frombuffer(data, f"<f{bits // 8}").astype(np.float32)
@@ -138,31 +146,9 @@ def _values(data: memoryview, kind: int, bits: int) -> NDArray[np.float32]:
     return found
 
 
-def scaled(values: NDArray[Any]) -> NDArray[np.float32]:
+def scaled(values: NDArray[Any]) -> Floats:
     """Whole numbers with a sign as numbers from -1 to 1; others are the same ones in float32."""
     found = values.astype(np.float32)
     if values.dtype.kind == "i":
         found /= np.float32(2 ** (8 * values.dtype.itemsize - 1))
-    return found
-
-
-def resampled(samples: NDArray[np.float32], old: int, new: int) -> NDArray[np.float32]:
-    """Samples at another rate: weighted sums of neighbours, with the weights of
-    `torchaudio.functional.resample`, a sinc function times a Hann window."""
-    if old == new:
-        return samples
-    divisor = math.gcd(old, new)
-    old, new = old // divisor, new // divisor
-    cutoff = min(old, new) * _ROLLOFF / old
-    reach = math.ceil(_ZEROS / cutoff)
-    taps = np.arange(-reach, reach + 1)
-    times = np.clip((taps - np.arange(new)[:, None] / new) * cutoff, -_ZEROS, _ZEROS)
-    window = np.cos(times * np.pi / _ZEROS / 2) ** 2
-    weights = (np.sinc(times) * window * cutoff).astype(np.float32)
-    around = sliding_window_view(np.pad(samples, (reach, reach + 1)), len(taps))
-    found = np.empty(-(-len(samples) * new // old), np.float32)
-    for begin in range(0, len(found), _PIECE):
-        places = np.arange(begin, min(begin + _PIECE, len(found)), dtype=np.int64) * old
-        parts = around[places // new], weights[places % new]
-        found[begin : begin + _PIECE] = np.einsum("ij,ij->i", *parts)
     return found
