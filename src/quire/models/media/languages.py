@@ -1,4 +1,4 @@
-"""Languages of speech: the codes (ISO 639-1) that Whisper was trained with, and their names."""
+"""Languages of speech: the codes that Whisper was trained with, and their English names."""
 
 from __future__ import annotations
 
@@ -17,10 +17,13 @@ _PAIRS = (
     "pt:portuguese ro:romanian ru:russian sa:sanskrit sd:sindhi si:sinhala sk:slovak "
     "sl:slovenian sn:shona so:somali sq:albanian sr:serbian su:sundanese sv:swedish "
     "sw:swahili ta:tamil te:telugu tg:tajik th:thai tk:turkmen tl:tagalog tr:turkish tt:tatar "
-    "uk:ukrainian ur:urdu uz:uzbek vi:vietnamese yi:yiddish yo:yoruba zh:chinese"
+    "uk:ukrainian ur:urdu uz:uzbek vi:vietnamese yi:yiddish yo:yoruba zh:chinese "
+    "haw:hawaiian jw:javanese yue:cantonese"
 )
 NAMES: dict[str, str] = dict(pair.split(":") for pair in _PAIRS.split())
 """English names, by code."""
+STANDARD = frozenset(code for code in NAMES if code not in ("haw", "jw", "yue"))
+"""Codes of ISO 639-1."""
 
 
 def code_of(language: str, known: Collection[str]) -> str | None:

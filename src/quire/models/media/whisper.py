@@ -17,7 +17,7 @@ from quire.images.rules import Size
 from quire.images.sound.rules import HOP, RATE, WINDOW, Sound
 from quire.models.base import ACTIVATIONS, HfConfig
 from quire.models.config_reader import ConfigReader
-from quire.models.media.languages import NAMES
+from quire.models.media.languages import STANDARD
 from quire.models.media.model import Floats, Patching, TileStep, VisionModel
 from quire.models.media.reading import text_width, token_id
 from quire.models.media.tower import PATCHES, PROJECTOR, SIGLIP_NAMES, VISION, tower_spec
@@ -83,7 +83,7 @@ def voxtral(reader: ConfigReader, settings: ConfigReader, text: HfConfig) -> Vis
     parts = _Parts(rules, frames, spec, builder.program(), is_normed=True)
     model = parts.model("voxtral", "[AUDIO]", token_id(reader, "audio_token_id", 24))
     prompt = "[INST][BEGIN_AUDIO][AUDIO][/INST]{language}[TRANSCRIBE]"
-    return replace(model, transcription=prompt, languages=frozenset(NAMES))
+    return replace(model, transcription=prompt, languages=STANDARD)
 
 
 def whisper(reader: ConfigReader, settings: ConfigReader, text: HfConfig) -> VisionModel:
