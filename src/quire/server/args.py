@@ -264,6 +264,9 @@ class ServerArgs:
     """Largest request body (413)."""
     max_pending_body_bytes: int = argument(256 * MiB, check=_positive)
     """All request bodies together that are still arriving (503)."""
+    max_form_bytes: int = argument(512 * MiB, check=_positive)
+    """Largest form with a file, such as audio (413). More than 1 MiB of it is in a temporary file;
+    all such files together have at most four times as many bytes (503)."""
     max_header_bytes: int = argument(
         32 * KiB, None, "--h11-max-incomplete-event-size", check=_positive
     )
