@@ -24,6 +24,8 @@ from quire.server.app import build_app
 from quire.server.args import ServerArgs
 from quire.server.bodies.forms import form_of
 from quire.server.context import ServerContext
+from quire.server.generation.speech import transcriber_of
+from quire.server.transcriber import Transcriber
 
 TRANSCRIPTIONS = "/v1/audio/transcriptions"
 
@@ -111,6 +113,10 @@ class InProcessServer:
             message = "the reply must be JSON here: encoding_format must be float or base64"
             return Answer(400, {"error": {"message": message, "code": 400}}, request_id)
         return Answer(status, json.loads(b"".join(pieces)), request_id)
+
+    def transcriber(self) -> Transcriber | None:
+        """The transcriber of a model of Whisper's kind; None for other models."""
+        return transcriber_of(self._model)
 
     def metrics(self) -> bytes:
         """The body of `/metrics`. Must be called on the event loop."""
