@@ -11,7 +11,7 @@ import asyncio
 import mmap
 import re
 import secrets
-from collections.abc import Mapping
+from collections.abc import Iterable
 from typing import Any, NamedTuple, TypeVar, get_args, get_origin
 
 import msgspec
@@ -88,11 +88,11 @@ async def _parts(request: Request, boundary: bytes) -> list[Part]:
             spooled.close()
 
 
-def form_of(texts: Mapping[str, str], file: bytes) -> tuple[str, bytes]:
+def form_of(texts: Iterable[tuple[str, str]], file: bytes) -> tuple[str, bytes]:
     """The content type and the body of a form with these texts, and a file as `file`."""
     mark = secrets.token_hex(16)
     head = f"--{mark}\r\nContent-Disposition: form-data; name="
-    parts = [f'{head}"{name}"\r\n\r\n{text}\r\n'.encode() for name, text in texts.items()]
+    parts = [f'{head}"{name}"\r\n\r\n{text}\r\n'.encode() for name, text in texts]
     parts += [f'{head}"file"; filename="file"\r\n\r\n'.encode(), file, b"\r\n"]
     return f"multipart/form-data; boundary={mark}", b"".join(parts) + f"--{mark}--".encode()
 
