@@ -165,6 +165,10 @@ class ServerArgs:
     not started again."""
     ui: bool = True
     """Serve the chat page and live view at `/` (--no-ui removes it)."""
+    transcription_model: str | None = argument(None, check=_not_empty)
+    """Model of Whisper's kind that writes down the sounds in chats with models that hear none: one
+    of several models, or one more, which is loaded when it is needed. By default such chats are
+    refused."""
     mcp_config: str | None = argument(None, check=_not_empty)
     """JSON file with `mcpServers`: tool servers (Model Context Protocol, by `url`) whose tools the
     chat page offers to the model. Browsers call them; this server does not."""

@@ -31,6 +31,7 @@ from quire.server.generation.portions import (
     written_whole,
 )
 from quire.server.generation.run import Deadline, Generation, Submission, chosen_engine, deadline_of
+from quire.server.generation.spoken import with_words
 from quire.server.http.auth import TENANT_SALT, is_operator
 from quire.server.http.event_stream import OPENAI_FORM, EventStream, StreamForm, until_gone
 from quire.server.requests.prompts import PreparedPrompt, as_tenant, joint_salt
@@ -57,6 +58,7 @@ async def begin(
         make_params = beam_sampling_params if asked.has_beams else sampling_params
         params = await model.pool.run(lists_work(asked.sampling), make_params, model, asked)
         engine.requests.check_admission(1)
+        await with_words(context_of(http), model, asked, deadline)
         tenant = getattr(http.state, TENANT_SALT, None)
         with as_tenant(tenant, asked.salt):
             prompts = await prompts_of(model, asked)
