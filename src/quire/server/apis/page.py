@@ -21,6 +21,7 @@ from quire.errors import EngineDeadError, EngineGenerateError
 from quire.server import ui
 from quire.server.bodies.json_http import context_of, json_response, queried_model
 from quire.server.context import ServerContext
+from quire.server.generation.speech import transcriber_of
 from quire.server.http.auth import is_operator
 from quire.server.http.event_stream import PLAIN_FORM, EventStream, event
 from quire.server.http.problems import HttpError, Problem
@@ -72,6 +73,8 @@ class LiveView:
         config = self._model.planned if engine is None else engine.config
         if config is not None:
             snapshot |= _facts(config.model)
+            snapshot["takes_audio"] |= context.args.transcription_model is not None
+            snapshot["transcribes"] = transcriber_of(self._model) is not None
         if engine is None or not shows_use:
             return snapshot
         latest = engine.metrics.latest
@@ -133,6 +136,7 @@ def _facts(model: ModelConfig) -> dict[str, Any]:
     return {
         "is_demo": model.path == DEMO_MODEL_PATH,
         "takes_images": model.takes("image"),
+        "takes_audio": model.takes("audio"),
         "scoring": None if model.pooling is None else model.pooling.scoring,
         "sampling": {
             "model": dict(model.default_sampling_params),

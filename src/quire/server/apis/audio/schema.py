@@ -157,7 +157,7 @@ class TranscriptionChunk(ChunkFields, kw_only=True):
     """Empty, in `transcript.text.segment`: speakers are not told apart."""
     language: str | UnsetType = UNSET
     duration: float | UnsetType = UNSET
-    """As in `verbose_json`, in its `transcript.text.done`."""
+    """As in `verbose_json`, in its `transcript.text.done`; the duration in segments, too."""
     words: list[TranscriptionWord] | UnsetType = UNSET
     """The words of a segment, if `timestamp_granularities` has them."""
     logprobs: list[PositionLogprobs] | UnsetType = UNSET

@@ -176,7 +176,8 @@ class SpeechWriter:
     def _segment_event(self, one: Segment) -> bytes:
         chunk = self._head.begin(
             TranscriptionChunk, object=self._object, type="transcript.text.segment",
-            start=one.start, end=one.end, text=one.text, speaker="", choices=[],
+            start=one.start, end=one.end, text=one.text, speaker="",
+            duration=self.header.duration, choices=[],
         )  # fmt: skip
         chunk.id = f"seg_{one.id}"
         if "word" in self.form.timestamp_granularities:
