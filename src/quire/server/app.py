@@ -237,7 +237,9 @@ def user_middleware(path: str) -> Middleware:
 
 _REASONS: dict[str, tuple[str, ...]] = {
     "a reranker scores pairs of texts: /score and /rerank": ("/generative_scoring",),
-    "audio comes whole: /v1/audio/transcriptions, and chats (docs/audio.md)": ("/v1/realtime",),
+    "audio comes whole: /v1/audio/transcriptions, and chats (docs/transcription.md)": (
+        "/v1/realtime",
+    ),
     "what works is /v1/chat/completions, /v1/responses, /v1/messages and /v1/completions": (
         "/v1/messages/render", "/cohere/v2/chat", "/cohere/v2/chat/render",
         "/v1/systemone", "/v1/decisions",

@@ -86,7 +86,7 @@ def test_a_recording_is_transcribed(
     page.wait_for_selector("#speech-bar:visible")
     picture(page, f"speech-running-{scheme}")
     page.wait_for_selector("#speech-save:visible")
-    assert page.locator("#speech-note").inner_text() == "1:02:05 of english"
+    assert page.locator("#speech-note").inner_text() == "1:02:05 of English"
     assert page.locator("#segments li").all_inner_texts()[2].split() == ["1:01", "again."]
     picture(page, f"speech-done-{scheme}")
     width = page.evaluate("document.documentElement.scrollWidth - innerWidth")
@@ -165,7 +165,8 @@ def test_a_chat_takes_recordings(open_page: Any, server: Any, tmp_path: Path) ->
 
 def test_a_denied_microphone_is_told(open_page: Any, server: Any) -> None:
     server.script.takes_audio = True
-    denied = "navigator.mediaDevices.getUserMedia = () => Promise.reject(new DOMException('', 'NotAllowedError'))"
+    denied = "Promise.reject(new DOMException('', 'NotAllowedError'))"
+    denied = f"navigator.mediaDevices.getUserMedia = () => {denied}"
     page = open_page(init_script=denied)
     page.click("#record")
     page.wait_for_selector("#attach-note:has-text('does not let this page use the microphone')")

@@ -6,12 +6,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import aclosing
+from typing import TYPE_CHECKING
 
 from quire.errors import EngineGenerateError
-from quire.server.generation.run import Deadline
-from quire.server.served_model import ServedModel
 from quire.server.transcriber import Items, Transcriber
 from quire.transcription.records import Segment, Transcript
+
+if TYPE_CHECKING:
+    from quire.server.generation.run import Deadline
+    from quire.server.served_model import ServedModel
 
 
 def transcriber_of(model: ServedModel) -> Transcriber | None:

@@ -7,6 +7,7 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import msgspec
 import msgspec.structs
@@ -19,12 +20,14 @@ from quire.images.sources import ImageSources
 from quire.server.context import ServerContext
 from quire.server.conversation.conversation import Conversation
 from quire.server.conversation.messages import ChatMessage, ContentPart
-from quire.server.generation.run import Deadline
 from quire.server.generation.speech import SpeechRun, transcriber_of
 from quire.server.requests.request import AnyRequest
 from quire.server.served_model import ServedModel
 from quire.server.transcriber import Transcriber
 from quire.transcription.records import TranscriptionOptions
+
+if TYPE_CHECKING:
+    from quire.server.generation.run import Deadline
 
 
 async def with_words(

@@ -69,7 +69,8 @@ export class Recorder {
   }
 
   show({ label, title }) {
-    this.button.setAttribute("aria-label", label);
+    if (this.button.firstElementChild) this.button.setAttribute("aria-label", label);
+    else this.button.textContent = label;
     this.button.setAttribute("aria-pressed", String(label === STOP.label));
     this.button.title = title;
   }

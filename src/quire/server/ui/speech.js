@@ -88,7 +88,7 @@ class SpeechView {
       byId("speech-bar").value = duration ? Math.min(1, end / duration) : 0;
       this.note(`${clock(end)} of ${clock(duration)}`);
     } else if (event.type === "transcript.text.done") {
-      this.note(this.segments.length ? `${clock(event.duration)} of ${event.language}` : "No speech was found.");
+      this.note(this.segments.length ? `${clock(event.duration)} of ${named(event.language)}` : "No speech was found.");
     }
   }
 
@@ -108,6 +108,8 @@ class SpeechView {
     byId("speech-save").hidden = isRunning || !this.segments.length;
   }
 }
+
+const named = (language) => language.charAt(0).toUpperCase() + language.slice(1);
 
 function subtitles(segments, mark) {
   const time = (seconds) => {
