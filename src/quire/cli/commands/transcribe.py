@@ -11,7 +11,7 @@ import asyncio
 import json
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from contextlib import aclosing, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,7 +22,7 @@ from quire.errors import ConfigError, EngineDeadError, QuireError, RequestError,
 from quire.files import replacing
 from quire.log.writer import printable, say
 from quire.transcription.formats import TEXT_FORMATS, verbose_json
-from quire.transcription.records import Transcript, TranscriptionOptions
+from quire.transcription.records import Segment, Transcript, TranscriptionOptions
 
 if TYPE_CHECKING:
     from quire.server.transcriber import Transcriber
@@ -212,32 +212,26 @@ class _Job:
     ) -> Transcript:
         from tqdm import tqdm  # type: ignore[import-untyped]
 
-        items = model.transcribe(sound, self.options)
-        found = None
-        bar = tqdm(
-            total=0, desc=printable(Path(name).name), unit="s", position=place, leave=False,
-            disable=not self.shows_bar, dynamic_ncols=True, bar_format=_BAR,
-        )  # fmt: skip
-        try:
-            async for item in items:
-                if isinstance(item, Transcript):
-                    found = replace(item, segments=[])
-                    bar.reset(round(item.duration, 1))
-                elif found is not None:
-                    found.segments.append(item)
-                    bar.update(min(item.end, found.duration) - bar.n)
-        finally:
-            bar.close()
-            await items.aclose()
-        if found is None:
-            raise RequestError("the transcription ended before it began")
+        async with aclosing(model.transcribe(sound, self.options)) as items:
+            header = await anext(items)
+            if not isinstance(header, Transcript):
+                raise RequestError("the transcription ended before it began")
+            found = replace(header, segments=[])
+            with tqdm(
+                total=found.duration, desc=printable(Path(name).name), position=place,
+                leave=False, disable=not self.shows_bar, dynamic_ncols=True, bar_format=_BAR,
+            ) as bar:  # fmt: skip
+                async for item in items:
+                    if isinstance(item, Segment):
+                        found.segments.append(item)
+                        bar.update(min(item.end, found.duration) - bar.n)
         return found
 
     def _written(self, found: Transcript, format: str) -> str:
         if format in TEXT_FORMATS:
             return TEXT_FORMATS[format].whole(found.segments)
         value = verbose_json(found, self.options.task, words=self.options.word_timestamps)
-        return json.dumps(value, ensure_ascii=False, indent=2) + "\n"
+        return json.dumps(value, ensure_ascii=False) + "\n"
 
     def _target(self, name: str, format: str) -> Path:
         stem = "stdin" if name == _STDIN else Path(name).stem
