@@ -230,7 +230,7 @@ def test_audio_of_lines_is_at_a_url(
     tmp_path: Path, model_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     speech = FakeSpeech()
-    monkeypatch.setattr("quire.server.apis.audio.routes.transcriber_of", lambda _: speech)
+    monkeypatch.setattr("quire.server.apis.audio.routes.transcriber_of", lambda *_: speech)
     monkeypatch.setattr(InProcessServer, "_read", lambda _, url: url.encode())
     cases: list[tuple[str, dict[str, Any]]] = [
         (

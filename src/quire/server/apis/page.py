@@ -21,7 +21,6 @@ from quire.errors import EngineDeadError, EngineGenerateError
 from quire.server import ui
 from quire.server.bodies.json_http import context_of, json_response, queried_model
 from quire.server.context import ServerContext
-from quire.server.generation.speech import transcriber_of
 from quire.server.http.auth import is_operator
 from quire.server.http.event_stream import PLAIN_FORM, EventStream, event
 from quire.server.http.problems import HttpError, Problem
@@ -74,7 +73,6 @@ class LiveView:
         if config is not None:
             snapshot |= _facts(config.model)
             snapshot["takes_audio"] |= context.args.transcription_model is not None
-            snapshot["transcribes"] = transcriber_of(self._model) is not None
         if engine is None or not shows_use:
             return snapshot
         latest = engine.metrics.latest
@@ -137,6 +135,7 @@ def _facts(model: ModelConfig) -> dict[str, Any]:
         "is_demo": model.path == DEMO_MODEL_PATH,
         "takes_images": model.takes("image"),
         "takes_audio": model.takes("audio"),
+        "transcribes": model.num_sources > 0,
         "scoring": None if model.pooling is None else model.pooling.scoring,
         "sampling": {
             "model": dict(model.default_sampling_params),

@@ -58,11 +58,11 @@ async def begin(
         make_params = beam_sampling_params if asked.has_beams else sampling_params
         params = await model.pool.run(lists_work(asked.sampling), make_params, model, asked)
         engine.requests.check_admission(1)
-        await with_words(context_of(http), model, asked, deadline)
         tenant = getattr(http.state, TENANT_SALT, None)
+        salt = joint_salt(tenant, asked.salt)
+        await with_words(context_of(http), model, asked, salt, deadline)
         with as_tenant(tenant, asked.salt):
             prompts = await prompts_of(model, asked)
-        salt = joint_salt(tenant, asked.salt)
         prompts = [prompt.salted(salt) for prompt in prompts]
         params.stop_token_ids = [*(params.stop_token_ids or ()), *prompts[0].end_token_ids]
         writer = make_writer(asked, head, prompts)

@@ -17,8 +17,10 @@ if TYPE_CHECKING:
     from quire.server.served_model import ServedModel
 
 
-def transcriber_of(model: ServedModel) -> Transcriber | None:
-    """The transcriber of a model that is loaded; None: it writes text otherwise, or none."""
+def transcriber_of(model: ServedModel, salt: str | None = None) -> Transcriber | None:
+    """The transcriber of a model that is loaded; None: it is not of Whisper's kind. Requests with
+    the same `salt` share what is cached of sounds."""
+    del salt
     return model.transcriber
 
 

@@ -31,10 +31,14 @@ if TYPE_CHECKING:
 
 
 async def with_words(
-    context: ServerContext, model: ServedModel, asked: AnyRequest, deadline: Deadline
+    context: ServerContext,
+    model: ServedModel,
+    asked: AnyRequest,
+    salt: str | None,
+    deadline: Deadline,
 ) -> None:
     """Replaces the sounds in the request's conversations, if the operator asked for that and the
-    model hears none. Raises RequestError, HttpError."""
+    model hears none. `salt`: as for `transcriber_of`. Raises RequestError, HttpError."""
     name, source = context.args.transcription_model, asked.prompt
     chats = [source] if isinstance(source, Conversation) else source
     if name is None or model.config.model.takes("audio") or not isinstance(chats, list):
@@ -42,7 +46,7 @@ async def with_words(
     if not any(_has_sounds(chat.messages) for chat in chats):
         return
     async with _loaded(context, context.target(name).model) as hearing:
-        transcriber = transcriber_of(hearing)
+        transcriber = transcriber_of(hearing, salt)
         if transcriber is None:
             raise RequestError(f"the server's transcription_model {name} is not of Whisper's kind")
         config = hearing.config.model.images or ImagesConfig({})

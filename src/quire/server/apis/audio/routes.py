@@ -16,8 +16,10 @@ from quire.server.apis.audio.schema import (
 )
 from quire.server.bodies.json_http import context_of
 from quire.server.generation.speech import transcriber_of
+from quire.server.http.auth import TENANT_SALT
 from quire.server.http.event_stream import while_present
 from quire.server.routing import Routes
+from quire.server.transcriber import Transcriber
 
 ROUTES = Routes("generation")
 _GIVES = {
@@ -30,8 +32,7 @@ _GIVES = {
 @ROUTES.on("POST", "/v1/audio/transcriptions", **_GIVES)
 async def transcriptions(http: Request, form: TranscriptionRequest) -> Response | ASGIApp:
     """The words of a sound."""
-    transcriber = transcriber_of(context_of(http).target(form.model).model)
-    if transcriber is not None:
+    if (transcriber := _transcriber(http, form)) is not None:
         return await timed_words.answered(http, form, "transcribe", transcriber)
     return await while_present(http, chat_words.answered(http, form))
 
@@ -39,11 +40,15 @@ async def transcriptions(http: Request, form: TranscriptionRequest) -> Response 
 @ROUTES.on("POST", "/v1/audio/translations", **_GIVES)
 async def translations(http: Request, form: TranscriptionRequest) -> Response | ASGIApp:
     """The words of a sound, in English."""
-    transcriber = transcriber_of(context_of(http).target(form.model).model)
-    if transcriber is not None:
+    if (transcriber := _transcriber(http, form)) is not None:
         return await timed_words.answered(http, form, "translate", transcriber)
     raise RequestError(
         "translations need a model of Whisper's kind; a model that hears sounds in chats "
         "translates when a message asks for it",
         parameter="model",
     )
+
+
+def _transcriber(http: Request, form: TranscriptionRequest) -> Transcriber | None:
+    model = context_of(http).target(form.model).model
+    return transcriber_of(model, getattr(http.state, TENANT_SALT, None))
