@@ -178,9 +178,13 @@ class _Job:
         """Transcribe the files, so many of them at once."""
         names = iter(dict.fromkeys(files))
         workers = [self._take(model, names) for _ in range(min(at_once, len(files)))]
-        async with asyncio.TaskGroup() as group:
-            for worker in workers:
-                group.create_task(worker)
+        tasks = [asyncio.create_task(worker) for worker in workers]
+        try:
+            await asyncio.gather(*tasks)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _take(self, model: Transcriber, names: Iterator[str]) -> None:
         for name in names:

@@ -32,12 +32,17 @@ class SpeechRun:
         self._queue: asyncio.Queue[Transcript | Segment | None] = asyncio.Queue()
         """None: there are no more."""
         self._task = asyncio.get_running_loop().create_task(self._read(items))
-        self._task.add_done_callback(lambda _: self._queue.put_nowait(None))
+        self._task.add_done_callback(self._on_done)
 
     async def _read(self, items: Items) -> None:
         async with aclosing(items):
             async for item in items:
                 self._queue.put_nowait(item)
+
+    def _on_done(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled():
+            task.exception()  # asyncio logs one that is not read; a client that left reads none
+        self._queue.put_nowait(None)
 
     async def header(self) -> Transcript:
         """The first item, to be awaited once. Raises what the transcription raises."""
@@ -53,10 +58,10 @@ class SpeechRun:
 
     async def _next(self) -> Transcript | Segment | None:
         """The next item; None at the end. Raises HttpError 503 at the deadline."""
+        seconds = self._deadline.at - asyncio.get_running_loop().time()
         try:
-            async with asyncio.timeout_at(self._deadline.at):
-                item = await self._queue.get()
-        except TimeoutError:
+            item = await asyncio.wait_for(self._queue.get(), max(0.0, seconds))
+        except asyncio.TimeoutError:
             self.close()
             raise self._deadline.error() from None
         if item is None and not self._task.cancelled():

@@ -126,7 +126,7 @@ def transcription_options(
     return TranscriptionOptions(word_timestamps="word" in form.timestamp_granularities, **own)
 
 
-def _checked(form: TranscriptionRequest) -> dict[str, bool]:
+def _checked(form: TranscriptionRequest) -> dict[str, Any]:
     """The options of the usage in a stream. Raises RequestError for fields that do not fit
     together."""
     if form.timestamp_granularities and form.response_format != "verbose_json":

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp
@@ -22,7 +24,7 @@ from quire.server.routing import Routes
 from quire.server.transcriber import Transcriber
 
 ROUTES = Routes("generation")
-_GIVES = {
+_GIVES: dict[str, Any] = {
     "gives": "words of sound",
     "response": (TranscriptionResponse, VerboseTranscription),
     "stream": TranscriptionChunk,

@@ -58,21 +58,23 @@ async def answered(
         run = SpeechRun(transcriber.transcribe(form.file.source, options), deadline)
         writer = SpeechWriter(form, task, head, engine.tokenizer)
         try:
-            writer.header = await while_present(http, run.header())
-            if not form.stream:
-                return await while_present(http, _whole(run, writer))
+            reply = await while_present(http, _begun(run, writer))
         except BaseException:
             run.close()
             form.file.close()
             raise
-    return EventStream(
+    return reply or EventStream(
         _events(run, writer, model),
         run.close,
         keep_alive_s=context.args.sse_keep_alive_interval,
     )
 
 
-async def _whole(run: SpeechRun, writer: SpeechWriter) -> Response:
+async def _begun(run: SpeechRun, writer: SpeechWriter) -> Response | None:
+    """The whole reply; None for a stream, which can begin now."""
+    writer.header = await run.header()
+    if writer.form.stream:
+        return None
     async for segment in run.segments():
         writer.add(segment)
     writer.form.file.close()
