@@ -32,6 +32,10 @@ class Script:
     keeps_responses: bool = True
     is_demo: bool = True
     takes_images: bool = False
+    takes_audio: bool = False
+    transcribes: bool = False
+    forms: list[tuple[str, bytes]] = field(default_factory=list)
+    """Paths and bodies of the forms that were sent."""
     scoring: str | None = None
     shows_use: bool = True
     adapters: list[str] = field(default_factory=list)
@@ -59,6 +63,26 @@ def ranks(query: str, documents: list[str]) -> list[dict[str, Any]]:
     scores = [sum(word in text for word in words) / len(words) for text in documents]
     order = sorted(range(len(documents)), key=lambda index: -scores[index])
     return [{"index": index, "relevance_score": scores[index]} for index in order]
+
+
+SEGMENTS = [
+    (0.0, 2.5, " Good morning."),
+    (2.5, 61.0, " The ferry is late,"),
+    (61.0, 3725.5, " again."),
+]
+
+
+def said(delay_s: float) -> Iterator[str]:
+    """The events of a transcription."""
+    kind = "transcript.text"
+    for start, end, text in SEGMENTS:
+        times = {"start": start, "end": end, "duration": 3725.5}
+        yield json.dumps({"type": f"{kind}.delta", "delta": text})
+        yield json.dumps({"type": f"{kind}.segment", "text": text, **times})
+        time.sleep(delay_s)
+    end = {"text": "", "language": "english", "duration": 3725.5}
+    yield json.dumps({"type": f"{kind}.done", **end})
+    yield "[DONE]"
 
 
 def live_picture(now: float, *, busy: bool) -> dict[str, Any]:
@@ -261,8 +285,15 @@ class _Handler(BaseHTTPRequestHandler):
                 self.server.cancelled.set()
             self._json(200 if kept else 404, {})
             return
-        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        script = self.server.script
+        data, script = self.rfile.read(int(self.headers["Content-Length"])), self.server.script
+        if self.path.startswith("/v1/audio/"):
+            script.forms.append((self.path, data))
+            if script.refusal is None:
+                self._stream(said(script.delay_s))
+            else:
+                self._json(script.refusal[0], {"error": {"message": script.refusal[1]}})
+            return
+        body = json.loads(data)
         if not self._is_allowed():
             self._json(401, {"error": {"message": "Unauthorized"}})
             return
@@ -323,6 +354,7 @@ class _Handler(BaseHTTPRequestHandler):
             script = self.server.script
             picture |= {
                 "is_demo": script.is_demo, "takes_images": script.takes_images,
+                "takes_audio": script.takes_audio, "transcribes": script.transcribes,
                 "scoring": script.scoring, "sampling": script.sampling,
                 "models": self._models(), "mcp": script.mcp,
             }  # fmt: skip

@@ -139,8 +139,9 @@ def test_streams_and_options_work(server: RunningServer, client: Any) -> None:
         reply = http.post(PATH, files={"file": file}, data=data).raise_for_status()
         ignored = reply.headers["x-quire-ignored-fields"]
         assert ignored == "chunking_strategy, prompt, hotwords, n"
-        for name in ("/v1/audio/translations", "/v1/realtime"):
-            assert http.post(name, files={"file": file}).status_code == 404
+        assert http.post("/v1/realtime", files={"file": file}).status_code == 404
+        reply = http.post("/v1/audio/translations", files={"file": file})
+        assert "need a model of Whisper" in reply.text
         by_language = []
         for language in ("", "de", "German", " GERMAN ", "DE"):
             data = {"language": language, "max_completion_tokens": "9"}
@@ -152,8 +153,7 @@ def test_streams_and_options_work(server: RunningServer, client: Any) -> None:
         ask(language="hh")
     with pytest.raises(openai.BadRequestError, match="must be a file of type"):
         client.audio.transcriptions.create(model="ears", file=("x.amr", b"#!AMR" + bytes(99)))
-    choices = "Invalid enum value 'verbose_json'; it must be one of 'json', 'text'"
-    with pytest.raises(openai.BadRequestError, match=f"{choices}.*response_format"):
+    with pytest.raises(openai.BadRequestError, match="must be json or text, got verbose_json"):
         ask(response_format="verbose_json")
     with pytest.raises(openai.NotFoundError, match="`mouth` does not exist"):
         client.audio.transcriptions.create(model="mouth", file=file)
@@ -185,8 +185,8 @@ def test_replies_and_events_have_logprobs_if_include_has_them(client: Any) -> No
         ({"include": ["words"]}, "must be one of 'logprobs'"),
         ({"response_format": "text"}, "does not work with response_format=text"),
         ({"extra_body": {"use_beam_search": True}}, "does not work with use_beam_search"),
-        ({"timestamp_granularities": ["word"]}, "must be left out"),
-        ({"response_format": "srt"}, "must be one of 'json', 'text'"),
+        ({"timestamp_granularities": ["word"]}, "needs response_format=verbose_json"),
+        ({"response_format": "srt", "include": []}, "must be json or text, got srt"),
     ):
         with pytest.raises(openai.BadRequestError, match=error):
             create(**{**options, **wrong})
@@ -254,7 +254,7 @@ def test_no_body_breaks_it(server: RunningServer) -> None:
                         body[at:at] = body[: chooser.randrange(300)]
             reply = client.post(PATH, content=bytes(body), headers=headers)
             assert reply.status_code in (200, 400), reply.text
-        huge = iter([content[:-9], *[bytes(1 << 20)] * 200])
+        huge = iter([content[:-9], *[bytes(1 << 20)] * 600])
         with suppress(httpx.WriteError):  # the server has answered, and ended the connection
             assert client.post(PATH, content=huge, headers=headers).status_code == 413
         assert client.get("/health").is_success

@@ -127,7 +127,9 @@ def take_images(messages: Sequence[Any], hide: Callable[[Any], Any]) -> TakenIma
         parts: list[Any] = []
         for place, part in enumerate(content):
             if (kind := kind_of_part(part)) is not None:
-                taken.images.append(_given(kind, part, f"messages[{index}].content[{place}]"))
+                taken.images.append(
+                    given_of_part(kind, part, f"messages[{index}].content[{place}]")
+                )
                 parts.append({"type": kind})
             else:
                 parts.append(hide(part))
@@ -136,7 +138,7 @@ def take_images(messages: Sequence[Any], hide: Callable[[Any], Any]) -> TakenIma
     return taken
 
 
-def _given(kind: str, part: Mapping[str, Any], where: str) -> Any:
+def given_of_part(kind: str, part: Mapping[str, Any], where: str) -> Any:
     """The image, video or sound of a part. Raises RequestError for a part without it."""
     if kind == "image" and (embeds := part.get("image_embeds")) is not None:
         return GivenEmbeds(embeds)

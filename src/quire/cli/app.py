@@ -39,6 +39,7 @@ COMMANDS = (
     Command("completion", "library:completion", "Print shell code that completes commands"),
     Command("generate", "rows:generate", "Answer a prompt for every row of a file"),
     Command("embed", "rows:embed", "Give every text of a file a vector"),
+    Command("transcribe", "transcribe", "Write down what is said in sound files"),
     Command("run-batch", "run_batch", "Answer a file of OpenAI batch requests"),
 )  # fmt: skip
 

@@ -24,8 +24,10 @@ from quire.server.app import build_app
 from quire.server.args import ServerArgs
 from quire.server.bodies.forms import form_of
 from quire.server.context import ServerContext
+from quire.server.generation.speech import transcriber_of
+from quire.server.transcriber import Transcriber
 
-TRANSCRIPTIONS = "/v1/audio/transcriptions"
+AUDIO_PATHS = ("/v1/audio/transcriptions", "/v1/audio/translations")
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,17 +56,18 @@ class InProcessServer:
         self._app = build_app(context, ())
 
     async def post(self, path: str, body: dict[str, Any]) -> Answer:
-        """Send a POST request to the application; returns its complete JSON reply. The audio of a
-        transcription is at the body's `file_url`, as in vLLM's batches."""
-        if path != TRANSCRIPTIONS:
+        """Send a POST request to the application; returns its complete reply. The audio of a
+        transcription or translation is at the body's `file_url`, as in vLLM's batches."""
+        if path not in AUDIO_PATHS:
             return await self._post(path, "application/json", json.dumps(body).encode())
         try:
             file = await asyncio.to_thread(self._read, body.get("file_url"))
-            texts = {
-                name: value if isinstance(value, str) else json.dumps(value)
+            texts = [
+                (name, one if isinstance(one, str) else json.dumps(one))
                 for name, value in body.items()
                 if name != "file_url" and value is not None
-            }
+                for one in (value if isinstance(value, list) else [value])
+            ]
             return await self._post(path, *form_of(texts, file))
         except (RequestError, UnicodeEncodeError) as error:
             return Answer(400, {"error": {"message": str(error), "code": 400}}, "")
@@ -105,12 +108,16 @@ class InProcessServer:
         await self._app(scope, receive, send)
         request_id = headers.get(b"x-request-id", b"").decode()
         kind = headers.get(b"content-type", b"")
-        if kind.startswith(b"text/plain"):
+        if kind.startswith(b"text/"):
             return Answer(status, b"".join(pieces).decode(), request_id)
         if not kind.startswith(b"application/json"):
             message = "the reply must be JSON here: encoding_format must be float or base64"
             return Answer(400, {"error": {"message": message, "code": 400}}, request_id)
         return Answer(status, json.loads(b"".join(pieces)), request_id)
+
+    def transcriber(self) -> Transcriber | None:
+        """The transcriber of a model of Whisper's kind; None for other models."""
+        return transcriber_of(self._model)
 
     def metrics(self) -> bytes:
         """The body of `/metrics`. Must be called on the event loop."""

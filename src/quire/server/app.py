@@ -30,6 +30,7 @@ from quire.server.answering import answered, contained, error_reply, with_error_
 from quire.server.apis import page
 from quire.server.apis.page import LiveView
 from quire.server.apis.responses.store import ResponseStore
+from quire.server.bodies.uploads import SPOOLED_BYTES
 from quire.server.context import ServerContext
 from quire.server.endpoints import ENDPOINTS, SWITCHES, endpoints_of
 from quire.server.fleet.use import with_loaded_model
@@ -168,6 +169,9 @@ def _middleware(
             BodyMiddleware,
             max_body_bytes=args.max_body_bytes,
             max_pending_body_bytes=args.max_pending_body_bytes,
+            max_form_bytes=args.max_form_bytes,
+            form_paths=frozenset(one.path for one in ENDPOINTS if one.takes == "form"),
+            form_bytes_in_memory=SPOOLED_BYTES,
         )
     )
     return layers
@@ -233,10 +237,9 @@ def user_middleware(path: str) -> Middleware:
 
 _REASONS: dict[str, tuple[str, ...]] = {
     "a reranker scores pairs of texts: /score and /rerank": ("/generative_scoring",),
-    "/v1/audio/transcriptions gives the words of audio, and a chat translates them": (
-        "/v1/audio/translations",
+    "audio comes whole: /v1/audio/transcriptions, and chats (docs/transcription.md)": (
+        "/v1/realtime",
     ),
-    "audio comes whole: /v1/audio/transcriptions, and chats (docs/audio.md)": ("/v1/realtime",),
     "what works is /v1/chat/completions, /v1/responses, /v1/messages and /v1/completions": (
         "/v1/messages/render", "/cohere/v2/chat", "/cohere/v2/chat/render",
         "/v1/systemone", "/v1/decisions",

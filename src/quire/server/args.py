@@ -165,6 +165,10 @@ class ServerArgs:
     not started again."""
     ui: bool = True
     """Serve the chat page and live view at `/` (--no-ui removes it)."""
+    transcription_model: str | None = argument(None, check=_not_empty)
+    """Model of Whisper's kind that writes down the sounds in chats with models that hear none: one
+    of several models, or one more, which is loaded when it is needed. By default such chats are
+    refused."""
     mcp_config: str | None = argument(None, check=_not_empty)
     """JSON file with `mcpServers`: tool servers (Model Context Protocol, by `url`) whose tools the
     chat page offers to the model. Browsers call them; this server does not."""
@@ -264,6 +268,9 @@ class ServerArgs:
     """Largest request body (413)."""
     max_pending_body_bytes: int = argument(256 * MiB, check=_positive)
     """All request bodies together that are still arriving (503)."""
+    max_form_bytes: int = argument(512 * MiB, check=_positive)
+    """Largest form with a file, such as audio (413). More than 1 MiB of it is in a temporary file;
+    all such files together have at most four times as many bytes (503)."""
     max_header_bytes: int = argument(
         32 * KiB, None, "--h11-max-incomplete-event-size", check=_positive
     )

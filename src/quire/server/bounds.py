@@ -50,6 +50,7 @@ def describe_bounds(args: ServerArgs, config: EngineConfig | None = None) -> lis
         option("body_timeout", "time for the body to arrive", "408"),
         option("max_body_bytes", "request body", "413"),
         option("max_pending_body_bytes", "bodies that are arriving", "503 + Retry-After"),
+        option("max_form_bytes", "a form with a file", "413"),
         option("max_json_values", "values in a body", "400"),
         option("max_field_bytes", "a field", "400"),
         option("max_prompts", "prompts x n in a request", "400"),

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from quire.adapters import AnyAdapterRequest
 from quire.adapters.resolvers import registered_resolvers
 from quire.server.args import ServerArgs
+from quire.server.bodies.uploads import UploadSpace
 from quire.server.http.middleware import IgnoredFields
 from quire.server.http.problems import not_found
 from quire.server.served_adapters import ServedAdapters
@@ -73,8 +74,11 @@ class ServerContext:
     """Reports fields without effect to callers."""
     pool: WorkPool = field(init=False)
     """Runs work that grows with the size of a request."""
+    uploads: UploadSpace = field(init=False)
+    """Large files of forms."""
 
     def __post_init__(self) -> None:
+        self.uploads = UploadSpace(4 * self.args.max_form_bytes)
         self.pool = WorkPool(self.args.max_large_requests, self.args.max_large_requests_waiting)
 
     def add_model(self, names: tuple[str, ...], args: ServerArgs | None = None) -> ServedModel:

@@ -14,7 +14,7 @@ from quire.server.apis import (
     service,
 )
 from quire.server.apis import tokenizer as text
-from quire.server.apis import transcriptions as audio
+from quire.server.apis.audio import routes as audio
 from quire.server.apis.chat import fim
 from quire.server.apis.chat import routes as chat
 from quire.server.apis.completions import routes as completions

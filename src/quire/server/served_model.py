@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from quire.parsers.detection.finder import FormatFinder
     from quire.parsers.detection.names import FormatChoice
     from quire.parsers.format import ReplyFormat
+    from quire.server.transcriber import Transcriber
     from quire.tokenizer import Tokenizer
 
 _DECLARED = "hf"
@@ -65,6 +66,8 @@ class ServedModel:
     """Created by the first call of `reply_format`."""
     found_format: ReplyFormat | None = None
     """The result of `reply_format`; None before the first call."""
+    transcriber: Transcriber | None = None
+    """What a model of Whisper's kind gives; None for other models."""
     num_generating: int = 0
     """HTTP requests for generation in flight."""
     num_preparing: int = 0
@@ -222,7 +225,7 @@ class ServedModel:
     def detach(self) -> LoadedParts:
         """Takes the engine and all that depends on it from the model, which is not loaded then."""
         parts = LoadedParts(self.engine, self.chat)
-        self.engine = self.chat = self.formats = self.found_format = None
+        self.engine = self.chat = self.formats = self.found_format = self.transcriber = None
         self.disabled_thinking_effort = None
         self.takes_late_system.clear()
         self.kept_token_ids.clear()

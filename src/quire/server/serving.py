@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from quire.config.engine_args import EngineArgs
 from quire.core.loop import SWITCH_INTERVAL_S
-from quire.errors import QuireError
+from quire.errors import ConfigError, QuireError, quoted
 from quire.frontend.observers.observer import RequestLogChoice, request_log_choice
 from quire.log import flush, get_logger, phase, process_age_s
 from quire.planning.plan import build_engine_config
@@ -93,7 +93,13 @@ def _models(
     if catalog:
         from quire.server.fleet.live import fleet_of  # rarely used
 
-        return fleet_of(engine_args, args, catalog, request_log)
+        context, live = fleet_of(engine_args, args, catalog, request_log)
+        if not context.knows(args.transcription_model):
+            raise ConfigError(
+                f"transcription_model={quoted(args.transcription_model)} must be one of the "
+                f"models: {', '.join(context.names)}"
+            )
+        return context, live
     config = build_engine_config(engine_args, "server")
     check_formats(args, config)
     return one_model(args, config, request_log)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import page_server
@@ -21,16 +22,23 @@ FLAGS = [
 ]  # fmt: skip
 
 
-@pytest.fixture(scope="module")  # an open one keeps an event loop, which other tests cannot have
-def browser() -> Iterator[Any]:
+@contextmanager
+def chromium(flags: list[str]) -> Iterator[Any]:
+    """A browser with these flags; skips the test without one."""
     playwright = pytest.importorskip("playwright.sync_api")
     path = next(filter(None, map(shutil.which, _CHROMIUM)), None)
     if path is None:
         pytest.skip("no Chromium on this machine")
     with playwright.sync_playwright() as driver:
-        browser = driver.chromium.launch(executable_path=path, args=FLAGS)
+        browser = driver.chromium.launch(executable_path=path, args=flags)
         yield browser
         browser.close()
+
+
+@pytest.fixture(scope="module")  # an open one keeps an event loop, which other tests cannot have
+def browser() -> Iterator[Any]:
+    with chromium(FLAGS) as browser:
+        yield browser
 
 
 @pytest.fixture

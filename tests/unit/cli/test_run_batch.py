@@ -11,11 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fake_speech import FakeSpeech
 from small_disk import small_disk
 
 from quire.cli import main
 from quire.cli.commands import run_batch as batch_files
 from quire.cli.commands.run_batch import serve_metrics
+from quire.cli.in_process import InProcessServer
 from quire.errors import ConfigError
 
 
@@ -222,3 +224,32 @@ def test_the_progress_bar_has_a_total(
     assert "0/8 [00:00<?" in first
     assert "100%" in last
     assert "8/8 [" in last
+
+
+def test_audio_of_lines_is_at_a_url(
+    tmp_path: Path, model_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    speech = FakeSpeech()
+    monkeypatch.setattr("quire.server.apis.audio.routes.transcriber_of", lambda *_: speech)
+    monkeypatch.setattr(InProcessServer, "_read", lambda _, url: url.encode())
+    cases: list[tuple[str, dict[str, Any]]] = [
+        (
+            "transcriptions",
+            {"response_format": "verbose_json", "timestamp_granularities": ["word"]},
+        ),
+        ("translations", {"response_format": "vtt", "language": "German"}),
+        ("transcriptions", {"response_format": "ass"}),
+    ]
+    lines = [
+        json.dumps(
+            {"custom_id": "x", "url": f"/v1/audio/{path}", "body": {"file_url": "R", **body}}
+        )
+        for path, body in cases
+    ]
+    found = run(tmp_path, model_dir, lines)
+    first, second, third = (one["response"]["body"] for one in found)
+    assert (len(first["words"]), "segments" in first) == (5, False)
+    assert second.startswith("WEBVTT")
+    assert "must be one of" in third["error"]["message"]
+    assert [options.task for _, options in speech.asked] == ["transcribe", "translate"]
+    assert speech.sounds == [b"R", b"R"]

@@ -76,6 +76,28 @@ def test_contradictions_are_refused(served: list[Any], capsys: pytest.CaptureFix
     assert served == []
 
 
+@pytest.mark.parametrize(
+    ("words", "names"),
+    [
+        (["chat", "--transcription-model", "ears"], ["chat", "ears"]),
+        (["--model", "chat", "--transcription-model", "ears"], ["chat", "ears"]),
+        (["--transcription-model", "ears"], ["demo", "ears"]),
+        (["a", "ears", "--transcription-model", "ears"], ["a", "ears"]),
+        (["a", "b", "--transcription-model", "ears"], ["a", "b", "ears"]),
+    ],
+)
+def test_a_model_for_transcriptions_is_one_of_several(
+    monkeypatch: pytest.MonkeyPatch, words: list[str], names: list[str]
+) -> None:
+    catalogs: list[Any] = []
+    monkeypatch.setattr(serving, "serve", lambda *given: catalogs.append(given[2]) or 0)
+    assert main(["serve", *words]) == 0
+    [catalog] = catalogs
+    assert [entry.names[0] for entry in catalog] == names
+    assert [entry.engine.model for entry in catalog] == names
+    assert [entry.is_preloaded for entry in catalog] == [True] + [False] * (len(names) - 1)
+
+
 def test_every_option_of_vllms_server_is_known() -> None:
     arguments = Path(__file__).parents[3] / "tools" / "from_vllm" / "vllm_arguments.json"
     parser = Parser("quire serve")

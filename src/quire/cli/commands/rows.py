@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import base64
 import json
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -40,11 +40,20 @@ _OF_THE_MODEL = (
 """Options on which the answers depend."""
 
 
-def add_row_options(parser: Parser) -> None:
-    """Declare the options of the run and of the engine."""
+def add_row_options(
+    parser: Parser, *, has_positional: bool = True, skip: Collection[str] = ()
+) -> None:
+    """Declare the options of the run and of the engine. `skip`: options of the engine that the
+    command does not have."""
     parser.add_argument("--disable-tqdm", action="store_true", help="Show no progress bar.")
     parser.add_argument("--verbose", action="store_true", help="Show the engine's log.")
-    add_engine_options(parser, record=AsyncEngineArgs, defaults=_DEFAULTS)
+    add_engine_options(
+        parser,
+        record=AsyncEngineArgs,
+        has_positional=has_positional,
+        skip=skip,
+        defaults=_DEFAULTS,
+    )
     add_unsupported(parser, {})
 
 

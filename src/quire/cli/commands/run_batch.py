@@ -153,7 +153,7 @@ async def serve_metrics(text: Callable[[], bytes], host: str, port: int) -> asyn
 
 PATHS = (
     "/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/score", "/score",
-    "/v1/rerank", "/v2/rerank", "/rerank", "/v1/audio/transcriptions",
+    "/v1/rerank", "/v2/rerank", "/rerank", "/v1/audio/transcriptions", "/v1/audio/translations",
 )  # fmt: skip
 _MAX_LINE_BYTES = 16 * MiB
 _DEFAULTS = {"max_num_queued_reqs": 1_000_000, "disable_log_stats": True}

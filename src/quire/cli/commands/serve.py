@@ -7,6 +7,7 @@ import dataclasses
 import shlex
 from contextlib import suppress
 
+from quire.config.checkpoint.model_files import DEMO_MODEL
 from quire.config.command_line.engine_options import (
     add_engine_options,
     add_unsupported,
@@ -48,6 +49,10 @@ def execute(args: argparse.Namespace) -> int:
     several = args.model_tags if len(args.model_tags) > 1 else []
     args.model_tag = args.model_tags[0] if len(args.model_tags) == 1 else None
     wanted = engine_args(args, record=AsyncEngineArgs, skip=_SHARED)
+    hearing = server_args.transcription_model
+    if hearing and not server_args.models and hearing not in several:
+        several = [*(several or [wanted.model or DEMO_MODEL]), hearing]
+        wanted = dataclasses.replace(wanted, model=None)
     if ((several or server_args.models) and wanted.model) or (several and server_args.models):
         raise ConfigError("give the models as words, with --model or with --models; one way only")
     if server_args.headless:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+from quire.errors import PromptError, quoted
+
 _PAIRS = (
     "af:afrikaans am:amharic ar:arabic as:assamese az:azerbaijani ba:bashkir be:belarusian "
     "bg:bulgarian bn:bengali bo:tibetan br:breton bs:bosnian ca:catalan cs:czech cy:welsh "
@@ -32,3 +34,15 @@ def code_of(language: str, known: Collection[str]) -> str | None:
     word = language.strip().lower()
     found = next((code for code, name in NAMES.items() if word in (code, name)), word)
     return found if found in known else None
+
+
+def asked_code(language: str, known: Collection[str]) -> str:
+    """The code of the language that a request names. Raises PromptError, which lists the codes."""
+    code = code_of(language, known)
+    if code is None:
+        raise PromptError(
+            f"Unsupported language: {quoted(language)}. Must be one of {sorted(known)}, or the "
+            "English name of one of them, such as 'french'.",
+            parameter="language",
+        )
+    return code

@@ -72,6 +72,7 @@ class LiveView:
         config = self._model.planned if engine is None else engine.config
         if config is not None:
             snapshot |= _facts(config.model)
+            snapshot["takes_audio"] |= context.args.transcription_model is not None
         if engine is None or not shows_use:
             return snapshot
         latest = engine.metrics.latest
@@ -133,6 +134,8 @@ def _facts(model: ModelConfig) -> dict[str, Any]:
     return {
         "is_demo": model.path == DEMO_MODEL_PATH,
         "takes_images": model.takes("image"),
+        "takes_audio": model.takes("audio"),
+        "transcribes": model.num_sources > 0,
         "scoring": None if model.pooling is None else model.pooling.scoring,
         "sampling": {
             "model": dict(model.default_sampling_params),

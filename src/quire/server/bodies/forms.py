@@ -1,14 +1,17 @@
 """Reads what a request gives without JSON: bodies of type `multipart/form-data`, with texts and
 files, and the parameters of a query.
 
-Nothing is written to a disk: the body is in memory, where `max_body_bytes` bounds it.
+A small body is in memory. A larger one is in a temporary file while it is read, and each large file
+of it in one of its own, which is deleted with the request (uploads.py).
 """
 
 from __future__ import annotations
 
+import asyncio
+import mmap
 import re
 import secrets
-from collections.abc import Mapping
+from collections.abc import Iterable
 from typing import Any, NamedTuple, TypeVar, get_args, get_origin
 
 import msgspec
@@ -17,6 +20,7 @@ from starlette.requests import Request
 from quire.errors import RequestError, quoted
 from quire.server.bodies.json_http import accepted, check_encoding, context_of
 from quire.server.bodies.lax_values import Body, decode_form
+from quire.server.bodies.uploads import SPOOLED_BYTES, Upload, UploadSpace
 from quire.server.http.problems import HttpError, Problem, decode_problem
 from quire.server.routing import Endpoint
 from quire.units import KiB, MiB
@@ -40,13 +44,13 @@ class Part(NamedTuple):
 
     name: str
     is_file: bool
-    data: bytes
+    data: bytes | Upload
 
 
 async def read_form(request: Request, kind: type[Body]) -> Body:
-    """The request's form as `kind`, whose fields are scalars, texts, lists of texts, or bytes for
-    a file; otherwise as `read_body`. Raises HttpError 415 and 400, RequestError, and what loading
-    a model raises."""
+    """The request's form as `kind`, whose fields are scalars, texts, lists of texts, or an `Upload`
+    for a file; otherwise as `read_body`. Raises HttpError 415, 400 and 503, RequestError, and what
+    loading a model raises."""
     media = request.headers.get("content-type", "")
     if media.partition(";")[0].strip().lower() != "multipart/form-data":
         raise HttpError(Problem(415, "Only the content type multipart/form-data is understood."))
@@ -64,40 +68,63 @@ async def read_form(request: Request, kind: type[Body]) -> Body:
 
 async def _parts(request: Request, boundary: bytes) -> list[Part]:
     body = bytearray()  # Request.body would keep the files a second time
-    async for piece in request.stream():
-        body += piece
-    size = len(body) // _BYTES_PER_UNIT
-    return await context_of(request).pool.run(size, parts_of, body, boundary)
+    context, spooled = context_of(request), None
+    try:
+        async for piece in request.stream():
+            body += piece
+            if len(body) > SPOOLED_BYTES:
+                spooled = spooled or context.uploads.file()
+                await asyncio.to_thread(spooled.write, body)
+                body = bytearray()
+        if spooled is None:
+            size = len(body) // _BYTES_PER_UNIT
+            return await context.pool.run(size, parts_of, body, boundary)
+        await asyncio.to_thread(spooled.write, body)
+        with mmap.mmap(spooled.fileno(), 0, access=mmap.ACCESS_READ) as data:
+            size = len(data) // _BYTES_PER_UNIT
+            return await context.pool.run_on_thread(size, parts_of, data, boundary, context.uploads)
+    finally:
+        if spooled is not None:
+            spooled.close()
 
 
-def form_of(texts: Mapping[str, str], file: bytes) -> tuple[str, bytes]:
+def form_of(texts: Iterable[tuple[str, str]], file: bytes) -> tuple[str, bytes]:
     """The content type and the body of a form with these texts, and a file as `file`."""
     mark = secrets.token_hex(16)
     head = f"--{mark}\r\nContent-Disposition: form-data; name="
-    parts = [f'{head}"{name}"\r\n\r\n{text}\r\n'.encode() for name, text in texts.items()]
+    parts = [f'{head}"{name}"\r\n\r\n{text}\r\n'.encode() for name, text in texts]
     parts += [f'{head}"file"; filename="file"\r\n\r\n'.encode(), file, b"\r\n"]
     return f"multipart/form-data; boundary={mark}", b"".join(parts) + f"--{mark}--".encode()
 
 
-def parts_of(body: bytearray, boundary: bytes) -> list[Part]:
-    """The parts of a body. Raises RequestError."""
+def parts_of(
+    body: bytearray | mmap.mmap, boundary: bytes, uploads: UploadSpace | None = None
+) -> list[Part]:
+    """The parts of a body, whose large files go to `uploads` if that is given. Raises RequestError,
+    and HttpError if there is no room for them."""
     mark = b"\r\n--" + boundary
     parts = list[Part]()
-    begin = len(mark) - 2 if body.startswith(mark[2:]) else _after(body, mark, 0)
+    is_first = body[: len(mark) - 2] == mark[2:]
+    begin = len(mark) - 2 if is_first else _after(body, mark, 0)
     while body[begin : begin + 2] != b"--":
         head_end = body.find(b"\r\n\r\n", begin, begin + _MAX_HEAD_BYTES)
         if head_end < 0:
             raise _malformed("a part has no headers that end with an empty line")
         end = _after(body, mark, head_end + 2)
         text = body[begin:head_end].decode("utf-8", "replace")
-        parts.append(_part(text, bytes(body[head_end + 4 : max(head_end + 4, end - len(mark))])))
+        inner = range(head_end + 4, max(head_end + 4, end - len(mark)))
+        part = _part(text)
+        if uploads is not None and part.is_file and len(inner) > SPOOLED_BYTES:
+            parts.append(part._replace(data=uploads.copied(body, inner)))
+        else:
+            parts.append(part._replace(data=bytes(body[inner.start : inner.stop])))
         if len(parts) > _MAX_PARTS:
             raise RequestError(f"the form has more than {_MAX_PARTS} parts")
         begin = end
     return parts
 
 
-def _after(body: bytearray, mark: bytes, begin: int) -> int:
+def _after(body: bytearray | mmap.mmap, mark: bytes, begin: int) -> int:
     """End of the next boundary."""
     while begin < len(body):
         place = body.find(mark, begin, begin + _PIECE + len(mark))
@@ -107,13 +134,13 @@ def _after(body: bytearray, mark: bytes, begin: int) -> int:
     raise _malformed("the boundary that the content type names does not end its last part")
 
 
-def _part(head: str, data: bytes) -> Part:
+def _part(head: str) -> Part:
     found = _DISPOSITION.search(head)
     pairs = [] if found is None else _PARAMETER.findall(found[1])
     given = {name.lower(): text or word for name, text, word in pairs}
     if head.partition("\r\n")[0].strip() or not given.get("name"):
         raise _malformed("a part must begin with the header Content-Disposition and a name")
-    return Part(given["name"], "filename" in given or "filename*" in given, data)
+    return Part(given["name"], "filename" in given or "filename*" in given, b"")
 
 
 def _values(parts: list[Part], kind: type[msgspec.Struct]) -> dict[str, Any]:
@@ -128,13 +155,15 @@ def _values(parts: list[Part], kind: type[msgspec.Struct]) -> dict[str, Any]:
                 f"{name} must be a {'text, not a file' if is_file else 'file, not a text'}",
                 parameter=name,
             )
-        num_bytes += 0 if is_file else len(data)
+        if is_file and isinstance(data, bytes):
+            data = Upload(data)
+        num_bytes += 0 if isinstance(data, Upload) else len(data)
         if num_bytes > _MAX_TEXT_BYTES:
             raise RequestError(
                 f"the texts of the form have more than {_MAX_TEXT_BYTES} bytes", parameter=name
             )
         try:
-            value = data if is_file else data.decode("utf-8")
+            value = data if isinstance(data, Upload) else data.decode("utf-8")
         except UnicodeDecodeError:
             raise RequestError(f"{quoted(name)} is not valid UTF-8", parameter=name) from None
         if get_origin(types.get(name)) is list:
@@ -147,7 +176,7 @@ def _values(parts: list[Part], kind: type[msgspec.Struct]) -> dict[str, Any]:
 
 
 def _is_file(kind: Any) -> bool:
-    return kind is bytes or bytes in get_args(kind)
+    return kind is Upload or Upload in get_args(kind)
 
 
 def _malformed(why: str) -> RequestError:

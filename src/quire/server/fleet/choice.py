@@ -20,7 +20,10 @@ def _is_cross_encoder(model: ModelConfig) -> bool:
 
 _CAN: dict[str, tuple[Callable[[ModelConfig], bool], ...]] = {
     "anything": (lambda _: True,),
-    "text": (lambda model: model.pooling is None,),
+    "text": (
+        lambda model: model.pooling is None and not model.num_sources,
+        lambda model: model.pooling is None,
+    ),
     "words of sound": (lambda model: model.pooling is None and model.takes("audio"),),
     "pooled": (lambda model: model.pooling is not None,),
     "embed": (_pools_by("embed"),),

@@ -31,6 +31,7 @@ from quire.server.generation.portions import (
     written_whole,
 )
 from quire.server.generation.run import Deadline, Generation, Submission, chosen_engine, deadline_of
+from quire.server.generation.spoken import with_words
 from quire.server.http.auth import TENANT_SALT, is_operator
 from quire.server.http.event_stream import OPENAI_FORM, EventStream, StreamForm, until_gone
 from quire.server.requests.prompts import PreparedPrompt, as_tenant, joint_salt
@@ -58,9 +59,10 @@ async def begin(
         params = await model.pool.run(lists_work(asked.sampling), make_params, model, asked)
         engine.requests.check_admission(1)
         tenant = getattr(http.state, TENANT_SALT, None)
+        salt = joint_salt(tenant, asked.salt)
+        await with_words(context_of(http), model, asked, salt, deadline)
         with as_tenant(tenant, asked.salt):
             prompts = await prompts_of(model, asked)
-        salt = joint_salt(tenant, asked.salt)
         prompts = [prompt.salted(salt) for prompt in prompts]
         params.stop_token_ids = [*(params.stop_token_ids or ()), *prompts[0].end_token_ids]
         writer = make_writer(asked, head, prompts)

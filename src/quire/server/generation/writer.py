@@ -190,7 +190,8 @@ class ChunkWriter(Generic[Chunk]):
             chunk.usage = None
         return event(b"".join(encoded(chunk)))
 
-    def last(self) -> bytes:
+    def last(self, **fields: Any) -> bytes:
+        """The last chunk, which has no choices; empty if there is none."""
         head, counter = self._head, self._counter
         metrics = metrics_of(
             counter.stats,
@@ -200,7 +201,7 @@ class ChunkWriter(Generic[Chunk]):
         )
         if not head.include_usage and metrics is msgspec.UNSET:
             return b""
-        chunk = head.begin(self._kind, choices=[])
+        chunk = head.begin(self._kind, choices=[], **fields)
         chunk.usage = counter.total() if head.include_usage else None
         chunk.metrics = metrics
         return event(msgspec.json.encode(chunk))

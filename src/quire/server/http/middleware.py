@@ -7,7 +7,7 @@ from __future__ import annotations
 import re
 import time
 import uuid
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from http import HTTPStatus
 
@@ -31,12 +31,25 @@ class BodyMiddleware:
     """Counts the bytes of a body while it arrives, independent of its headers.
 
     Answers 413 to a body that is too large, and 503 if all bodies that are arriving are too large
-    together. Never keeps more bytes than these limits.
+    together. Never keeps more bytes than these limits. Of a form, only the beginning is kept in
+    memory, so that only this counts for all bodies together.
     """
 
-    def __init__(self, app: ASGIApp, max_body_bytes: int, max_pending_body_bytes: int) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        max_body_bytes: int,
+        max_pending_body_bytes: int,
+        max_form_bytes: int,
+        form_paths: Collection[str],
+        form_bytes_in_memory: int,
+    ) -> None:
+        """`form_paths`: the routes whose bodies are forms."""
         self._app = app
         self._max_body_bytes = max_body_bytes
+        self._max_form_bytes = max_form_bytes
+        self._form_paths = form_paths
+        self._form_bytes_in_memory = form_bytes_in_memory
         self._max_pending_bytes = max_pending_body_bytes
         self._num_pending_bytes = 0
         """Bytes of all bodies that are not complete."""
@@ -45,8 +58,11 @@ class BodyMiddleware:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        if _content_length(scope["headers"]) > self._max_body_bytes:
-            await send_problem(scope, send, self._too_large())
+        is_form = route_path(scope) in self._form_paths
+        option = "max_form_bytes" if is_form else "max_body_bytes"
+        most = self._max_form_bytes if is_form else self._max_body_bytes
+        if _content_length(scope["headers"]) > most:
+            await send_problem(scope, send, _too_large(option, most))
             return
         num_bytes = num_pending = 0
 
@@ -55,9 +71,10 @@ class BodyMiddleware:
             message = await receive()
             size = len(message.get("body", b""))
             num_bytes += size
-            if num_bytes > self._max_body_bytes:
-                raise HttpError(self._too_large())
+            if num_bytes > most:
+                raise HttpError(_too_large(option, most))
             if message.get("more_body", False):
+                size = 0 if is_form and num_bytes > self._form_bytes_in_memory else size
                 num_pending += size
                 self._num_pending_bytes += size
                 if self._num_pending_bytes > self._max_pending_bytes:
@@ -72,12 +89,10 @@ class BodyMiddleware:
         finally:
             self._num_pending_bytes -= num_pending
 
-    def _too_large(self) -> Problem:
-        return Problem(
-            413,
-            f"The request body is larger than max_body_bytes {self._max_body_bytes}.",
-            headers={"Connection": "close"},
-        )
+
+def _too_large(option: str, most: int) -> Problem:
+    text = f"The request body is larger than {option} {most}."
+    return Problem(413, text, headers={"Connection": "close"})
 
 
 # --- fields without effect

@@ -1,8 +1,9 @@
 """The page: its static files, with their content types and headers.
 
 `/` is `index.html`; every other file is at `/ui/NAME`. The routes call `FILES` and `read`;
-the files themselves talk to `/v1/responses`, `/v1/completions`, `/v1/rerank`, `/v1/models/load`
-and `/quire/live`, always relative to the page, so that a path prefix of a proxy does not matter.
+the files themselves talk to `/v1/responses`, `/v1/completions`, `/v1/audio/transcriptions`,
+`/v1/audio/translations`, `/v1/rerank`, `/v1/models/load` and `/quire/live`, always relative to the
+page, so that a path prefix of a proxy does not matter.
 None of them needs the API key: the page asks for it when a call answers 401.
 
 `katex/` holds KaTeX 0.19.1 from npm, with its licence: `dist/katex.min.js`, the fonts in woff2,
@@ -32,9 +33,9 @@ _OWN = (
     "conversations.js", "database.js", "dialogs.js", "dom.js", "entities.js",
     "file_text.js", "files.js",
     "follow.js", "highlight.js", "images.js", "inline.js", "live.js", "markdown.js", "math.js",
-    "mcp.js", "message.js", "models.js", "nearest.js", "notices.js", "pool.js", "records.js",
-    "request.js", "responses.js", "runs.js", "shelf.js", "store.js", "thinking.js",
-    "tool_servers.js", "tools.js", "versions.js",
+    "mcp.js", "message.js", "models.js", "nearest.js", "notices.js", "pool.js", "recorder.js",
+    "records.js", "request.js", "responses.js", "runs.js", "shelf.js", "speech.js", "store.js",
+    "thinking.js", "tool_servers.js", "tools.js", "versions.js",
 )  # fmt: skip
 _FONTS = (
     "AMS-Regular", "Caligraphic-Bold", "Caligraphic-Regular", "Fraktur-Bold", "Fraktur-Regular",
@@ -55,6 +56,7 @@ _POLICY: Final = "Content-Security-Policy"
 _HEADERS: Final = {
     _POLICY: (
         "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
+        "media-src blob: data:; "
         "font-src 'self'; connect-src {sources}; base-uri 'none'; form-action 'none'; "
         "frame-ancestors 'none'; require-trusted-types-for 'script'; "
         "trusted-types quire-pdf"

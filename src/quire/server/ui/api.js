@@ -93,6 +93,11 @@ export async function rank(model, query, documents) {
   return results.map((one) => ({ index: one.index, score: one.relevance_score }));
 }
 
+/** The events of a transcription. `task`: `transcriptions` or `translations`. */
+export async function* transcribed(task, form, signal) {
+  yield* events(await call(`v1/audio/${task}`, { method: "POST", body: form, signal }));
+}
+
 /** Server-sent events of a response, parsed, until `[DONE]` or the end. Throws ApiError if it breaks. */
 async function* events(response) {
   const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();

@@ -14,6 +14,7 @@ import { requestFor } from "./request.js";
 import { asResponse } from "./responses.js";
 import { Runs } from "./runs.js";
 import { Shelf } from "./shelf.js";
+import { wireSpeech } from "./speech.js";
 import * as store from "./store.js";
 import { ToolServers } from "./tool_servers.js";
 
@@ -188,13 +189,13 @@ function showModel(snapshot) {
   if (snapshot.mcp) servers.take(snapshot.mcp);
   if (snapshot.models) picker.show(snapshot.models, chat.conversation?.model ?? store.loadModel());
   const chosen = picker.chosen();
-  const { is_demo: isDemo, takes_images: takesImages, scoring, sampling } = snapshot;
-  const shown = JSON.stringify([chosen, isDemo, takesImages, scoring, sampling]);
+  const { is_demo: isDemo, takes_images: images, takes_audio: sounds, transcribes, scoring, sampling } = snapshot;
+  const shown = JSON.stringify([chosen, isDemo, images, sounds, transcribes, scoring, sampling]);
   if (!chosen || shown === showModel.shown) return;
   showModel.shown = shown;
   dialog.sampling = sampling ?? { model: {}, chat: {} };
-  chat.attachments.allow(takesImages === true, chosen.id);
-  document.body.dataset.kind = scoring ? "nearest" : "chat";
+  chat.attachments.allow({ images: images === true, sounds: sounds === true }, chosen.id);
+  document.body.dataset.kind = transcribes ? "speech" : scoring ? "nearest" : "chat";
   showSuggestions(isDemo ? DEMO_SUGGESTIONS : []);
   const room = chosen.maxLength ? `, up to ${chosen.maxLength.toLocaleString()} tokens` : "";
   byId("greeting-model").textContent = `${picker.nameOf(chosen.id)}${room}. Everything stays on this server.`;
@@ -246,6 +247,7 @@ function wire() {
     if (isUnsaved) event.preventDefault();
   });
   wireNearest(state.model);
+  wireSpeech(state.model);
 }
 
 async function start() {

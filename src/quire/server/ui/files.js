@@ -18,9 +18,10 @@ export function asJson(conversations) {
 /** A conversation as a Blob of Markdown: the version that is shown, without reasoning. */
 export function asMarkdown({ title, messages }) {
   const parts = messages.map((message) => {
-    const { role, content, images = [], attachments = [], calls = [], name, model } = message;
+    const { role, content, images = [], sounds = [], attachments = [], calls = [], name, model } = message;
     if (role === "tool") return `## Result of ${name}\n\n${fenced(content)}`;
-    const files = [...images.map(() => "(an image)"), ...attachments.map((one) => `(the file ${one.name})`)];
+    const media = [...images.map(() => "(an image)"), ...sounds.map((one) => `(the sound ${one.name})`)];
+    const files = [...media, ...attachments.map((one) => `(the file ${one.name})`)];
     const called = calls.map((call) => `Calls ${call.name}:\n\n${fenced(call.arguments, "json")}`);
     const text = role === "user" ? content : splitThinking(content).answer;
     const head = role === "user" ? "You" : `Answer${model ? ` of ${model}` : ""}`;

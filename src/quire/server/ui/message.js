@@ -1,7 +1,7 @@
 // One message on the page: its text, its speed, and its actions.
 
 import { copyWithFeedback, count, duration, el, rate, setChildren } from "./dom.js";
-import { attachedFile, thumbnail } from "./images.js";
+import { attachedFile, player, thumbnail } from "./images.js";
 import { MarkdownView } from "./markdown.js";
 import { shortName } from "./models.js";
 import { splitThinking } from "./thinking.js";
@@ -79,10 +79,11 @@ export class MessageView {
   }
 
   drawQuestion() {
-    const { content, images = [], attachments = [], numImages = 0 } = this.record;
+    const { content, images = [], sounds = [], attachments = [], numImages = 0 } = this.record;
     const lost = numImages > images.length ? "An earlier version of this page did not keep the images." : "";
     this.body.replaceChildren(
       ...images.map(thumbnail),
+      ...sounds.map(player),
       ...attachments.map(attachedFile),
       content ? el("p", { className: "plain" }, content) : "",
       lost ? el("p", { className: "muted" }, lost) : "");

@@ -6,6 +6,7 @@
 const ROLES = ["user", "assistant", "tool"];
 const MAX_DEPTH = 200; // of versions within versions
 const IMAGE = /^data:image\/(png|jpeg|webp|gif|bmp);base64,[A-Za-z0-9+/=]*$/;
+const SOUND = /^data:audio\/[\w.+-]{1,60}(;[\w.=+-]{1,60})?;base64,[A-Za-z0-9+/=]*$/;
 const isText = (value) => typeof value === "string";
 
 // crypto.randomUUID is for secure contexts only. The id of a response must be hard to guess.
@@ -83,6 +84,7 @@ function checkedMessage(value) {
   if (Number.isInteger(value.numImages)) message.numImages = value.numImages;
   const lists = {
     images: listOf(value.images, (one) => isText(one) && IMAGE.test(one)),
+    sounds: listOf(value.sounds, (one) => isText(one?.name) && isText(one.url) && SOUND.test(one.url), ["name", "url"]),
     attachments: listOf(value.attachments, isAttachment, ["name", "type", "text", "data"]),
     calls: listOf(value.calls, isCall, ["id", "name", "arguments"]),
   };

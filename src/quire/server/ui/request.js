@@ -80,12 +80,17 @@ export function parsed(text) {
   }
 }
 
+function soundPart({ url }) {
+  const [, format, data] = /^data:audio\/([\w.-]*)[^,]*,(.*)$/.exec(url);
+  return { type: "input_audio", input_audio: { data, format } };
+}
+
 function sentMessage(message) {
-  const { role, images, calls, callId } = message;
+  const { role, images = [], sounds = [], calls, callId } = message;
   const content = promptOf(message);
   if (role === "tool") return { role, tool_call_id: callId, content };
-  if (images?.length) {
-    const parts = images.map((url) => ({ type: "image_url", image_url: { url } }));
+  if (images.length || sounds.length) {
+    const parts = [...images.map((url) => ({ type: "image_url", image_url: { url } })), ...sounds.map(soundPart)];
     return { role, content: content ? [...parts, { type: "text", text: content }] : parts };
   }
   if (role !== "assistant") return { role, content };

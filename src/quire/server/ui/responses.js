@@ -28,9 +28,11 @@ function itemsOf({ role, content, tool_calls: calls = [], tool_call_id: callId }
   return [{ type: "message", role, content: parts }, ...items];
 }
 
-const partOf = (part) => (part.type === "image_url"
-  ? { type: "input_image", image_url: part.image_url.url }
-  : { type: "input_text", text: part.text });
+function partOf(part) {
+  if (part.type === "input_audio") return part;
+  if (part.type === "image_url") return { type: "input_image", image_url: part.image_url.url };
+  return { type: "input_text", text: part.text };
+}
 
 const ENDS = ["response.completed", "response.incomplete", "response.failed"];
 

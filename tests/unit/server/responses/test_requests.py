@@ -168,6 +168,12 @@ def test_images_are_parts_of_a_message() -> None:
     assert parts == [{"type": "text", "text": "a"}, {"type": "image_url", "image_url": "data:x"}]
 
 
+def test_sounds_are_parts_of_a_message() -> None:
+    part = {"type": "input_audio", "input_audio": {"data": "UklGRg==", "format": "wav"}}
+    [message] = messages_of({"role": "user", "content": [part]})
+    assert msgspec.to_builtins(message)["content"] == [part]
+
+
 def test_no_items_are_refused() -> None:
     with pytest.raises(RequestError, match="must not be empty"):
         messages_of()

@@ -199,19 +199,13 @@ class ImagePrompts:
                 why = "it hears it in chats" if self._vision.kind == "audio" else "it takes images"
             raise PromptError(
                 "transcriptions need a model that was trained to write down audio, such as "
-                f"Voxtral; this one was not: {why}",
+                f"Whisper or Voxtral; this one was not: {why}",
                 parameter="model",
             )
-        from quire.models.media.languages import code_of  # for transcriptions alone
+        from quire.models.media.languages import asked_code  # for transcriptions alone
 
         text, known = self._vision.transcription, self._vision.languages
-        code = None if language is None else code_of(language, known)
-        if language is not None and code is None:
-            raise PromptError(
-                f"Unsupported language: {quoted(language)}. Must be one of {sorted(known)}, or the "
-                "English name of one of them, such as 'french'.",
-                parameter="language",
-            )
+        code = None if language is None else asked_code(language, known)
         for mark in re.findall(r"\[.+?\]", text):
             if len(encode(mark)) != 1:
                 raise PromptError(f"the tokenizer must have the token {mark}", parameter="model")

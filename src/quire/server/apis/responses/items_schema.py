@@ -16,13 +16,15 @@ ItemStatus = Literal["in_progress", "completed", "incomplete"]
 
 
 class ItemPart(msgspec.Struct, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
-    """A part of a message (`input_text`, `input_image`, `output_text`, `refusal`), of reasoning
-    (`reasoning_text`, `summary_text`), or of a tool's output."""
+    """A part of a message (`input_text`, `input_image`, `input_audio`, `output_text`, `refusal`),
+    of reasoning (`reasoning_text`, `summary_text`), or of a tool's output."""
 
     type: str
     text: str | None = None
     refusal: str | None = None
     image_url: str | None = None
+    input_audio: dict[str, Any] | None = None
+    """A sound: base64 of a file as `data`."""
     detail: str | None = None
     """Accepted; the model decides how an image is divided."""
     file_id: str | None = None

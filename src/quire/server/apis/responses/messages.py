@@ -180,14 +180,17 @@ def _content(content: str | list[ItemPart] | None, where: str) -> str | list[str
         return content
     if content is None:
         raise _wrong("a message needs a `content`: a text, or a list of parts")
-    if len(content) == 1 and content[0].type != "input_image":
+    if len(content) == 1 and content[0].type not in ("input_image", "input_audio"):
         return _text(content[0], where)
-    return [
-        _image(part)
-        if part.type == "input_image"
-        else ContentPart(type="text", text=_text(part, where))
-        for part in content
-    ]
+    return [_part(part, where) for part in content]
+
+
+def _part(part: ItemPart, where: str) -> ContentPart:
+    if part.type == "input_image":
+        return _image(part)
+    if part.type == "input_audio":
+        return ContentPart(type="input_audio", input_audio=part.input_audio)
+    return ContentPart(type="text", text=_text(part, where))
 
 
 def _image(part: ItemPart) -> ContentPart:
@@ -199,8 +202,8 @@ def _image(part: ItemPart) -> ContentPart:
 def _text(part: ItemPart, where: str) -> str:
     if part.type not in _TEXT_PARTS:
         raise _wrong(
-            f"{where} has a part of type {quoted(part.type)}; text and images go in: input_text, "
-            "output_text, input_image"
+            f"{where} has a part of type {quoted(part.type)}; text, images and sounds go in: "
+            "input_text, output_text, input_image, input_audio"
         )
     return part.words
 

@@ -1,0 +1,115 @@
+"""`with_words`: sounds in a chat with a model that hears none become their words, by the model that
+--transcription-model names."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import msgspec
+import msgspec.structs
+
+from quire.chat.job import given_of_part, kind_of_part
+from quire.errors import RequestError
+from quire.images.config import ImagesConfig
+from quire.images.job import MAX_REQUEST_SECONDS
+from quire.images.sources import ImageSources
+from quire.server.context import ServerContext
+from quire.server.conversation.conversation import Conversation
+from quire.server.conversation.messages import ChatMessage, ContentPart
+from quire.server.generation.speech import SpeechRun, transcriber_of
+from quire.server.requests.request import AnyRequest
+from quire.server.served_model import ServedModel
+from quire.server.transcriber import Transcriber
+from quire.transcription.records import TranscriptionOptions
+
+if TYPE_CHECKING:
+    from quire.server.generation.run import Deadline
+
+
+async def with_words(
+    context: ServerContext,
+    model: ServedModel,
+    asked: AnyRequest,
+    salt: str | None,
+    deadline: Deadline,
+) -> None:
+    """Replaces the sounds in the request's conversations, if the operator asked for that and the
+    model hears none. `salt`: as for `transcriber_of`. Raises RequestError, HttpError."""
+    name, source = context.args.transcription_model, asked.prompt
+    chats = [source] if isinstance(source, Conversation) else source
+    if name is None or model.config.model.takes("audio") or not isinstance(chats, list):
+        return
+    if not any(_has_sounds(chat.messages) for chat in chats):
+        return
+    async with _loaded(context, context.target(name).model) as hearing:
+        transcriber = transcriber_of(hearing, salt)
+        if transcriber is None:
+            raise RequestError(f"the server's transcription_model {name} is not of Whisper's kind")
+        config = hearing.config.model.images or ImagesConfig({})
+        words = _Words(transcriber, ImageSources.of(config, MAX_REQUEST_SECONDS), deadline)
+        made = [replace(chat, messages=await words.messages(chat.messages)) for chat in chats]
+    asked.prompt = made[0] if isinstance(source, Conversation) else made
+
+
+@asynccontextmanager
+async def _loaded(context: ServerContext, model: ServedModel) -> AsyncIterator[ServedModel]:
+    if context.fleet is None:
+        yield model
+        return
+    await context.fleet.acquire(model)
+    try:
+        yield model
+    finally:
+        context.fleet.release(model)
+
+
+def _has_sounds(messages: Sequence[ChatMessage]) -> bool:
+    contents = [one.content for one in messages if isinstance(one.content, list)]
+    return any(_is_sound(part) for content in contents for part in content)
+
+
+def _is_sound(part: str | ContentPart) -> bool:
+    return isinstance(part, ContentPart) and kind_of_part(msgspec.to_builtins(part)) == "audio"
+
+
+class _Words:
+    """Finds the words of the sounds of one request."""
+
+    def __init__(self, transcriber: Transcriber, sources: ImageSources, deadline: Deadline) -> None:
+        self._transcriber = transcriber
+        self._sources = sources
+        self._deadline = deadline
+
+    async def messages(self, messages: Sequence[ChatMessage]) -> list[ChatMessage]:
+        """The messages with words in place of sounds."""
+        found = []
+        for index, message in enumerate(messages):
+            if isinstance(message.content, list):
+                content = [
+                    await self._part(part, f"messages[{index}].content[{place}]")
+                    for place, part in enumerate(message.content)
+                ]
+                message = msgspec.structs.replace(message, content=content)
+            found.append(message)
+        return found
+
+    async def _part(self, part: str | ContentPart, where: str) -> str | ContentPart:
+        if not _is_sound(part):
+            return part
+        given = given_of_part("audio", msgspec.to_builtins(part), where)
+        try:
+            sound = await asyncio.to_thread(self._sources.read, given.source)
+            items = self._transcriber.transcribe(sound, TranscriptionOptions())
+            run = SpeechRun(items, self._deadline)
+            try:
+                await run.header()
+                words = [segment.text async for segment in run.segments()]
+            finally:
+                run.close()
+        except RequestError as error:
+            raise RequestError(f"{where}: {error}", parameter="messages") from None
+        return ContentPart(type="text", text="".join(words).strip())
