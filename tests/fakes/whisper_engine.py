@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import torch
+from transformers.generation import logits_process
 
-from quire.logits_processors.timestamps import TimestampRules
+from quire.tokenizer.whisper_tokens import WhisperTokens
 from quire.transcription.records import Decoded, Floats
-from quire.transcription.whisper_tokens import WhisperTokens
 
 
 def tokens_of(generation: Any) -> WhisperTokens:
@@ -25,7 +26,7 @@ def tokens_of(generation: Any) -> WhisperTokens:
         no_speech=generation.no_timestamps_token_id - 1,
         no_timestamps=generation.no_timestamps_token_id,
         first_timestamp=generation.no_timestamps_token_id + 1,
-        startofprev=generation.no_timestamps_token_id - 2,
+        sot_prev=generation.no_timestamps_token_id - 2,
         languages=languages,
         suppress=tuple(generation.suppress_tokens),
         begin_suppress=tuple(generation.begin_suppress_tokens),
@@ -33,6 +34,35 @@ def tokens_of(generation: Any) -> WhisperTokens:
         max_initial_timestamp_index=generation.max_initial_timestamp_index,
         is_multilingual=generation.is_multilingual,
     )
+
+
+def _rules(
+    tokens: WhisperTokens, prompt: list[int], timestamps: bool
+) -> Callable[[list[int], torch.Tensor], torch.Tensor]:
+    """What transformers leaves of the logits after tokens of a reply."""
+    begin = len(prompt)
+    config = SimpleNamespace(
+        no_timestamps_token_id=tokens.no_timestamps,
+        eos_token_id=tokens.eot,
+        bos_token_id=tokens.eot,
+        max_initial_timestamp_index=tokens.max_initial_timestamp_index,
+    )
+    processors: list[Any] = [
+        logits_process.SuppressTokensAtBeginLogitsProcessor(tokens.begin_suppress, begin, "cpu"),
+        logits_process.SuppressTokensLogitsProcessor(tokens.suppress, "cpu"),
+    ]
+    if timestamps:
+        processors.append(logits_process.WhisperTimeStampLogitsProcessor(config, begin_index=begin))
+
+    def left(found: list[int], logits: torch.Tensor) -> torch.Tensor:
+        row = logits[None].clone()
+        for one in processors:
+            row = one(torch.tensor([[*prompt, *found]]), row)
+        if not timestamps:
+            row[:, tokens.first_timestamp :] = -torch.inf
+        return row[0]
+
+    return left
 
 
 class WhisperEngine:
@@ -43,6 +73,11 @@ class WhisperEngine:
         self.num_decoded = 0
         self._window: Floats | None = None
         self._encoded: Any = None
+
+    def within(self, salt: str | None) -> WhisperEngine:
+        """Nothing is cached."""
+        del salt
+        return self
 
     def _states(self, window: Floats) -> Any:
         if self._window is not window:
@@ -72,15 +107,7 @@ class WhisperEngine:
         """Greedy, or sampled with the seed."""
         self.num_decoded += 1
         tokens = self.tokens
-        rules = TimestampRules(
-            eot=tokens.eot,
-            first_timestamp=tokens.first_timestamp,
-            no_timestamps=tokens.no_timestamps,
-            suppress=tokens.suppress,
-            begin_suppress=tokens.begin_suppress,
-            max_initial_timestamp_index=tokens.max_initial_timestamp_index,
-            timestamps=timestamps,
-        )
+        rules = _rules(tokens, [*prompt_token_ids], timestamps)
         chance = torch.Generator().manual_seed(seed or 0)
         found: list[int] = []
         logprobs: list[float] = []
@@ -88,7 +115,7 @@ class WhisperEngine:
         while len(found) < max_tokens:
             output = self._logits(window, given, past)
             past = output.past_key_values
-            row = torch.from_numpy(rules(found, output.logits[0, -1].numpy().copy()))
+            row = rules(found, output.logits[0, -1])
             token = int(row.argmax())
             if temperature:
                 chances = torch.softmax(row / temperature, -1)

@@ -14,6 +14,9 @@ Items = AsyncGenerator[Transcript | Segment, None]
 class Transcriber(Protocol):
     """Finds the words of sounds, with their times."""
 
+    def within(self, salt: str | None) -> Transcriber:
+        """The same, for requests with this salt, which share what is cached of sounds."""
+
     @property
     def languages(self) -> Collection[str]:
         """Codes of the languages that the model knows."""

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
+from quire.tokenizer.whisper_tokens import WhisperTokens
 from quire.transcription.records import Floats, TranscriptionOptions, WindowEngine
-from quire.transcription.whisper_tokens import WhisperTokens
 
 
 class TextCoder(Protocol):
@@ -61,24 +60,17 @@ class WindowDecoder:
         """The tokens of a window. `previous`: the text before it, of which the end is used."""
         options, tokens = self._options, self.tokens
         most = self._num_positions // 2
-        before = [tokens.startofprev, *previous[-(most - 1) :]] if previous else []
+        before = [tokens.sot_prev, *previous[-(most - 1) :]] if previous else []
         prompt = before + self.head + ([] if options.timestamps else [tokens.no_timestamps])
         room = min(most, self._num_positions - len(prompt))
         num_tokens = room if options.max_tokens is None else min(room, options.max_tokens)
-        first = asyncio.ensure_future(
-            self._attempt(window, prompt, options.temperatures[0], num_tokens)
-        )
-        try:  # both in one batch
-            no_speech_prob = await self._silence(window, before)
-            found = await first
-        finally:
-            first.cancel()
-        found = replace(found, no_speech_prob=no_speech_prob)
-        for temperature in options.temperatures[1:]:
+        # One after the other, so that the second request finds K and V of the window cached.
+        no_speech_prob = await self._silence(window, before)
+        for temperature in options.temperatures:
+            found = await self._attempt(window, prompt, temperature, num_tokens)
+            found = replace(found, no_speech_prob=no_speech_prob)
             if self._is_good(found):
                 break
-            again = await self._attempt(window, prompt, temperature, num_tokens)
-            found = replace(again, no_speech_prob=no_speech_prob)
         return found
 
     def is_silent(self, found: DecodedWindow) -> bool:
@@ -137,8 +129,6 @@ class WindowDecoder:
 
     async def _silence(self, window: Floats, before: list[int]) -> float:
         """The probability that nothing is said, after the start token."""
-        if self.tokens.no_speech is None:
-            return 0.0
         prompt = [*before, self.tokens.sot]
         [found] = await self._engine.probabilities(window, prompt, [self.tokens.no_speech])
         return found

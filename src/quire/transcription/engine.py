@@ -15,32 +15,53 @@ from quire.frontend.online.async_llm import AsyncLLM
 from quire.frontend.online.request_stream import RequestStream
 from quire.images.picture import Picture, picture_digest
 from quire.images.rules import Layout
-from quire.images.sound.rules import HOP, RATE
+from quire.images.sound.rules import HOP, RATE, Sound
 from quire.outputs import CompletionOutput, RequestOutput
 from quire.params import RequestOutputKind, SamplingParams
 from quire.protocol.cache_scope import EVERYONE, CacheScope
 from quire.timestamp_rules import TimestampRules
-from quire.tokenizer.whisper_tokens import WhisperTokens
+from quire.tokenizer.whisper_tokens import WhisperTokens, read_whisper_tokens
 from quire.transcription.records import Decoded, Floats, WindowEngine
+from quire.transcription.transcriber import Transcriber
+
+
+def transcriber_for(engine: AsyncLLM) -> Transcriber | None:
+    """The transcriber of an engine; None: its model is not of Whisper's kind. Raises
+    CheckpointError for tokens that a transcription cannot use."""
+    model, tokenizer = engine.model_config, engine.tokenizer
+    if not model.num_sources or tokenizer is None:
+        return None
+    rules = ImagePrompts(model).rules
+    assert isinstance(rules, Sound)
+    tokens = read_whisper_tokens(model.tokenizer_path or model.path, tokenizer, model.hf_config)
+    return Transcriber(
+        EngineWindows(engine, tokens),
+        tokenizer,
+        tokens,
+        bins=rules.bins,
+        num_positions=model.max_model_len,
+    )
 
 
 class EngineWindows(WindowEngine):
-    """The requests of one transcription. A window is encoded once for all of its requests, which
-    share its K/V in the prefix cache."""
+    """A window is encoded once for all of its requests, which share its K/V in the prefix cache."""
 
     def __init__(
         self,
         engine: AsyncLLM,
         tokens: WhisperTokens,
         *,
-        scope: CacheScope = EVERYONE,
-        options: RequestOptions | None = None,
+        salt: str | None = None,
     ) -> None:
-        self._engine, self._tokens, self._scope = engine, tokens, scope
-        self._options = options or RequestOptions()
+        """`salt`: as of `within`."""
+        self._engine, self._tokens = engine, tokens
+        self._scope = EVERYONE if salt is None else CacheScope(salt)
         self._images = ImagePrompts(engine.model_config)
         self._name = f"transcribe-{uuid.uuid4().hex}"
         self._count = 0
+
+    def within(self, salt: str | None) -> EngineWindows:
+        return EngineWindows(self._engine, self._tokens, salt=salt)
 
     async def decode(
         self,
@@ -116,7 +137,7 @@ class EngineWindows(WindowEngine):
         )
         self._count += 1
         name = f"{self._name}-{self._count}"
-        stream = await self._engine.submit(name, prompt, params, self._options)
+        stream = await self._engine.submit(name, prompt, params, RequestOptions())
         try:
             async for output in stream:
                 if output.finished:

@@ -103,6 +103,9 @@ class Decoded:
 class WindowEngine(Protocol):
     """What an engine does for a window: the normalised spectrum [frames, bins] of 30 s."""
 
+    def within(self, salt: str | None) -> WindowEngine:
+        """The same, for requests with this salt, which share what is cached."""
+
     async def decode(
         self,
         window: Floats,

@@ -8,6 +8,7 @@ from contextlib import aclosing
 from pathlib import Path
 
 from quire.errors import RequestError, quoted
+from quire.tokenizer.whisper_tokens import WhisperTokens
 from quire.transcription.decoding import TextCoder, WindowDecoder
 from quire.transcription.records import (
     Segment,
@@ -19,7 +20,6 @@ from quire.transcription.segmenting import Segmenting
 from quire.transcription.sound_file import MAX_SECONDS, SoundFile, opened_sound
 from quire.transcription.speech import speech_spans
 from quire.transcription.timeline import Timeline
-from quire.transcription.whisper_tokens import WhisperTokens
 
 Items = AsyncGenerator[Transcript | Segment, None]
 
@@ -42,6 +42,17 @@ class Transcriber:
         self._engine, self._coder, self._tokens = engine, coder, tokens
         self._bins, self._num_positions = bins, num_positions
         self._max_seconds = max_seconds
+
+    def within(self, salt: str | None) -> Transcriber:
+        """The same, for requests with this salt, which share what is cached of sounds."""
+        return Transcriber(
+            self._engine.within(salt),
+            self._coder,
+            self._tokens,
+            bins=self._bins,
+            num_positions=self._num_positions,
+            max_seconds=self._max_seconds,
+        )
 
     @property
     def languages(self) -> Collection[str]:

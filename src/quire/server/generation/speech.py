@@ -20,8 +20,11 @@ if TYPE_CHECKING:
 def transcriber_of(model: ServedModel, salt: str | None = None) -> Transcriber | None:
     """The transcriber of a model that is loaded; None: it is not of Whisper's kind. Requests with
     the same `salt` share what is cached of sounds."""
-    del salt
-    return model.transcriber
+    if model.transcriber is None and model.engine is not None:
+        from quire.transcription.engine import transcriber_for  # for such models alone
+
+        model.transcriber = transcriber_for(model.engine)
+    return None if model.transcriber is None else model.transcriber.within(salt)
 
 
 class SpeechRun:
