@@ -57,7 +57,17 @@ class EmbedsPrompt(_EmbedsOptions):
     """A NumPy array or torch tensor [tokens, hidden_size]."""
 
 
-PromptType = str | list[int] | TextPrompt | TokensPrompt | EmbedsPrompt
+class ExplicitEncoderDecoderPrompt(TypedDict):
+    """A prompt of a model with an encoder, such as Whisper, in two parts."""
+
+    encoder_prompt: dict[str, Any]
+    """With `multi_modal_data`, and without a text."""
+    decoder_prompt: str | list[int] | TextPrompt | TokensPrompt
+
+
+PromptType = (
+    str | list[int] | TextPrompt | TokensPrompt | EmbedsPrompt | ExplicitEncoderDecoderPrompt
+)
 
 
 def tokens_prompt(text: str | None, token_ids: list[int], salt: str | None) -> dict[str, Any]:

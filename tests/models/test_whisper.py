@@ -119,11 +119,18 @@ def test_the_limits_count_tokens_of_the_decoder(tmp_path: Path) -> None:
         )
         assert len(output.outputs[0].token_ids) == 16  # vLLM's default
         assert output.prompt_token_ids == _PROMPT
+        parts = {
+            "encoder_prompt": {"prompt": "", "multi_modal_data": {"audio": (sound(1.0), RATE)}},
+            "decoder_prompt": _PROMPT,
+        }
+        [other] = llm.generate([parts], SamplingParams(ignore_eos=True), use_tqdm=False)
+        assert other.outputs[0].token_ids == output.outputs[0].token_ids
         most = SamplingParams(max_tokens=None, ignore_eos=True)
         [output] = llm.generate([_prompt(sound(1.0))], most, use_tqdm=False)
         assert len(output.outputs[0].token_ids) == 60 - len(_PROMPT)
         for prompt, what in (
             ({"prompt_token_ids": _PROMPT}, "the prompt must have audio"),
+            ({"encoder_prompt": "a", "decoder_prompt": _PROMPT}, "must have the form"),
             (_prompt(sound(30.1)), "hears at most 30 s"),
             (_prompt(sound(1.0), [4] * 60), "maximum context length|60"),
             (

@@ -56,7 +56,7 @@ MISSING_NAMES: dict[str, dict[str, str]] = {
     },
     _MEDIA: {
         "vllm.config": "MultiModalConfig",
-        "vllm.inputs": "DataPrompt ExplicitEncoderDecoderPrompt",
+        "vllm.inputs": "DataPrompt",
     },
     _ASSETS: {
         "vllm.assets.audio": "AudioAsset",

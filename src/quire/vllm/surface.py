@@ -85,7 +85,8 @@ SURFACE: dict[str, dict[str, str]] = {
     },
     "vllm.inputs": {
         "quire.inputs": (
-            "EmbedsPrompt PromptType SingletonPrompt=PromptType TextPrompt TokensPrompt"
+            "EmbedsPrompt ExplicitEncoderDecoderPrompt PromptType SingletonPrompt=PromptType "
+            "TextPrompt TokensPrompt"
         )
     },
     "vllm.inputs.data": {"quire.inputs": "EmbedsPrompt PromptType TextPrompt TokensPrompt"},

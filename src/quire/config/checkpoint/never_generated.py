@@ -23,7 +23,6 @@ _NEUTRAL: dict[str, tuple[object, ...]] = {
     "min_length": (None, 0),
     "forced_bos_token_id": (None,),
     "forced_eos_token_id": (None,),
-    "forced_decoder_ids": (None, []),
     "force_words_ids": (None, []),
     "constraints": (None, []),
     "sequence_bias": (None, {}, []),

@@ -109,6 +109,8 @@ class PromptParser:
         return ParsedPrompt(None, _cut(_as_token_ids(prompt), tokenization))
 
     def _parse_dict(self, prompt: Mapping[str, Any], tokenization: Tokenization) -> ParsedPrompt:
+        if "encoder_prompt" in prompt:
+            prompt = _joined(prompt)
         unknown = sorted(
             key if isinstance(key, str) and key.isidentifier() else quoted(key)
             for key, value in prompt.items()
@@ -259,6 +261,23 @@ class PromptParser:
                 parameter=parameter,
                 value=wrong,
             )
+
+
+def _joined(prompt: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The decoder's prompt, with what the encoder gets. Raises PromptError."""
+    encoder, decoder = prompt["encoder_prompt"], prompt.get("decoder_prompt")
+    is_plain = isinstance(encoder, Mapping) and not encoder.get("prompt")
+    if not is_plain or decoder is None or len(prompt) > 2:
+        raise PromptError(
+            "a prompt with encoder_prompt must have the form {'encoder_prompt': "
+            "{'multi_modal_data': {'audio': samples}}, 'decoder_prompt': text or token ids}",
+            parameter="encoder_prompt",
+        )
+    if isinstance(decoder, str):
+        decoder = {"prompt": decoder}
+    elif not isinstance(decoder, Mapping):
+        decoder = {"prompt_token_ids": decoder}
+    return {**{key: one for key, one in encoder.items() if one}, **decoder}
 
 
 def _cut(token_ids: list[int], tokenization: Tokenization) -> list[int]:
