@@ -114,16 +114,15 @@ def test_the_limits_count_tokens_of_the_decoder(tmp_path: Path) -> None:
     write(tmp_path)
     with LLM(str(tmp_path), **_OPTIONS) as llm:
         assert llm.llm_engine.model_config.max_model_len == 60
-        [output] = llm.generate(
-            [_prompt(sound(1.0))], SamplingParams(ignore_eos=True), use_tqdm=False
-        )
+        plain = SamplingParams(temperature=0, ignore_eos=True)
+        [output] = llm.generate([_prompt(sound(1.0))], plain, use_tqdm=False)
         assert len(output.outputs[0].token_ids) == 16  # vLLM's default
         assert output.prompt_token_ids == _PROMPT
         parts = {
             "encoder_prompt": {"prompt": "", "multi_modal_data": {"audio": (sound(1.0), RATE)}},
             "decoder_prompt": _PROMPT,
         }
-        [other] = llm.generate([parts], SamplingParams(ignore_eos=True), use_tqdm=False)
+        [other] = llm.generate([parts], plain, use_tqdm=False)
         assert other.outputs[0].token_ids == output.outputs[0].token_ids
         most = SamplingParams(max_tokens=None, ignore_eos=True)
         [output] = llm.generate([_prompt(sound(1.0))], most, use_tqdm=False)

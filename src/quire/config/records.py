@@ -113,7 +113,9 @@ class ModelConfig:
     @property
     def supported_tasks(self) -> tuple[str, ...]:
         """vLLM's names of what the model can do."""
-        return ("generate",) if self.pooling is None else self.pooling.supported_tasks
+        if self.pooling is not None:
+            return self.pooling.supported_tasks
+        return ("transcription",) if self.num_sources else ("generate",)
 
     def get_vocab_size(self) -> int:
         """`vocab_size`."""
