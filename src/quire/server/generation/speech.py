@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
 
 def transcriber_of(model: ServedModel, salt: str | None = None) -> Transcriber | None:
-    """The transcriber of a model that is loaded; None: it is not of Whisper's kind. Requests with
-    the same `salt` share what is cached of sounds."""
-    if model.transcriber is None and model.engine is not None:
+    """The transcriber of a model; None: it is not of Whisper's kind. Requests with the same `salt`
+    share what is cached of sounds. Raises HttpError 503 while the model is being loaded."""
+    if model.transcriber is None:
         from quire.transcription.engine import transcriber_for  # for such models alone
 
-        model.transcriber = transcriber_for(model.engine)
+        model.transcriber = transcriber_for(model.loaded_engine())
     return None if model.transcriber is None else model.transcriber.within(salt)
 
 
