@@ -103,8 +103,10 @@ class WhisperEngine:
         temperature: float,
         max_tokens: int,
         seed: int | None,
+        best_of: int = 1,
     ) -> Decoded:
         """Greedy, or sampled with the seed."""
+        del best_of
         self.num_decoded += 1
         tokens = self.tokens
         rules = _rules(tokens, [*prompt_token_ids], timestamps)

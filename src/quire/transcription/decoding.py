@@ -66,12 +66,16 @@ class WindowDecoder:
         num_tokens = room if options.max_tokens is None else min(room, options.max_tokens)
         # One after the other, so that the second request finds K and V of the window cached.
         no_speech_prob = await self._silence(window, before)
+        attempts = []
         for temperature in options.temperatures:
             found = await self._attempt(window, prompt, temperature, num_tokens)
             found = replace(found, no_speech_prob=no_speech_prob)
             if self._is_good(found):
-                break
-        return found
+                return found
+            attempts.append(found)
+        # As in faster-whisper, where openai-whisper takes the last one.
+        varied = [one for one in attempts if not self._is_repetitive(one)]
+        return max(varied or attempts, key=lambda one: one.avg_logprob)
 
     def is_silent(self, found: DecodedWindow) -> bool:
         """Whether nothing is said in the window."""
@@ -86,7 +90,7 @@ class WindowDecoder:
     def _is_good(self, found: DecodedWindow) -> bool:
         """Whether the text is neither repetitive nor improbable, or there is none."""
         options = self._options
-        most, least = options.compression_ratio_threshold, options.logprob_threshold
+        least = options.logprob_threshold
         is_improbable = least is not None and found.avg_logprob < least
         if (
             is_improbable
@@ -94,7 +98,11 @@ class WindowDecoder:
             and found.no_speech_prob > options.no_speech_threshold
         ):
             return True
-        return not is_improbable and (most is None or found.compression_ratio <= most)
+        return not is_improbable and not self._is_repetitive(found)
+
+    def _is_repetitive(self, found: DecodedWindow) -> bool:
+        most = self._options.compression_ratio_threshold
+        return most is not None and found.compression_ratio > most
 
     async def _attempt(
         self, window: Floats, prompt: list[int], temperature: float, max_tokens: int
@@ -107,13 +115,14 @@ class WindowDecoder:
             temperature=temperature,
             max_tokens=max_tokens,
             seed=options.seed,
+            best_of=options.best_of if temperature else 1,
         )
         text = self.text(found.token_ids).strip().encode()
         return DecodedWindow(
             token_ids=found.token_ids,
             logprobs=found.logprobs[: len(found.token_ids)],
             temperature=temperature,
-            avg_logprob=sum(found.logprobs) / (len(found.token_ids) + 1),
+            avg_logprob=found.avg_logprob,
             compression_ratio=len(text) / len(zlib.compress(text)),
         )
 

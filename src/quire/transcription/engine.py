@@ -72,10 +72,11 @@ class EngineWindows(WindowEngine):
         temperature: float,
         max_tokens: int,
         seed: int | None,
+        best_of: int = 1,
     ) -> Decoded:
         tokens = self._tokens
         params = SamplingParams(
-            temperature=temperature, max_tokens=max_tokens, seed=seed, logprobs=0
+            temperature=temperature, max_tokens=max_tokens, seed=seed or 0, logprobs=0, n=best_of
         )
         params.write_timestamps(
             TimestampRules(
@@ -87,13 +88,16 @@ class EngineWindows(WindowEngine):
                 is_on=timestamps,
             )
         )
-        found = await self._completion(window, prompt_token_ids, params)
+        _, output = await self._run(window, prompt_token_ids, params)
+        return max(map(self._decoded, output.outputs), key=lambda one: one.avg_logprob)
+
+    def _decoded(self, found: CompletionOutput) -> Decoded:
         token_ids = tuple(found.token_ids)
         logprobs = tuple(
             position[token_id].logprob
             for position, token_id in zip(found.logprobs or (), token_ids, strict=True)
         )
-        if token_ids and token_ids[-1] == tokens.eot:
+        if token_ids and token_ids[-1] == self._tokens.eot:
             token_ids = token_ids[:-1]
         return Decoded(token_ids=token_ids, logprobs=logprobs)
 
@@ -101,7 +105,8 @@ class EngineWindows(WindowEngine):
         self, window: Floats, prompt_token_ids: Sequence[int], token_ids: Sequence[int]
     ) -> list[float]:
         params = SamplingParams(temperature=0.0, max_tokens=1, logprob_token_ids=[*token_ids])
-        found = await self._completion(window, prompt_token_ids, params)
+        _, output = await self._run(window, prompt_token_ids, params)
+        found = output.outputs[0]
         [position] = found.logprobs or ({},)
         return [float(np.exp(position[token_id].logprob)) for token_id in token_ids]
 
@@ -119,12 +124,6 @@ class EngineWindows(WindowEngine):
         keys, queries = by_head[:, : config.num_sources], by_head[:, config.num_sources :]
         found: Floats = queries @ keys.transpose(0, 2, 1) / np.float32(head_dim**0.5)
         return found
-
-    async def _completion(
-        self, window: Floats, prompt_token_ids: Sequence[int], params: SamplingParams
-    ) -> CompletionOutput:
-        _, output = await self._run(window, prompt_token_ids, params)
-        return output.outputs[0]
 
     async def _run(
         self, window: Floats, prompt_token_ids: Sequence[int], params: SamplingParams

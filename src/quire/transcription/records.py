@@ -25,6 +25,8 @@ class TranscriptionOptions:
     """Text that stands before the first window's text, such as names to spell."""
     temperatures: tuple[float, ...] = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
     """Tried in order until a window's text passes the thresholds."""
+    best_of: int = 5
+    """Texts that are sampled at a temperature above 0, of which the most probable is taken."""
     compression_ratio_threshold: float | None = 2.4
     logprob_threshold: float | None = -1.0
     no_speech_threshold: float | None = 0.6
@@ -37,6 +39,7 @@ class TranscriptionOptions:
     max_tokens: int | None = None
     """Most tokens of a window; None: as many as the model can write."""
     seed: int | None = None
+    """Of the texts that are sampled; None: 0, so that a file always has the same text."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,6 +102,11 @@ class Decoded:
     """Log-probability of each token, and of the end token if there is one, in the distribution from
     which it was chosen (after suppressed tokens and the rules for timestamps)."""
 
+    @property
+    def avg_logprob(self) -> float:
+        """The mean log-probability, in which the end token counts as one more token."""
+        return sum(self.logprobs) / (len(self.token_ids) + 1)
+
 
 class WindowEngine(Protocol):
     """What an engine does for a window: the normalised spectrum [frames, bins] of 30 s."""
@@ -115,8 +123,10 @@ class WindowEngine(Protocol):
         temperature: float,
         max_tokens: int,
         seed: int | None,
+        best_of: int = 1,
     ) -> Decoded:
-        """Writes tokens until the end token. `timestamps`: by the rules for timestamps; False: no
+        """Writes tokens until the end token, `best_of` times: the most probable ones per token are
+        the result. `timestamps`: by the rules for timestamps; False: no
         timestamp is written."""
 
     async def probabilities(
