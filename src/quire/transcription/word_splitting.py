@@ -52,6 +52,8 @@ def _characters(tokens: Sequence[int], decode: Decode) -> list[TimedWord]:
         if place < 0 or whole[offset + place : offset + place + 1] == _UNFINISHED:
             parts.append(TimedWord(text, end - begin))
             begin, offset = end, offset + len(text)
+    if begin < len(tokens):
+        parts.append(TimedWord(decode(tokens[begin:]), len(tokens) - begin))
     return parts
 
 
