@@ -259,5 +259,5 @@ def _source(name: str) -> bytes | Path:
     with suppress(OSError):
         is_file = path.is_file()
     if not is_file:
-        raise RequestError("the file does not exist")
+        raise RequestError("there is no file of this name")
     return path

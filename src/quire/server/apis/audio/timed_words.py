@@ -61,7 +61,6 @@ async def answered(
             reply = await while_present(http, _begun(run, writer))
         except BaseException:
             run.close()
-            form.file.close()
             raise
     return reply or EventStream(
         _events(run, writer, model),
