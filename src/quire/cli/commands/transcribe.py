@@ -25,7 +25,7 @@ from quire.transcription.formats import TEXT_FORMATS, verbose_json
 from quire.transcription.records import Segment, Transcript, TranscriptionOptions
 
 if TYPE_CHECKING:
-    from quire.server.transcriber import Transcriber
+    from quire.transcription.transcriber import Transcriber
 
 _FORMATS = (*TEXT_FORMATS, "json")
 _SIZES = (
