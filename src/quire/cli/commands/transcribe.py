@@ -150,6 +150,7 @@ class _Job:
             condition_on_previous_text=args.condition_on_previous_text,
             word_timestamps=args.word_timestamps,
             vad_filter=args.vad_filter,
+            seed=getattr(args, "seed", None),
         )
         is_printed = args.format is None and args.output_dir is None
         one = () if is_printed else (args.format or "txt",)
