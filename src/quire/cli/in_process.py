@@ -10,7 +10,7 @@ import asyncio
 import json
 from collections.abc import MutableMapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from quire.chat.async_renderer import AsyncChatRenderer
 from quire.chat.templates import ChatTemplates
@@ -25,7 +25,9 @@ from quire.server.args import ServerArgs
 from quire.server.bodies.forms import form_of
 from quire.server.context import ServerContext
 from quire.server.generation.speech import transcriber_of
-from quire.server.transcriber import Transcriber
+
+if TYPE_CHECKING:
+    from quire.transcription.transcriber import Transcriber
 
 AUDIO_PATHS = ("/v1/audio/transcriptions", "/v1/audio/translations")
 

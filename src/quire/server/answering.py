@@ -14,6 +14,7 @@ from starlette.responses import Response
 from quire.log import get_logger
 from quire.server.bodies.forms import read_form, read_query
 from quire.server.bodies.json_http import is_json, json_response, read_body
+from quire.server.bodies.uploads import freed_on_error
 from quire.server.http.auth import check_operator
 from quire.server.http.error_forms import for_route
 from quire.server.http.event_stream import while_present
@@ -32,15 +33,18 @@ async def answered(endpoint: Endpoint, request: Request) -> Any:
         check_operator(request.scope)
     endpoint.attach(request)
     given: list[Any] = [request]
+    files: tuple[object, ...] = ()
     if endpoint.takes == "body":
         given.append(await read_body(request, endpoint.request[0]))
     elif endpoint.takes == "form":
         given.append(await read_form(request, endpoint.request[0]))
+        files = msgspec.structs.astuple(given[1])
     elif endpoint.takes == "query":
         given.append(read_query(request, endpoint.query))
     elif endpoint.refuses_queries:
         read_query(request, _NoQuery)
-    value = await endpoint.handler(*given)
+    with freed_on_error(files):
+        value = await endpoint.handler(*given)
     if value is None:
         return Response()
     return value if callable(value) else json_response(value)

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from quire.parsers.detection.finder import FormatFinder
     from quire.parsers.detection.names import FormatChoice
     from quire.parsers.format import ReplyFormat
-    from quire.server.transcriber import Transcriber
     from quire.tokenizer import Tokenizer
+    from quire.transcription.transcriber import Transcriber
 
 _DECLARED = "hf"
 

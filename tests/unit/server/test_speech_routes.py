@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -288,3 +289,23 @@ def test_a_client_that_leaves_closes_the_transcription(
         assert harness.context.num_preparing == 0
 
     asyncio.run(main())
+
+
+def test_files_of_refused_forms_are_deleted(make_harness: MakeHarness) -> None:
+    harness = make_harness()
+    harness.model.transcriber = FakeSpeech()
+    sound = bytes(3 << 20)
+    wrong: list[dict[str, Any]] = [
+        {"response_format": "ass"}, {"model": "other"}, {"language": "xx"}, {"file": "text"},
+    ]  # fmt: skip
+    for fields in wrong:
+        reply = harness.request("POST", PATH, **form(fields, sound))
+        assert reply.status_code in (400, 404)
+        assert harness.context.uploads._num_bytes == 0
+    request = httpx.Request("POST", "http://quire", **form({}, sound))
+    cut = {"content": request.read()[:-9], "headers": dict(request.headers)}
+    assert "does not end its last part" in harness.request("POST", PATH, **cut).text
+    assert harness.context.uploads._num_bytes == 0
+    directory = harness.context.uploads._directory
+    assert directory is not None
+    assert list(Path(directory).iterdir()) == []

@@ -25,7 +25,7 @@ from quire.transcription.formats import TEXT_FORMATS, verbose_json
 from quire.transcription.records import Segment, Transcript, TranscriptionOptions
 
 if TYPE_CHECKING:
-    from quire.server.transcriber import Transcriber
+    from quire.transcription.transcriber import Transcriber
 
 _FORMATS = (*TEXT_FORMATS, "json")
 _SIZES = (
@@ -150,6 +150,7 @@ class _Job:
             condition_on_previous_text=args.condition_on_previous_text,
             word_timestamps=args.word_timestamps,
             vad_filter=args.vad_filter,
+            seed=getattr(args, "seed", None),
         )
         is_printed = args.format is None and args.output_dir is None
         one = () if is_printed else (args.format or "txt",)
@@ -259,5 +260,5 @@ def _source(name: str) -> bytes | Path:
     with suppress(OSError):
         is_file = path.is_file()
     if not is_file:
-        raise RequestError("the file does not exist")
+        raise RequestError("there is no file of this name")
     return path

@@ -20,7 +20,7 @@ from starlette.requests import Request
 from quire.errors import RequestError, quoted
 from quire.server.bodies.json_http import accepted, check_encoding, context_of
 from quire.server.bodies.lax_values import Body, decode_form
-from quire.server.bodies.uploads import SPOOLED_BYTES, Upload, UploadSpace
+from quire.server.bodies.uploads import SPOOLED_BYTES, Upload, UploadSpace, freed_on_error
 from quire.server.http.problems import HttpError, Problem, decode_problem
 from quire.server.routing import Endpoint
 from quire.units import KiB, MiB
@@ -59,11 +59,12 @@ async def read_form(request: Request, kind: type[Body]) -> Body:
     if found is None:
         raise RequestError("the content type must name the boundary of the parts")
     parts = await _parts(request, (found[1] or found[2]).encode("latin-1"))
-    try:
-        decoded = decode_form(_values(parts, kind), kind)
-    except msgspec.ValidationError as error:
-        raise HttpError(decode_problem(error)) from None
-    return await accepted(request, decoded)
+    with freed_on_error(part.data for part in parts):
+        try:
+            decoded = decode_form(_values(parts, kind), kind)
+        except msgspec.ValidationError as error:
+            raise HttpError(decode_problem(error)) from None
+        return await accepted(request, decoded)
 
 
 async def _parts(request: Request, boundary: bytes) -> list[Part]:
@@ -106,21 +107,22 @@ def parts_of(
     parts = list[Part]()
     is_first = body[: len(mark) - 2] == mark[2:]
     begin = len(mark) - 2 if is_first else _after(body, mark, 0)
-    while body[begin : begin + 2] != b"--":
-        head_end = body.find(b"\r\n\r\n", begin, begin + _MAX_HEAD_BYTES)
-        if head_end < 0:
-            raise _malformed("a part has no headers that end with an empty line")
-        end = _after(body, mark, head_end + 2)
-        text = body[begin:head_end].decode("utf-8", "replace")
-        inner = range(head_end + 4, max(head_end + 4, end - len(mark)))
-        part = _part(text)
-        if uploads is not None and part.is_file and len(inner) > SPOOLED_BYTES:
-            parts.append(part._replace(data=uploads.copied(body, inner)))
-        else:
-            parts.append(part._replace(data=bytes(body[inner.start : inner.stop])))
-        if len(parts) > _MAX_PARTS:
-            raise RequestError(f"the form has more than {_MAX_PARTS} parts")
-        begin = end
+    with freed_on_error(part.data for part in parts):
+        while body[begin : begin + 2] != b"--":
+            head_end = body.find(b"\r\n\r\n", begin, begin + _MAX_HEAD_BYTES)
+            if head_end < 0:
+                raise _malformed("a part has no headers that end with an empty line")
+            end = _after(body, mark, head_end + 2)
+            text = body[begin:head_end].decode("utf-8", "replace")
+            inner = range(head_end + 4, max(head_end + 4, end - len(mark)))
+            part = _part(text)
+            if uploads is not None and part.is_file and len(inner) > SPOOLED_BYTES:
+                parts.append(part._replace(data=uploads.copied(body, inner)))
+            else:
+                parts.append(part._replace(data=bytes(body[inner.start : inner.stop])))
+            if len(parts) > _MAX_PARTS:
+                raise RequestError(f"the form has more than {_MAX_PARTS} parts")
+            begin = end
     return parts
 
 

@@ -6,6 +6,8 @@ from __future__ import annotations
 import mmap
 import tempfile
 import threading
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from quire.server.http.problems import HttpError, unavailable
@@ -70,6 +72,18 @@ class Upload:
         self.source = b""
         if self._file is not None:
             self._file.close()
+
+
+@contextmanager
+def freed_on_error(values: Iterable[object]) -> Iterator[None]:
+    """Frees the uploads among some values if the block raises: an exception may outlive it."""
+    try:
+        yield
+    except BaseException:
+        for value in values:
+            if isinstance(value, Upload):
+                value.close()
+        raise
 
 
 class UploadSpace:

@@ -24,7 +24,10 @@ _CAN: dict[str, tuple[Callable[[ModelConfig], bool], ...]] = {
         lambda model: model.pooling is None and not model.num_sources,
         lambda model: model.pooling is None,
     ),
-    "words of sound": (lambda model: model.pooling is None and model.takes("audio"),),
+    "words of sound": (
+        lambda model: model.num_sources > 0,
+        lambda model: model.pooling is None and model.takes("audio"),
+    ),
     "pooled": (lambda model: model.pooling is not None,),
     "embed": (_pools_by("embed"),),
     "classify": (_pools_by("classify"),),

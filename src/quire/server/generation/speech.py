@@ -9,12 +9,12 @@ from contextlib import aclosing
 from typing import TYPE_CHECKING
 
 from quire.errors import EngineGenerateError
-from quire.server.transcriber import Items, Transcriber
 from quire.transcription.records import Segment, Transcript
 
 if TYPE_CHECKING:
     from quire.server.generation.run import Deadline
     from quire.server.served_model import ServedModel
+    from quire.transcription.transcriber import Items, Transcriber
 
 
 def transcriber_of(model: ServedModel, salt: str | None = None) -> Transcriber | None:

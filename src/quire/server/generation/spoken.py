@@ -23,11 +23,11 @@ from quire.server.conversation.messages import ChatMessage, ContentPart
 from quire.server.generation.speech import SpeechRun, transcriber_of
 from quire.server.requests.request import AnyRequest
 from quire.server.served_model import ServedModel
-from quire.server.transcriber import Transcriber
 from quire.transcription.records import TranscriptionOptions
 
 if TYPE_CHECKING:
     from quire.server.generation.run import Deadline
+    from quire.transcription.transcriber import Transcriber
 
 
 async def with_words(

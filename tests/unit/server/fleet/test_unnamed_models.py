@@ -11,8 +11,10 @@ import pytest
 from fake_fleet import FakeLoader, make_fleet
 
 from quire.config.pooling import PoolingConfig
+from quire.images.config import ImagesConfig
 from quire.server.app import build_app
 from quire.server.endpoints import ENDPOINTS
+from quire.server.fleet.choice import first_that_gives
 from server.conftest import Harness
 
 POOLING: dict[str, dict[str, Any]] = {
@@ -113,6 +115,21 @@ def test_the_first_model_that_can_answers(tiny_model: Path, names: list[str]) ->
         await harness.context.fleet.close()
 
     harness.run(scenario)
+
+
+def test_sounds_are_for_models_that_write_them_down(tiny_model: Path) -> None:
+    harness, _ = fleet(tiny_model, ["embedder", "embedder2", "chat"])
+    changes: dict[str, dict[str, Any]] = {
+        "embedder": {"images": ImagesConfig({"audio": 1})}, "embedder2": {"num_sources": 1500},
+        "chat": {},
+    }  # fmt: skip
+    for member in harness.context.fleet.members:
+        model = replace(member.config.model, pooling=None, **changes[member.name])
+        member.model.planned = replace(member.config, model=model)
+    models = harness.context.models
+    assert first_that_gives(models, "words of sound").names == ("embedder2",)
+    assert first_that_gives(models[:1], "words of sound").names == ("embedder",)
+    assert first_that_gives(models[1:], "text").names == ("chat",)
 
 
 def test_every_route_takes_its_model_from_the_query(tiny_model: Path) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -21,7 +21,9 @@ from quire.server.generation.speech import transcriber_of
 from quire.server.http.auth import TENANT_SALT
 from quire.server.http.event_stream import while_present
 from quire.server.routing import Routes
-from quire.server.transcriber import Transcriber
+
+if TYPE_CHECKING:
+    from quire.transcription.transcriber import Transcriber
 
 ROUTES = Routes("generation")
 _GIVES: dict[str, Any] = {

@@ -6,7 +6,7 @@ import math
 import re
 from collections.abc import AsyncIterator
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from starlette.requests import Request
@@ -33,10 +33,12 @@ from quire.server.generation.speech import SpeechRun
 from quire.server.generation.writer import ChunkWriter
 from quire.server.http.event_stream import EventStream, event, while_present
 from quire.server.served_model import ServedModel
-from quire.server.transcriber import Transcriber
 from quire.tokenizer import Tokenizer
 from quire.transcription.formats import TEXT_FORMATS, verbose_json
 from quire.transcription.records import Segment, Task, Transcript
+
+if TYPE_CHECKING:
+    from quire.transcription.transcriber import Transcriber
 
 _SPECIAL = re.compile(r"<\|.*\|>")
 _PLAIN = {"srt": "text/plain; charset=utf-8", "vtt": "text/vtt; charset=utf-8"}
@@ -61,7 +63,6 @@ async def answered(
             reply = await while_present(http, _begun(run, writer))
         except BaseException:
             run.close()
-            form.file.close()
             raise
     return reply or EventStream(
         _events(run, writer, model),
