@@ -83,7 +83,7 @@ def test_all_forms_say_the_same_of_the_model(tmp_path: Path, model: Model) -> No
         assert config.items() >= hf.items()
         sound = json.loads((directory / "preprocessor_config.json").read_text())
         assert (sound["feature_size"], sound["n_samples"]) == (8, 20 * 320)
-        end = model.tokenizer.token_to_id("<|endoftext|>")
+        end = model.end
         generation = json.loads((directory / "generation_config.json").read_text())
         assert config["eos_token_id"] == generation["eos_token_id"] == end
         assert generation["decoder_start_token_id"] == end + 1
@@ -127,7 +127,7 @@ def test_an_empty_token_may_be_the_last_of_a_vocabulary(tmp_path: Path) -> None:
     wider = Model(sizes, {**model.tensors, _TABLE: table}, model.tokenizer, model.words)
     path = write_ggml(tmp_path / "g.bin", wider, has_empty_token=True)
     tokenizer = Tokenizer.from_directory(resolve_model(str(path)))
-    end = model.tokenizer.token_to_id("<|endoftext|>")
+    end = model.end
     assert tokenizer.backend.token_to_id("<|endoftext|>") == end + 1
     ids = tokenizer.encode("again")
     assert ids[1:-1] == [tokenizer.backend.token_to_id("<|notimestamps|>"), *_ids(model, "again")]
@@ -217,7 +217,7 @@ def test_files_of_other_models(tmp_path: Path, model: Model) -> None:
     (path / "model.bin").write_bytes(ct2_file(arrays, "TransformerSpec"))
     with pytest.raises(UnsupportedModelError, match="of kind 'TransformerSpec'"):
         resolve_model(str(path))
-    (path / "model.bin").write_bytes(ct2_file({**arrays, "decoder/activation": np.int8(0)}))  # type: ignore[dict-item]
+    (path / "model.bin").write_bytes(ct2_file({**arrays, "decoder/activation": np.int8(0)}))
     with pytest.raises(UnsupportedModelError, match="decoder/activation is 0; it must be 3"):
         resolve_model(str(path))
     other = {**arrays, "decoder/layer_0/self_attention/rotary": np.zeros(3, np.float32)}
