@@ -18,7 +18,7 @@ from quire import env
 from quire.config.checkpoint.model_files import DEMO_MODEL_PATH
 from quire.config.model_lookup.download import retry_after
 from quire.config.model_lookup.hub import hub_name, resolve_model
-from quire.config.model_lookup.library import models_of
+from quire.config.model_lookup.library import find_model, models_of
 from quire.config.model_lookup.short_names import short_names
 from quire.errors import ConfigError, ModelNotFoundError
 
@@ -85,7 +85,7 @@ def test_a_name_that_no_directory_can_have(model: str) -> None:
 def test_a_file_is_no_model(tmp_path: Path) -> None:
     path = tmp_path / "model.safetensors"
     path.write_text("x")
-    with pytest.raises(ModelNotFoundError, match="is a file, and no GGUF file; give the directory"):
+    with pytest.raises(ModelNotFoundError, match="neither a GGUF file nor one of whisper"):
         resolve_model(str(path))
 
 
@@ -222,6 +222,8 @@ def test_one_of_several_files_of_whisper_cpp(tmp_path: Path) -> None:
         found = _with_cache(hub, "org/whisper.cpp:ggml-base.bin", tmp_path)
         assert (Path(found) / "model.whisper").read_bytes() == model
         assert "ggml-tiny.bin" not in hub.fetched()
+        [listed] = models_of(tmp_path)
+        assert find_model("org/whisper.cpp:ggml-base.bin", tmp_path) == listed
         asked = len(hub.requests)
         assert _with_cache(hub, "org/whisper.cpp:ggml-base.bin", tmp_path) == found
         assert len(hub.requests) == asked
