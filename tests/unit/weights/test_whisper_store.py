@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -197,6 +198,21 @@ def test_which_path_is_such_a_model(tmp_path: Path, model: Model) -> None:
         (hf / name).write_bytes((folder / "ggml-base.bin").read_bytes())
     (hf / "model.bin").write_bytes((ct2 / "model.bin").read_bytes())
     assert resolve_model(str(hf)) == hf
+
+
+def test_a_pipe_is_not_waited_for(tmp_path: Path, model: Model) -> None:
+    path = write_ct2(tmp_path / "ct2", model)
+    (path / "model.bin").unlink()
+    os.mkfifo(path / "model.bin")
+    os.mkfifo(path / "ggml-base.bin")
+    assert resolve_model(str(path)) == path
+    with pytest.raises(CheckpointError, match="must be a regular file"):
+        open_checkpoint(path)
+
+
+def test_weights_of_torch_are_not_looked_for_in_it(tmp_path: Path, model: Model) -> None:
+    with pytest.raises(CheckpointError, match=r"model\.bin: not a PyTorch checkpoint"):
+        open_checkpoint(write_ct2(tmp_path / "ct2", model))
 
 
 def test_a_changed_file_is_read_again(tmp_path: Path, model: Model) -> None:
