@@ -274,6 +274,12 @@ def test_sizes_that_lie(
         resolve_model(str(path))
 
 
+def test_heads_that_do_not_divide_the_width(tmp_path: Path) -> None:
+    path = write_ggml(tmp_path / "g.bin", random_model(decoder_attention_heads=3))
+    with pytest.raises(CheckpointError, match=r"g\.bin: the width of the model, 32, must be a mul"):
+        resolve_model(str(path))
+
+
 def test_scales_by_which_nothing_can_be_divided(tmp_path: Path, model: Model) -> None:
     path = write_ct2(tmp_path / "ct2", model)
     name = "decoder/embeddings/weight_scale"
