@@ -45,6 +45,11 @@ class Model:
     words: Sequence[str]
     """The vocabulary without special tokens, in GPT-2's letters."""
 
+    @property
+    def end(self) -> int:
+        """The id of the first special token."""
+        return len(self.words)
+
 
 def random_model(seed: int = 0, num_words: int = 500, **sizes: int) -> Model:
     """With two layers and a small vocabulary unless `sizes` say otherwise."""
@@ -140,7 +145,7 @@ def ct2_arrays(model: Model, kind: str = "float32") -> dict[str, NDArray[Any]]:
         "decoder/pre_norm": np.int8(1), "decoder/alignment_layer": np.int16(-1),
         "decoder/num_heads": np.int16(model.config["decoder_attention_heads"]),
         "encoder/num_heads": np.int16(model.config["encoder_attention_heads"]),
-    }  # type: ignore[dict-item]  # fmt: skip
+    }  # fmt: skip
     for name, array in _fused(model).items():
         is_matrix = name.endswith("/weight")
         if is_matrix and kind == "int16":

@@ -108,7 +108,9 @@ class WhisperStore(WeightStore):
             return block_values(tensor.type.name, blocks)
         codes = self._raw(tensor).view(_CODES[tensor.type.name]).reshape(tensor.shape[0], -1)
         with np.errstate(over="ignore"):  # packing reports numbers that are not finite
-            values: NDArray[np.float32] = codes / self._divisors(tensor.scales)
+            values: NDArray[np.float32] = np.divide(
+                codes, self._divisors(tensor.scales), dtype=np.float32
+            )
         return values
 
     def _weight_scale(self, name: str) -> HostTensor:

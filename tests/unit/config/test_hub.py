@@ -12,12 +12,13 @@ from pathlib import Path
 import pytest
 from hub_cache import write_repo
 from hub_server import COMMIT, HubServer
+from whisper_files import random_model, write_ct2, write_ggml
 
 from quire import env
 from quire.config.checkpoint.model_files import DEMO_MODEL_PATH
 from quire.config.model_lookup.download import retry_after
 from quire.config.model_lookup.hub import hub_name, resolve_model
-from quire.config.model_lookup.library import models_of
+from quire.config.model_lookup.library import find_model, models_of
 from quire.config.model_lookup.short_names import short_names
 from quire.errors import ConfigError, ModelNotFoundError
 
@@ -84,7 +85,7 @@ def test_a_name_that_no_directory_can_have(model: str) -> None:
 def test_a_file_is_no_model(tmp_path: Path) -> None:
     path = tmp_path / "model.safetensors"
     path.write_text("x")
-    with pytest.raises(ModelNotFoundError, match="is a file, and no GGUF file; give the directory"):
+    with pytest.raises(ModelNotFoundError, match="neither a GGUF file nor one of whisper"):
         resolve_model(str(path))
 
 
@@ -209,6 +210,39 @@ def test_bin_weights_where_there_are_no_others(tmp_path: Path) -> None:
     with HubServer("opt", files) as hub:
         directory = Path(resolve_elsewhere(hub.url, "opt", tmp_path))
         assert {path.name for path in directory.iterdir()} == files.keys() - {"flax_model.msgpack"}
+
+
+def test_one_of_several_files_of_whisper_cpp(tmp_path: Path) -> None:
+    model = write_ggml(tmp_path / "m.bin", random_model()).read_bytes()
+    files = {"README.md": b"words", "ggml-base.bin": model, "ggml-tiny.bin": b"lmgg"}
+    with HubServer("org/whisper.cpp", files) as hub:
+        for name in ("org/whisper.cpp", "org/whisper.cpp:ggml-big.bin"):
+            assert "ggml-base.bin, ggml-tiny.bin" in resolve_elsewhere(hub.url, name, tmp_path)
+        assert not {"ggml-base.bin", "ggml-tiny.bin"} & hub.fetched()
+        found = _with_cache(hub, "org/whisper.cpp:ggml-base.bin", tmp_path)
+        assert (Path(found) / "model.whisper").read_bytes() == model
+        assert "ggml-tiny.bin" not in hub.fetched()
+        [listed] = models_of(tmp_path)
+        assert find_model("org/whisper.cpp:ggml-base.bin", tmp_path) == listed
+        asked = len(hub.requests)
+        assert _with_cache(hub, "org/whisper.cpp:ggml-base.bin", tmp_path) == found
+        assert len(hub.requests) == asked
+
+
+def test_a_repository_of_faster_whisper(tmp_path: Path) -> None:
+    made = write_ct2(tmp_path / "ct2", random_model())
+    files = {path.name: path.read_bytes() for path in made.iterdir()}
+    with HubServer("org/faster", {**files, "README.md": b"words"}) as hub:
+        found = _with_cache(hub, "org/faster", tmp_path)
+        assert (Path(found) / "model.whisper").read_bytes() == files["model.bin"]
+        asked = len(hub.requests)
+        assert _with_cache(hub, "org/faster", tmp_path) == found
+        assert len(hub.requests) == asked
+
+
+def _with_cache(hub: HubServer, name: str, place: Path) -> str:
+    """Resolves a name with a cache of its own for directories that are made."""
+    return resolve_elsewhere(hub.url, name, place, XDG_CACHE_HOME=str(place / "made"))
 
 
 def test_an_image_encoder_is_fetched_with_its_model(tmp_path: Path) -> None:

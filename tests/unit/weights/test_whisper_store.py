@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -83,7 +84,7 @@ def test_all_forms_say_the_same_of_the_model(tmp_path: Path, model: Model) -> No
         assert config.items() >= hf.items()
         sound = json.loads((directory / "preprocessor_config.json").read_text())
         assert (sound["feature_size"], sound["n_samples"]) == (8, 20 * 320)
-        end = model.tokenizer.token_to_id("<|endoftext|>")
+        end = model.end
         generation = json.loads((directory / "generation_config.json").read_text())
         assert config["eos_token_id"] == generation["eos_token_id"] == end
         assert generation["decoder_start_token_id"] == end + 1
@@ -127,7 +128,7 @@ def test_an_empty_token_may_be_the_last_of_a_vocabulary(tmp_path: Path) -> None:
     wider = Model(sizes, {**model.tensors, _TABLE: table}, model.tokenizer, model.words)
     path = write_ggml(tmp_path / "g.bin", wider, has_empty_token=True)
     tokenizer = Tokenizer.from_directory(resolve_model(str(path)))
-    end = model.tokenizer.token_to_id("<|endoftext|>")
+    end = model.end
     assert tokenizer.backend.token_to_id("<|endoftext|>") == end + 1
     ids = tokenizer.encode("again")
     assert ids[1:-1] == [tokenizer.backend.token_to_id("<|notimestamps|>"), *_ids(model, "again")]
@@ -199,6 +200,21 @@ def test_which_path_is_such_a_model(tmp_path: Path, model: Model) -> None:
     assert resolve_model(str(hf)) == hf
 
 
+def test_a_pipe_is_not_waited_for(tmp_path: Path, model: Model) -> None:
+    path = write_ct2(tmp_path / "ct2", model)
+    (path / "model.bin").unlink()
+    os.mkfifo(path / "model.bin")
+    os.mkfifo(path / "ggml-base.bin")
+    assert resolve_model(str(path)) == path
+    with pytest.raises(CheckpointError, match="must be a regular file"):
+        open_checkpoint(path)
+
+
+def test_weights_of_torch_are_not_looked_for_in_it(tmp_path: Path, model: Model) -> None:
+    with pytest.raises(CheckpointError, match=r"model\.bin: not a PyTorch checkpoint"):
+        open_checkpoint(write_ct2(tmp_path / "ct2", model))
+
+
 def test_a_changed_file_is_read_again(tmp_path: Path, model: Model) -> None:
     path = write_ct2(tmp_path / "ct2", model)
     first = resolve_model(str(path))
@@ -217,7 +233,7 @@ def test_files_of_other_models(tmp_path: Path, model: Model) -> None:
     (path / "model.bin").write_bytes(ct2_file(arrays, "TransformerSpec"))
     with pytest.raises(UnsupportedModelError, match="of kind 'TransformerSpec'"):
         resolve_model(str(path))
-    (path / "model.bin").write_bytes(ct2_file({**arrays, "decoder/activation": np.int8(0)}))  # type: ignore[dict-item]
+    (path / "model.bin").write_bytes(ct2_file({**arrays, "decoder/activation": np.int8(0)}))
     with pytest.raises(UnsupportedModelError, match="decoder/activation is 0; it must be 3"):
         resolve_model(str(path))
     other = {**arrays, "decoder/layer_0/self_attention/rotary": np.zeros(3, np.float32)}
@@ -255,6 +271,12 @@ def test_sizes_that_lie(
     arrays = {**ct2_arrays(model, "int8" if "scale" in name else "float32"), name: value}
     (path / "model.bin").write_bytes(ct2_file(arrays))
     with pytest.raises(ModelError, match=words):
+        resolve_model(str(path))
+
+
+def test_heads_that_do_not_divide_the_width(tmp_path: Path) -> None:
+    path = write_ggml(tmp_path / "g.bin", random_model(decoder_attention_heads=3))
+    with pytest.raises(CheckpointError, match=r"g\.bin: the width of the model, 32, must be a mul"):
         resolve_model(str(path))
 
 

@@ -106,6 +106,11 @@ def download(
         if needs_weights:
             info = HfApi(token=hf_token).model_info(model, revision=revision, files_metadata=True)
             names = [file.rfilename for file in info.siblings or ()]
+            if wanted is None and (models := gguf.ggml_files(names)):
+                raise ModelNotFoundError(
+                    f"{model} holds models of whisper.cpp; name one of them, like "
+                    f"{model}:{models[0]}; it holds {', '.join(models[:40])}"
+                )
             weights = None if wanted is not None else _weight_pattern(names)
             if weights is not None:
                 patterns.append(weights)

@@ -1,4 +1,6 @@
-"""Which GGUF file is meant: `place:file.gguf`, `place:Q4_K_M`, or the only one of a directory."""
+"""Which GGUF file is meant: `place:file.gguf`, `place:Q4_K_M`, or the only one of a directory. A
+file of whisper.cpp is named whole: `place:ggml-base.bin`.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +17,8 @@ from quire.log import get_logger
 _logger = get_logger(__name__)
 
 _OTHER_WEIGHTS = ("*.safetensors", "*.bin", "*.pt", "*.quire")
+_GGML = ".bin"
+"""End of the names of whisper.cpp's files."""
 _PROJECTOR = "mmproj"
 """Prefix of the names of files that hold an image encoder, and no language model."""
 _PRECISIONS = ("bf16", "f16", "f32")
@@ -59,13 +63,13 @@ def chosen(directory: Path, wanted: str) -> Path | None:
 
     Raises ModelNotFoundError where several have that part.
     """
-    name = _named(_files(directory), wanted, str(directory))
+    name = _named(_files(directory, wanted), wanted, str(directory))
     return None if name is None else directory / name
 
 
 def downloaded(directory: Path, wanted: str, model: str) -> Path:
     """Call `chosen` for a directory that must contain the file. Raises ModelNotFoundError."""
-    return directory / chosen_name(_files(directory), wanted, model)
+    return directory / chosen_name(_files(directory, wanted), wanted, model)
 
 
 def chosen_name(names: Iterable[str], wanted: str | None, model: str) -> str:
@@ -76,9 +80,10 @@ def chosen_name(names: Iterable[str], wanted: str | None, model: str) -> str:
     found = _preferred(models, model) if wanted is None else _named(names, wanted, model)
     if found is not None:
         return found
-    shown = _shown(models) or "no GGUF file"
+    kind = "file" if wanted is not None and wanted.endswith(_GGML) else "GGUF file"
+    shown = _shown(models) or _shown(ggml_files(names)) or f"no {kind}"
     if wanted is not None:
-        raise ModelNotFoundError(f"{model} holds no GGUF file {wanted!r}; it holds {shown}")
+        raise ModelNotFoundError(f"{model} holds no {kind} {wanted!r}; it holds {shown}")
     if not models:
         raise ModelNotFoundError(f"{model} has neither .safetensors nor .bin nor .gguf weights")
     raise ModelNotFoundError(
@@ -120,7 +125,7 @@ def quant_of(file: Path) -> str:
 
 def pattern(wanted: str) -> str:
     """Pattern that matches the names of the files to download."""
-    return wanted if wanted.endswith(".gguf") else f"*{wanted}*.gguf"
+    return wanted if wanted.endswith((".gguf", _GGML)) else f"*{wanted}*.gguf"
 
 
 def projectors(file: Path) -> list[Path]:
@@ -170,9 +175,20 @@ def is_projector(name: str) -> bool:
     return name.startswith(_PROJECTOR) and name.endswith(".gguf")
 
 
-def _files(directory: Path) -> list[str]:
+def ggml_files(names: Iterable[str]) -> list[str]:
+    """The files of whisper.cpp in a repository that has no other weights."""
+    names = list(names)
+    found = [name for name in names if name.endswith(_GGML) and "/" not in name]
+    is_other = "config.json" in names or not all(name.startswith("ggml-") for name in found)
+    return [] if is_other else found
+
+
+def _files(directory: Path, wanted: str = "") -> list[str]:
     """The GGUF files of a directory, relative to it, and those in its folders: in the folders of a
-    snapshot, and in others that are named after a quantisation. Other folders hold other models."""
+    snapshot, and in others that are named after a quantisation. Other folders hold other models.
+    Also the file `wanted` of whisper.cpp."""
+    if wanted.endswith(_GGML):
+        return sorted(file.name for file in directory.glob(f"*{_GGML}") if file.is_file())
     is_snapshot = directory.parent.name == "snapshots"
     folders = [
         file
@@ -204,6 +220,8 @@ def _named(names: Iterable[str], wanted: str, model: str) -> str | None:
     """The file that `wanted` names, in letters of any case. Raises ModelNotFoundError where several
     do."""
     names, low = list(names), wanted.lower()
+    if wanted.endswith(_GGML):
+        return wanted if wanted in names and "/" not in wanted else None
     files = [name for name in names if name.endswith(".gguf") and ".." not in name.split("/")]
     models = _models(names)
     found = (

@@ -154,6 +154,8 @@ def _with_whisper(path: Path) -> Path | None:
 def _unpacked(file: Path, mmproj: str | None) -> Path:
     from quire.gguf.unpack import unpack
 
+    if not gguf.is_gguf(file) and (whisper := _with_whisper(file)) is not None:
+        return whisper
     if mmproj is None:
         return unpack(file, gguf.projectors(file))
     path = env.expanded(mmproj)

@@ -153,7 +153,10 @@ def _models_of_repo(directory: Path) -> list[LibraryModel]:
         ))  # fmt: skip
 
     files = sorted(path for path in snapshot.iterdir() if not path.is_dir())
-    if any(path.suffix in (".safetensors", ".bin") for path in files):
+    ggml = gguf.ggml_files(path.name for path in files)
+    for name in ggml:
+        add(f"{repo}:{name}", "gguf", [snapshot / name], True)
+    if not ggml and any(path.suffix in (".safetensors", ".bin") for path in files):
         has_weights = not missing_weights(snapshot)
         add(repo, "safetensors", [path for path in files if path.suffix != ".gguf"], has_weights)
     groups: dict[str, list[Path]] = {}

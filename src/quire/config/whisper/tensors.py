@@ -72,7 +72,7 @@ def read_whisper(path: Path) -> WhisperFile:
         tensors = {one.name: _of_ggml(ggml, one) for one in tensors_of(config)}
         used = {one.ggml.array for one in tensors_of(config)}
         _check_all_used(path, ggml.tensors, used)
-        return WhisperFile(path, _completed(config, tensors), tensors, ggml.tokens)
+        return WhisperFile(path, _completed(path, config, tensors), tensors, ggml.tokens)
     file = read_ct2(path)
     config = _ct2_config(file)
     tensors = {one.name: _of_ct2(file, one) for one in tensors_of(config)}
@@ -80,7 +80,7 @@ def read_whisper(path: Path) -> WhisperFile:
     used |= {f"{name}_scale" for name in used}
     names = {file.aliases.get(name, name) for name in used} | set(file.numbers)
     _check_all_used(path, file.arrays, names)
-    return WhisperFile(path, _completed(config, tensors), tensors, None)
+    return WhisperFile(path, _completed(path, config, tensors), tensors, None)
 
 
 def _check_all_used(path: Path, found: Iterable[str], used: set[str]) -> None:
@@ -199,12 +199,14 @@ def _misfit(path: Path, tensor: GgufTensor, shape: Shape) -> CheckpointError:
     )
 
 
-def _completed(sizes: Mapping[str, Any], tensors: Mapping[str, WhisperTensor]) -> dict[str, Any]:
+def _completed(
+    path: Path, sizes: Mapping[str, Any], tensors: Mapping[str, WhisperTensor]
+) -> dict[str, Any]:
     """config.json as transformers has it, with the format of quantised matrices."""
     for side in ("encoder", "decoder"):
         if sizes["d_model"] % sizes[f"{side}_attention_heads"]:
             raise CheckpointError(
-                f"the width of the model, {sizes['d_model']}, must be a multiple of its "
+                f"{path}: the width of the model, {sizes['d_model']}, must be a multiple of its "
                 f"{sizes[f'{side}_attention_heads']} heads"
             )
     config: dict[str, Any] = {

@@ -51,9 +51,9 @@ def whisper_file(path: Path) -> Path | None:
     neither. Raises ModelNotFoundError for a directory with several files."""
     if path.is_file():
         return path if is_ggml(path) or spec_of(path) is not None else None
-    config = path / "config.json"
-    if spec_of(path / CT2_NAME) is not None and not _is_of_transformers(config):
-        return path / CT2_NAME
+    config, file = path / "config.json", path / CT2_NAME
+    if file.is_file() and spec_of(file) is not None and not _is_of_transformers(config):
+        return file
     if config.exists() or any(path.glob("*.safetensors")):
         return None
     files = sorted(file for file in path.glob("*.bin") if file.is_file() and is_ggml(file))

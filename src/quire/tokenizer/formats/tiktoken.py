@@ -41,8 +41,8 @@ def build_tiktoken(data: bytes, path: Path, config: Mapping[str, Any]) -> tokeni
     if name not in _PATTERNS:
         raise CheckpointError(
             f"{path}: is a vocabulary of tiktoken, which does not say how texts are cut into "
-            f"words; that of tokenizer_class {quoted(name or None)} is not known, that of "
-            f"{', '.join(_PATTERNS)} is. Write a tokenizer.json to the directory with "
+            f"words; that of tokenizer_class {quoted(name or None)} is not known, those of "
+            f"{' and '.join(_PATTERNS)} are. Write a tokenizer.json to the directory with "
             "transformers: AutoTokenizer.from_pretrained(path).save_pretrained(path)"
         )
     pieces = _pieces(data, path)
