@@ -47,7 +47,8 @@ def _median(values: Floats) -> Floats:
         np.minimum(parts[low], parts[high], out=spare)
         np.maximum(parts[low], parts[high], out=parts[high])
         parts[low], spare = spare, parts[low]
-    return parts[_MEDIAN // 2]
+    found: Floats = parts[_MEDIAN // 2]
+    return found
 
 
 def first_positions(costs: Floats) -> NDArray[np.intp]:

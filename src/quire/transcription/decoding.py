@@ -75,7 +75,7 @@ class WindowDecoder:
             attempts.append(found)
         # As in faster-whisper, where openai-whisper takes the last one.
         varied = [one for one in attempts if not self._is_repetitive(one)]
-        return max(varied or attempts, key=lambda one: one.avg_logprob)
+        return max(reversed(varied or attempts), key=lambda one: one.avg_logprob)
 
     def is_silent(self, found: DecodedWindow) -> bool:
         """Whether nothing is said in the window."""

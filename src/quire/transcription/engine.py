@@ -8,7 +8,6 @@ from collections.abc import Sequence
 import numpy as np
 
 from quire.errors import QuireError
-from quire.frontend.arguments import RequestOptions
 from quire.frontend.inputs.images.prompts import ImagePrompts
 from quire.frontend.inputs.prompt_parser import ParsedPrompt
 from quire.frontend.online.async_llm import AsyncLLM
@@ -94,7 +93,7 @@ class EngineWindows(WindowEngine):
     def _decoded(self, found: CompletionOutput) -> Decoded:
         token_ids = tuple(found.token_ids)
         logprobs = tuple(
-            position[token_id].logprob
+            (position or {})[token_id].logprob
             for position, token_id in zip(found.logprobs or (), token_ids, strict=True)
         )
         if token_ids and token_ids[-1] == self._tokens.eot:
@@ -106,9 +105,8 @@ class EngineWindows(WindowEngine):
     ) -> list[float]:
         params = SamplingParams(temperature=0.0, max_tokens=1, logprob_token_ids=[*token_ids])
         _, output = await self._run(window, prompt_token_ids, params)
-        found = output.outputs[0]
-        [position] = found.logprobs or ({},)
-        return [float(np.exp(position[token_id].logprob)) for token_id in token_ids]
+        [position] = output.outputs[0].logprobs or ({},)
+        return [float(np.exp((position or {})[token_id].logprob)) for token_id in token_ids]
 
     async def alignment(self, window: Floats, token_ids: Sequence[int]) -> Floats:
         params = SamplingParams(temperature=0.0, max_tokens=1)
@@ -136,7 +134,9 @@ class EngineWindows(WindowEngine):
         )
         self._count += 1
         name = f"{self._name}-{self._count}"
-        stream = await self._engine.submit(name, prompt, params, RequestOptions())
+        stream = self._engine.requests.start(
+            self._engine.input_processor.process(name, prompt, params)
+        )
         try:
             async for output in stream:
                 if output.finished:

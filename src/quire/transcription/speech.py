@@ -71,8 +71,8 @@ def _parts(sound: SoundFile) -> Iterator[Floats]:
     for first in range(0, num_frames, _PART):
         found = sound.logarithms(first, min(_PART, num_frames - first))[:, : inside[-1] + 1]
         found = np.maximum(found, sound.peak - _RANGE)
-        found = np.add.reduceat(found, borders, axis=1) / widths
-        around = np.pad(found, ((reach, reach), (0, 0)), mode="edge")
+        bands = np.add.reduceat(found, borders, axis=1) / widths
+        around = np.pad(bands, ((reach, reach), (0, 0)), mode="edge")
         yield sliding_window_view(around, _SMOOTHED, axis=0).mean(-1)
 
 

@@ -47,10 +47,10 @@ class WordTimes:
         left = iter(words)
         for piece, own in zip(pieces, places, strict=True):
             num_tokens, in_piece = len(own), list[TimedWord]()
-            while num_tokens > 0 and (word := next(left, None)) is not None:
-                num_tokens -= word.num_tokens
-                if word.word:
-                    in_piece.append(word)
+            while num_tokens > 0 and (one := next(left, None)) is not None:
+                num_tokens -= one.num_tokens
+                if one.word:
+                    in_piece.append(one)
             if in_piece:
                 self._fit(piece, in_piece, median, longest)
                 self._last_end = piece.end

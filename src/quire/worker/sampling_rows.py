@@ -191,7 +191,9 @@ class SamplingRows:
 
     def _with_timestamps(self, rows: Rows, lines: Lines | None) -> Lines:
         """The masks of grammars, and those of rules for timestamps."""
-        found = [None] * len(rows) if lines is None else [*lines]
+        found: Lines = [None] * len(rows)
+        if lines is not None:
+            found = [*lines]
         for index, row in enumerate(rows.tolist()):
             if (state := self._timestamps.get(row)) is not None:
                 own, line = state.mask(), found[index]

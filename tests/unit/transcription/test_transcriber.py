@@ -77,9 +77,10 @@ class _Engine:
 
     async def decode(
         self, window: Floats, prompt_token_ids: Sequence[int], *, timestamps: bool,
-        temperature: float, max_tokens: int, seed: int | None,
+        temperature: float, max_tokens: int, seed: int | None, best_of: int = 1,
     ) -> Decoded:  # fmt: skip
         del timestamps, seed
+        assert best_of == (5 if temperature else 1)
         assert window.shape == (3000, 80)
         self.windows.append(window)
         self.prompts.append([*prompt_token_ids])
