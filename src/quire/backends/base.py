@@ -182,7 +182,7 @@ class StepBatch:
     """[T, W]; what a program with `RowsIn` reads."""
 
     want_rows: bool = True
-    """Of a program with source rows and `RowsOut`: False leaves the latter out."""
+    """Whether a program with source rows gives the rows of its `RowsOut`; others always do."""
 
     unpooled: NDArray[np.bool_] | None = None
     """[L]; of a program with `MeanRows`, the rows that it leaves as they are. None: none of

@@ -1,4 +1,4 @@
-"""Model directories in the user's cache, made of files that are no such directories.
+"""Model directories in the user's cache, made of files of other forms.
 
 Their weights are links to the files. Everything else of Quire then knows directories alone.
 """

@@ -304,7 +304,7 @@ class Attention(Op):
     keys have the bucket of the end (MPNet, T5).
 
     `first_key` and `num_keys`: a token sees no positions before the one, and none from the other on
-    (0: there is no such limit). So layers of a decoder see either the source rows of their request
+    (0: no such limit). So layers of a decoder see either the source rows of their request
     or its own tokens; see `SourcesEnd`.
 
     `activation_bits` 8: q and the softmax weights are 8-bit activations, like those of the linears

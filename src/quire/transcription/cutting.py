@@ -25,7 +25,7 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """What a window gives."""
+    """The pieces of a window."""
 
     pieces: list[Piece]
     num_frames: int

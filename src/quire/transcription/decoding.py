@@ -27,7 +27,7 @@ class DecodedWindow:
 
     token_ids: tuple[int, ...]
     logprobs: tuple[float, ...]
-    """Of each token."""
+    """The log-probability of each token."""
     temperature: float
     avg_logprob: float
     compression_ratio: float

@@ -15,7 +15,7 @@ Task = Literal["transcribe", "translate"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TranscriptionOptions:
-    """What is asked of a transcription. The names and defaults are those of openai-whisper."""
+    """Options of a transcription. The names and defaults are those of openai-whisper."""
 
     language: str | None = None
     """Code of the language that is spoken, such as "en"; None: it is detected in the first
@@ -39,7 +39,7 @@ class TranscriptionOptions:
     max_tokens: int | None = None
     """Most tokens of a window; None: as many as the model can write."""
     seed: int | None = None
-    """Of the texts that are sampled; None: 0, so that a file always has the same text."""
+    """Seed of the texts that are sampled; None: 0, so that a file always has the same text."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,7 +109,7 @@ class Decoded:
 
 
 class WindowEngine(Protocol):
-    """What an engine does for a window: the normalised spectrum [frames, bins] of 30 s."""
+    """Answers about a window: the normalised spectrum [frames, bins] of 30 s."""
 
     def within(self, salt: str | None) -> WindowEngine:
         """The same, for requests with this salt, which share what is cached."""

@@ -18,7 +18,7 @@ from quire.transcription.words import WordTimes, end_of_words
 _MOST_WINDOWS = 8
 """Windows that are decoded at once, if they do not depend on each other."""
 _RESET_TEMPERATURE = 0.5
-"""The text of a window that was decoded at a higher one is no condition of the next window."""
+"""The text of a window that was decoded at a higher one is not a condition of the next window."""
 
 
 class Segmenting:

@@ -21,7 +21,7 @@ from quire.transcription.records import Floats
 from quire.transcription.sound_file import SoundFile
 
 _LOWEST_HZ, _HIGHEST_HZ = 100, 4000
-"""Where speech is, even on telephones."""
+"""The frequencies of speech, which telephones have, too."""
 _BANDS = 12
 _RANGE = 8.0
 """Numbers of the spectrum (logarithms to the base 10) below the loudest one are not heard."""

@@ -21,7 +21,7 @@ class Timeline:
         spans = [range(sound.num_frames)] if spans is None else spans
         self._spans = [one for one in spans if one]
         self._begins = [0, *accumulate(map(len, self._spans))]
-        """Where each span begins among the kept frames, and where the last one ends."""
+        """The begin of each span among the kept frames, and the end of the last one."""
         self.num_frames = self._begins[-1]
 
     def window(self, first: int, count: int) -> Floats:

@@ -102,7 +102,7 @@ class WordTimes:
 
 
 def end_of_words(pieces: Sequence[Piece]) -> float | None:
-    """The end of the last word, or of the last piece if there are no words."""
+    """The end of the last word, or of the last piece without words."""
     last = pieces[-1].end if pieces else None
     return next((one.words[-1].end for one in reversed(pieces) if one.words), last)
 

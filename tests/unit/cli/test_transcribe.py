@@ -89,7 +89,7 @@ def test_a_file_that_fails_does_not_end_the_others(
     assert sorted(path.name for path in Path("out").iterdir()) == ["a.txt", "b.txt"]
     errors = capsys.readouterr().err
     assert "bad.wav: the audio must be a file of type WAV" in errors
-    assert "none.wav: there is no file of this name" in errors
+    assert "none.wav: the file does not exist" in errors
     assert speech.num_open == 0
 
 

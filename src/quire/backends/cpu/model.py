@@ -117,7 +117,7 @@ class CpuModel(CompiledModel):
         self._unpooled = unpooled
         self._sources = sources
         self._selected: SomeOps | None = None
-        """Those of `sources` that steps compute now."""
+        """The part of `sources` that steps compute now."""
         if sources is not None:
             self._ops = sources.timed
             self._select(sources.of_tokens(gives_rows=False))

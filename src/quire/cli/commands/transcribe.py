@@ -260,5 +260,5 @@ def _source(name: str) -> bytes | Path:
     with suppress(OSError):
         is_file = path.is_file()
     if not is_file:
-        raise RequestError("there is no file of this name")
+        raise RequestError("the file does not exist")
     return path

@@ -2,7 +2,7 @@
 are computed.
 
 Source: openai-whisper, `_ALIGNMENT_HEADS`, here as LAYER.HEAD. By their sizes, large-v1 cannot be
-told from large-v2, so its own generation_config.json must name its heads.
+distinguished from large-v2, so its own generation_config.json must name its heads.
 """
 
 from __future__ import annotations

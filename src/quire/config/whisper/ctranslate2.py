@@ -42,7 +42,7 @@ class Ct2File:
 
 
 def spec_of(path: Path) -> str | None:
-    """The kind of model that a `model.bin` holds, such as WhisperSpec; None: it is no file of
+    """The kind of model that a `model.bin` holds, such as WhisperSpec; None: it is not a file of
     CTranslate2. The file need not be complete."""
     with suppress(OSError, ValueError, struct.error), path.open("rb") as file:
         version, length = struct.unpack("<IH", file.read(6))

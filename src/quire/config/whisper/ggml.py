@@ -59,7 +59,7 @@ def read_ggml(path: Path) -> GgmlFile:
     model."""
     with opened(path) as reader:
         if reader.raw(len(MAGIC)) != MAGIC:
-            raise reader.error("is no ggml file of whisper.cpp")
+            raise reader.error("is not a ggml file of whisper.cpp")
         sizes, is_old = _sizes(reader, path)
         reader.skip(4 * sizes["num_mel_bins"] * _FREQUENCIES)
         tokens = _tokens(reader, sizes["vocab_size"])

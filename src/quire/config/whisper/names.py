@@ -12,7 +12,7 @@ Shape = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a format stores a tensor: some of the rows of an array."""
+    """The place of a tensor in a format: some of the rows of an array."""
 
     array: str
     part: int = 0

@@ -1,6 +1,6 @@
 """`read_whisper`: a file of CTranslate2 or whisper.cpp as config.json and tensors of transformers.
 
-Every tensor that the configuration needs is found with its shape, and there are no others.
+Every tensor that the configuration needs is found with its shape, and the file has no other tensors.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def read_whisper(path: Path) -> WhisperFile:
 def _check_all_used(path: Path, found: Iterable[str], used: set[str]) -> None:
     if others := sorted(set(found) - used):
         raise UnsupportedModelError(
-            f"{path}: {quoted(others[0])} is no part of a Whisper model ({len(others)} such)"
+            f"{path}: {quoted(others[0])} does not belong to a Whisper model ({len(others)} such)"
         )
 
 

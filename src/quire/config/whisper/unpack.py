@@ -154,7 +154,7 @@ def _vocabulary(directory: Path) -> list[bytes]:
         return [bytes(map(_BYTES.__getitem__, word)) for word in words]
     except KeyError as error:
         raise CheckpointError(
-            f"{path}: {quoted(str(error.args[0]))} is no letter of GPT-2's alphabet of bytes"
+            f"{path}: {quoted(str(error.args[0]))} is not a letter of GPT-2's alphabet of bytes"
         ) from None
 
 

@@ -72,7 +72,7 @@ def _spec(reader: ConfigReader) -> _Spec:
 
 
 def _alignment_heads(reader: ConfigReader) -> tuple[tuple[int, int], ...]:
-    """In the order of layers; none if nobody has written them into the configuration."""
+    """The heads in the order of layers; none if the configuration does not name them."""
     layers = reader.size("decoder_layers", MAX_LAYERS, example=6)
     heads = reader.size("decoder_attention_heads", MAX_HEADS, example=8)
     found = reader.raw(ALIGNMENT_HEADS) or []

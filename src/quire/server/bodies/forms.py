@@ -102,7 +102,7 @@ def parts_of(
     body: bytearray | mmap.mmap, boundary: bytes, uploads: UploadSpace | None = None
 ) -> list[Part]:
     """The parts of a body, whose large files go to `uploads` if that is given. Raises RequestError,
-    and HttpError if there is no room for them."""
+    and HttpError if they do not fit."""
     mark = b"\r\n--" + boundary
     parts = list[Part]()
     is_first = body[: len(mark) - 2] == mark[2:]

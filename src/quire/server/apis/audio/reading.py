@@ -72,8 +72,8 @@ def text_request(form: TranscriptionRequest, source: Source) -> TextRequest[Sour
 
 
 def timed_request(form: TranscriptionRequest, source: Source) -> TextRequest[Source]:
-    """What the reply of a model of Whisper's kind has, and the fields that it ignores. Raises
-    RequestError."""
+    """The request for a model of Whisper's kind: the fields of its reply, and those that it
+    ignores. Raises RequestError."""
     options = _checked(form)
     if form.use_beam_search:
         raise RequestError(

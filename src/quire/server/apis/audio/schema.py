@@ -154,7 +154,7 @@ class TranscriptionChunk(ChunkFields, kw_only=True):
     end: float | UnsetType = UNSET
     """Times in seconds, in `transcript.text.segment`."""
     speaker: str | UnsetType = UNSET
-    """Empty, in `transcript.text.segment`: speakers are not told apart."""
+    """Empty, in `transcript.text.segment`: speakers are not distinguished."""
     language: str | UnsetType = UNSET
     duration: float | UnsetType = UNSET
     """As in `verbose_json`, in its `transcript.text.done`; the duration in segments, too."""

@@ -133,7 +133,7 @@ def _abilities_by_files(model: ServedModel) -> tuple[bool, bool]:
 
     config = model.config
     if config.model.tokenizer_path is None:
-        return False, False  # without a tokenizer, there are no texts
+        return False, False  # no texts without a tokenizer
     renderer = ChatRenderer(ChatTemplates.of_files(config.model))
     try:
         found = find_blocking(format_choice(model.args, config), config.model, renderer)

@@ -45,7 +45,7 @@ class NativeAttention(NativeOp):
     first_key: int
     """The first position that a token may see."""
     num_keys: int
-    """A token sees no position from it on; 0: there is no such limit."""
+    """A token sees no position from it on; 0: no such limit."""
 
     @property
     def place(self) -> OpPlace:
