@@ -1,6 +1,6 @@
 """`read_whisper`: a file of CTranslate2 or whisper.cpp as config.json and tensors of transformers.
 
-Every tensor that the configuration needs is found with its shape, and the file has no other tensors.
+Every tensor that the configuration needs is found with its shape, and the file has no others.
 """
 
 from __future__ import annotations
