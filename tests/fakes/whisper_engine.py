@@ -90,7 +90,7 @@ class WhisperEngine:
         return self.model(
             encoder_outputs=self._states(window),
             decoder_input_ids=torch.tensor([[*ids]]),
-            past_key_values=past,
+            cache=past,
             use_cache=True,
         )
 
@@ -116,7 +116,7 @@ class WhisperEngine:
         given, past = [*prompt_token_ids], None
         while len(found) < max_tokens:
             output = self._logits(window, given, past)
-            past = output.past_key_values
+            past = output.cache
             row = rules(found, output.logits[0, -1])
             token = int(row.argmax())
             if temperature:

@@ -75,7 +75,9 @@ class WindowDecoder:
             attempts.append(found)
         # As in faster-whisper, where openai-whisper takes the last one.
         varied = [one for one in attempts if not self._is_repetitive(one)]
-        return max(reversed(varied or attempts), key=lambda one: one.avg_logprob)
+        best = max(reversed(varied or attempts), key=lambda one: one.avg_logprob)
+        # The temperature says that no attempt was good, so the text is no condition of the next.
+        return replace(best, temperature=attempts[-1].temperature)
 
     def is_silent(self, found: DecodedWindow) -> bool:
         """Whether nothing is said in the window."""

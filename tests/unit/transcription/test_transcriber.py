@@ -191,6 +191,10 @@ def test_bad_texts_are_decoded_again_at_higher_temperatures() -> None:
     _, [only] = _run(engine, _sound(3), temperatures=(0.0, 1.0))
     assert only.temperature == 1.0  # the last one stays
     assert only.compression_ratio > 2.4
+    engine = _Engine((good, -1.5), repeated, good)
+    _, [first, _] = _run(engine, _sound(31), temperatures=(0.0, 1.0))
+    assert (first.text, first.temperature) == (" fine", 1.0)  # the best one, but no condition
+    assert engine.prompts[2] == [_SOT, _DE, _TRANSCRIBE]
     engine = _Engine((repeated, -9.0))
     _run(engine, _sound(3), compression_ratio_threshold=None, logprob_threshold=None)
     assert engine.temperatures == [0.0]

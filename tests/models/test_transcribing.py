@@ -1,0 +1,84 @@
+"""Transcriptions of a tiny random Whisper: the engine's are those with transformers' model."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from whisper_cases import TOKENS, sound, write
+from whisper_engine import WhisperEngine
+
+from quire import EngineArgs
+from quire.frontend.online.async_llm import AsyncLLM
+from quire.images.sound.wav import wav_of
+from quire.transcription.engine import EngineWindows
+from quire.transcription.records import Segment, TranscriptionOptions, WindowEngine
+from quire.transcription.transcriber import Transcriber
+
+_HEADS = ((0, 1), (1, 0))
+_TOKENS = replace(TOKENS, eot=198, begin_suppress=(13, 198), alignment_heads=_HEADS)
+"""All tokens below the end token are text, so that a random model writes some."""
+
+
+class _Coder:
+    """A token is a character."""
+
+    def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
+        assert not add_special_tokens
+        return [*map(ord, text)]
+
+    def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
+        assert skip_special_tokens
+        return "".join(chr(0x4E00 + one) if one % 3 else " " + chr(0x4E00 + one) for one in ids)
+
+
+_CASES: dict[str, dict[str, Any]] = {
+    "conditioned": {},
+    "words": {"word_timestamps": True},
+    "without times": {"timestamps": False, "condition_on_previous_text": False},
+    "speech alone": {"vad_filter": True, "condition_on_previous_text": False},
+}
+
+
+async def _segments(engine: WindowEngine, data: bytes, options: dict[str, Any]) -> list[Segment]:
+    transcriber = Transcriber(engine, _Coder(), _TOKENS, bins=80, num_positions=60)
+    asked = TranscriptionOptions(temperatures=(0.0,), logprob_threshold=-99.0, **options)
+    _, *found = [one async for one in transcriber.transcribe(data, asked)]
+    return found
+
+
+async def _all(path: Path, model: Any, data: bytes) -> None:
+    engine = AsyncLLM.from_engine_args(
+        EngineArgs(model=str(path), skip_tokenizer_init=True, dtype="float32", max_num_seqs=4)
+    )
+    try:
+        for name, options in _CASES.items():
+            found = await _segments(EngineWindows(engine, _TOKENS), data, options)
+            wanted = await _segments(WhisperEngine(model, _TOKENS), data, options)
+            assert found, name
+            for one, other in zip(found, wanted, strict=True):
+                for part in ("avg_logprob", "no_speech_prob", "logprobs"):
+                    assert getattr(one, part) == pytest.approx(getattr(other, part), abs=1e-3), name
+                assert _exact(one) == _exact(other), name
+    finally:
+        engine.shutdown()
+
+
+def _exact(segment: Segment) -> Any:
+    words = [(one.word, one.start, one.end) for one in segment.words or ()]
+    return segment.text, segment.tokens, segment.seek, segment.start, segment.end, words
+
+
+def test_segments_are_those_with_the_model_of_transformers(tmp_path: Path) -> None:
+    model = write(tmp_path, eos_token_id=198)
+    model.set_attn_implementation("eager")
+    heads = json.dumps({"alignment_heads": _HEADS, "eos_token_id": 198})
+    (tmp_path / "generation_config.json").write_text(heads)
+    samples = sound(3.0) * (np.arange(48_000) // 1600 % 2).astype(np.float32)  # no steady noise
+    asyncio.run(_all(tmp_path, model, wav_of(samples, 16_000)))
