@@ -62,6 +62,14 @@ def test_every_format_has_its_type_and_text(harness: Harness) -> None:
     assert "words" not in verbose
 
 
+def test_the_document_has_all_types_of_replies(harness: Harness) -> None:
+    paths = harness.request("GET", "/openapi.json").json()["paths"]
+    for path in (PATH, TRANSLATIONS):
+        assert {*paths[path]["post"]["responses"]["200"]["content"]} == {
+            "application/json", "text/plain", "text/vtt", "text/event-stream",
+        }  # fmt: skip
+
+
 def test_granularities_choose_words_and_segments(harness: Harness, speech: FakeSpeech) -> None:
     options = {"response_format": "verbose_json"}
     words = ask(harness, **options, **{"timestamp_granularities[]": ["word"]}).json()
