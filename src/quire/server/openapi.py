@@ -116,6 +116,7 @@ def _responses(endpoint: Endpoint, by_type: dict[int, Any]) -> dict[str, Any]:
     if endpoint.response:
         schema = _schema(endpoint.response, by_type)
     content: dict[str, Any] = {endpoint.media: {"schema": schema}} if endpoint.media else {}
+    content |= {media: {"schema": {"type": "string"}} for media in endpoint.texts}
     if endpoint.stream:
         document = {
             "type": "string",

@@ -55,6 +55,8 @@ class Endpoint:
     """Types of the JSON answer; none: `media`, not JSON."""
     media: str
     """Empty: the answer has no body."""
+    texts: tuple[str, ...]
+    """Media types of answers that are text, where the request can ask for them."""
     stream: tuple[Any, ...]
     """Types of the events, where the request can ask for a stream."""
     has_named_events: bool
@@ -138,6 +140,7 @@ class Routes:
         tag: str = "",
         request: Any = None,
         response: Any = None,
+        texts: tuple[str, ...] = (),
         stream: Any = None,
         has_named_events: bool = False,
         media: str = "application/json",
@@ -179,6 +182,7 @@ class Routes:
                     query=query,
                     response=_each(response) or tuple(values),
                     media="" if returned == [type(None)] else media,
+                    texts=texts,
                     stream=_each(stream),
                     has_named_events=has_named_events,
                     errors=errors,

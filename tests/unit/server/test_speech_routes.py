@@ -11,6 +11,7 @@ from typing import Any
 import httpx
 import pytest
 from fake_speech import TEXTS, FakeSpeech
+from small_disk import small_disk
 
 from .conftest import Harness, MakeHarness
 
@@ -59,6 +60,14 @@ def test_every_format_has_its_type_and_text(harness: Harness) -> None:
     }  # fmt: skip
     assert [one["text"] for one in verbose["segments"]] == list(TEXTS)
     assert "words" not in verbose
+
+
+def test_the_document_has_all_types_of_replies(harness: Harness) -> None:
+    paths = harness.request("GET", "/openapi.json").json()["paths"]
+    for path in (PATH, TRANSLATIONS):
+        assert {*paths[path]["post"]["responses"]["200"]["content"]} == {
+            "application/json", "text/plain", "text/vtt", "text/event-stream",
+        }  # fmt: skip
 
 
 def test_granularities_choose_words_and_segments(harness: Harness, speech: FakeSpeech) -> None:
@@ -289,6 +298,17 @@ def test_a_client_that_leaves_closes_the_transcription(
         assert harness.context.num_preparing == 0
 
     asyncio.run(main())
+
+
+def test_a_full_disk_is_an_error_503(make_harness: MakeHarness) -> None:
+    harness = make_harness()
+    harness.model.transcriber = FakeSpeech()
+    sound = bytes(5 << 20)
+    with small_disk(2 << 20):
+        reply = harness.request("POST", PATH, **form({}, sound))
+    assert (reply.status_code, "cannot be kept" in reply.text) == (503, True)
+    assert harness.request("POST", PATH, **form({}, sound)).is_success
+    assert harness.context.uploads._num_bytes == 0
 
 
 def test_files_of_refused_forms_are_deleted(make_harness: MakeHarness) -> None:

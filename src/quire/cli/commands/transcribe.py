@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 from quire.cli.commands.rows import add_row_options, open_server
 from quire.config.command_line.parser import Parser
+from quire.config.declaration import common_options
+from quire.config.engine_args import AsyncEngineArgs
 from quire.errors import ConfigError, EngineDeadError, QuireError, RequestError, quoted
 from quire.files import replacing
 from quire.log.writer import printable, say
@@ -44,7 +46,9 @@ _STDIN = "-"
 
 def configure(parser: Parser) -> None:
     """Declare the options."""
-    parser.add_argument("files", nargs="*", metavar="FILE", help="Sound files; - is standard input")
+    parser.add_argument(
+        "files", nargs="*", metavar="FILE ...", help="Sound files; - is standard input."
+    )
     add = parser.add_argument_group("words").add_argument
     add("--language", help="Language that is spoken, such as en or French; found by default.")
     add(
@@ -78,10 +82,13 @@ def configure(parser: Parser) -> None:
         "--output-format",
         "-f",
         choices=(*_FORMATS, "all"),
-        help="Files to write. Without it and --output-dir, the text is printed.",
+        metavar="FORMAT",
+        help=f"Files to write: {', '.join(_FORMATS)} or all. Without it and --output-dir, the text "
+        "is printed.",
     )
     add("--output-dir", "-o", metavar="DIR", help="Folder for the files; this one by default.")
     add_row_options(parser, has_positional=False, skip=("task",))
+    parser.shorten({"ModelConfig"}, {*common_options(AsyncEngineArgs), "model"})
 
 
 def execute(args: argparse.Namespace) -> int:

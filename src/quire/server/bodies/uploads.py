@@ -27,12 +27,17 @@ class SpooledFile:
         self.path = Path(self._file.name)
 
     def write(self, data: bytes | bytearray) -> None:
-        """Adds to its end. Raises HttpError 503 if all files together have too many bytes."""
+        """Adds to its end. Raises HttpError 503 if all files together have too many bytes, or the
+        disk has no room."""
         self._space.take(len(data))
         self.size += len(data)
         view = memoryview(data)
-        while view:
-            view = view[self._file.write(view) :]
+        try:
+            while view:
+                view = view[self._file.write(view) :]
+        except OSError as error:
+            what = f"{self.path.parent}: {error.strerror}"
+            raise HttpError(unavailable(f"A file cannot be kept in {what}.", 60)) from None
 
     def fileno(self) -> int:
         """The descriptor of the open file."""

@@ -29,6 +29,7 @@ ROUTES = Routes("generation")
 _GIVES: dict[str, Any] = {
     "gives": "words of sound",
     "response": (TranscriptionResponse, VerboseTranscription),
+    "texts": ("text/plain", "text/vtt"),
     "stream": TranscriptionChunk,
 }
 
