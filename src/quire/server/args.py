@@ -171,7 +171,8 @@ class ServerArgs:
     refused."""
     mcp_config: str | None = argument(None, check=_not_empty)
     """JSON file with `mcpServers`: tool servers (Model Context Protocol, by `url`) whose tools the
-    chat page offers to the model. Browsers call them; this server does not."""
+    chat page offers to the model. Browsers call them; this server does not. Those with `command` or
+    `headers` are for the terminal."""
     allow_own_mcp_servers: bool = False
     """Let users of the chat page add tool servers of their own, in their browsers. The page may
     then connect to any address."""

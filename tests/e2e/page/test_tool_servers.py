@@ -289,6 +289,13 @@ def test_users_add_servers_where_they_may(open_page: Any, server: Any, stub: Mcp
     assert page.locator("#server-list li").count() == 0
 
 
+def test_servers_that_only_the_terminal_can_use_are_named(open_page: Any, server: Any) -> None:
+    server.script.mcp = {"servers": [], "allows_own": False, "only_terminal": ["files", "git"]}
+    page = open_page()
+    page.click("#open-settings")
+    page.wait_for_selector("text=Only for the terminal: files, git")
+
+
 def test_a_page_without_servers_shows_none(open_page: Any) -> None:
     page = open_page()
     page.click("#open-settings")

@@ -19,8 +19,8 @@ from page_server import ScriptedServer, say
 from quire.cli import main
 from quire.cli.mcp import servers as servers_module
 from quire.cli.mcp import toolbox as toolbox_module
-from quire.cli.mcp.config import ServerEntry, read_config
 from quire.cli.mcp.servers import ToolServers
+from quire.config.tool_servers import ServerEntry, read_config
 from quire.errors import ConfigError
 
 pytest.importorskip("mcp")

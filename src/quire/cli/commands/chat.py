@@ -16,7 +16,6 @@ from quire import env
 from quire.cli.commands.library import add_models_dir
 from quire.cli.events_of_calls import CallEvents
 from quire.cli.http_client import Piece, Server, ServerError
-from quire.cli.mcp.config import read_config
 from quire.cli.mcp.servers import ToolServers
 from quire.cli.mcp.toolbox import Toolbox
 from quire.cli.repl import (
@@ -39,6 +38,7 @@ from quire.config.model_lookup.hub import resolve_model
 from quire.config.model_lookup.known import is_near, suggestion
 from quire.config.model_lookup.settings import over_defaults
 from quire.config.model_lookup.short_names import meant_by
+from quire.config.tool_servers import read_config
 from quire.errors import ConfigError, ModelNotFoundError, RequestError, quoted
 from quire.log.writer import one_line, say
 from quire.parsers.events import Content, Event, Reasoning

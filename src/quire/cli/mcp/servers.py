@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from threading import Thread
 from typing import Any
 
-from quire.cli.mcp.config import ServerEntry
+from quire.config.tool_servers import ServerEntry
 from quire.errors import ConfigError
 from quire.parsers.call_rules import MAX_TOOLS
 

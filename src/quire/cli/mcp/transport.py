@@ -20,7 +20,7 @@ import mcp_types
 from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.message import SessionMessage
 
-from quire.cli.mcp.config import ServerEntry
+from quire.config.tool_servers import ServerEntry
 
 MAX_MESSAGE = 16 * 1024 * 1024
 """Most bytes of one message of a program, and of one answer of a web server."""

@@ -180,9 +180,11 @@ export class ToolServers {
   /** Draws the list in the settings. */
   draw() {
     const all = this.all();
-    byId("servers").hidden = !all.length && !this.given.allows_own;
+    const only = this.given.only_terminal ?? [];
+    byId("servers").hidden = !all.length && !only.length && !this.given.allows_own;
     byId("own-server").hidden = !this.given.allows_own;
-    byId("server-list").replaceChildren(...all.map((server) => this.drawServer(server)));
+    byId("server-list").replaceChildren(...all.map((server) => this.drawServer(server)),
+      ...(only.length ? [el("li", { className: "muted" }, `Only for the terminal: ${only.map(plain).join(", ")}`)] : []));
   }
 
   drawServer({ name, url, isOwn }) {

@@ -1,21 +1,23 @@
 """Reads the file of `--mcp-config`: the servers of tools, in the form that MCP clients share.
 
-Fields of other programs are ignored, such as their lists of tools that run without a question.
+The terminal and the chat page read it. Fields of other programs are ignored, such as their lists of
+tools that run without a question.
 """
 
 from __future__ import annotations
 
-import json
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from quire.errors import ConfigError, quoted, reason
+from quire.config.checkpoint.model_files import read_json_object
+from quire.errors import CheckpointError, ConfigError, quoted
 
 _MAX_BYTES = 1024 * 1024
 _MAX_SERVERS = 32
+_MAX_NAME_CHARS = 100
 _INHERITED = ("HOME", "LANG", "LC_ALL", "LOGNAME", "PATH", "SHELL", "TERM", "TMPDIR", "USER")
 _EXAMPLE = '{"mcpServers": {"files": {"command": "my-server", "args": ["/data"]}}}'
 
@@ -41,23 +43,17 @@ class ServerEntry:
 def read_config(path: str) -> list[ServerEntry]:
     """The servers of a file that are not disabled. Raises ConfigError."""
     try:
-        with Path(path).expanduser().open("rb") as file:
-            data = file.read(_MAX_BYTES + 1)
-        if len(data) > _MAX_BYTES:
-            raise ConfigError(f"{path} must be at most {_MAX_BYTES:,} bytes long")
-        found = json.loads(data)
-    except ConfigError:
-        raise
-    except (OSError, ValueError, RuntimeError, RecursionError) as error:
-        raise ConfigError(f"--mcp-config {path!r} cannot be read: {reason(error)}") from None
-    servers = found.get("mcpServers") if isinstance(found, dict) else None
+        found = read_json_object(Path(os.path.expanduser(path)), max_bytes=_MAX_BYTES)
+    except CheckpointError as error:
+        raise ConfigError(f"--mcp-config: {error}") from None
+    servers = found.get("mcpServers")
     if not isinstance(servers, dict) or len(servers) > _MAX_SERVERS:
         raise ConfigError(
-            f"{path} must be a JSON object whose field mcpServers has up to {_MAX_SERVERS} servers "
-            f"by name, such as {_EXAMPLE}"
+            f"--mcp-config: {path} must be a JSON object whose field mcpServers has up to "
+            f"{_MAX_SERVERS} servers by name, such as {_EXAMPLE}"
         )
     entries = [(name, one) for name, one in servers.items() if not _is_disabled(one)]
-    return [_entry(name, one, f"{path}: mcpServers.{name}") for name, one in entries]
+    return [_entry(name, one, f"{path}: mcpServers.{name[:200]}") for name, one in entries]
 
 
 def _is_disabled(entry: object) -> bool:
@@ -65,6 +61,11 @@ def _is_disabled(entry: object) -> bool:
 
 
 def _entry(name: str, found: Any, place: str) -> ServerEntry:
+    if not name.strip() or not name.isprintable() or len(name) > _MAX_NAME_CHARS:
+        raise ConfigError(
+            f"{quoted(place)}: a name must be printable text of at most {_MAX_NAME_CHARS} "
+            'characters, such as "files"'
+        )
     if not isinstance(found, dict) or ("command" in found) == ("url" in found):
         raise ConfigError(f"{place} must be an object with either a command or a url")
     kind = found.get("type", "stdio" if "command" in found else "http")
