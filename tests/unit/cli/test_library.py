@@ -85,8 +85,43 @@ def test_without_a_network_the_answer_says_what_to_do() -> None:
     assert "hf download org/name" in offline.stderr
     unreachable = quire("http://127.0.0.1:9", "pull", "org/name")
     assert unreachable.returncode == 1
-    assert "the hub did not give the model" in unreachable.stderr
+    assert "the hub http://127.0.0.1:9 cannot be reached: Connection refused." in unreachable.stderr
     assert "Traceback" not in unreachable.stderr
+
+
+@pytest.mark.parametrize(
+    ("refused", "said"), [("/models/org/name", "trying again in 0 s"), (".gguf", "Waiting")]
+)
+def test_waits_for_a_hub_that_limits_requests_are_shown(refused: str, said: str) -> None:
+    with HubServer("org/name", {"m-Q4_K_M.gguf": GGUF}, is_lfs=True) as hub:
+        for words in (("--json",), ()):
+            hub.refused, hub.refusals = refused, [(429, {"Retry-After": "0"})]
+            pulled = quire(hub.url, "pull", *words, "org/name")
+            assert pulled.returncode == 0, pulled.stderr
+            assert said in (pulled.stdout if words else pulled.stderr)
+            assert not hub.refusals
+            for path in hub_files():
+                path.unlink()
+
+
+def hub_files() -> list[Path]:
+    return [path for path in Path(os.environ["HF_HUB_CACHE"]).rglob("*") if not path.is_dir()]
+
+
+def test_show_fetches_nothing() -> None:
+    with HubServer("org/name", {"config.json": b"{}", "model.safetensors": b"x"}) as hub:
+        shown = quire(hub.url, "show", "org/name")
+        assert not hub.requests
+    assert shown.returncode == 1
+    assert "nor the whole model of that name; quire pull org/name fetches it." in shown.stderr
+
+
+@pytest.mark.parametrize("name", ["smollm2:135m", "SmolLM2:135M", "SMOLLM2:135m"])
+def test_a_short_name_is_pulled_and_shown(name: str) -> None:
+    with HubServer("bartowski/SmolLM2-135M-Instruct-GGUF", {"m-Q4_K_M.gguf": GGUF}) as hub:
+        pulled = quire(hub.url, "pull", name)
+        assert pulled.stdout.startswith("bartowski/SmolLM2-135M-Instruct-GGUF:Q4_K_M: 16.0 KiB")
+    assert quire("http://127.0.0.1:9", "rm", name.lower()).returncode == 0
 
 
 def test_models_are_listed_by_name_and_file(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:

@@ -15,18 +15,16 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from hub_server import HubServer
+from hub_server import COMMIT, HubServer
 
 from quire.config.model_lookup.library import models_of
-from quire.config.model_lookup.resume import LargeFile, Repository, large_file
+from quire.config.model_lookup.resume import RemoteFile, Repository, remote_file
 from quire.errors import CheckpointError, ConfigError
 
 MIB = 1 << 20
-BLOCK = 10 * MIB
-"""huggingface_hub hands over pieces of this length; one that is not whole is lost in a kill."""
-SOCKET = 8 * MIB
-"""Most bytes that a connection holds."""
-CONTENT = b"GGUF" + random.Random(1).randbytes(48 * MIB)
+BLOCK = MIB
+"""Most bytes that a kill loses: those that are not written yet, and those in the connection."""
+CONTENT = b"GGUF" + random.Random(1).randbytes(64 * MIB)
 
 
 @pytest.fixture(autouse=True)
@@ -65,26 +63,28 @@ def partials(cache: Path) -> list[Path]:
 def test_a_killed_pull_goes_on_at_ten_random_points(cache: Path) -> None:
     dice = random.Random(7)
     with HubServer("org/name", {"m-Q4_K_M.gguf": CONTENT}, is_lfs=True) as hub:
-        hub.pause_s = 0.005
-        lengths = [0]
+        hub.pause_s = 0.02
+        lengths, lost = [0], []
         for _ in range(10):
             process = start(hub.url, "org/name:Q4_K_M")
-            goal = hub.num_sent + dice.randrange(BLOCK + SOCKET)
+            before = hub.num_sent
+            goal = before + dice.randrange(6 * MIB)
             while hub.num_sent < goal and process.poll() is None:
                 time.sleep(0.005)
             process.send_signal(signal.SIGKILL)
             process.communicate(timeout=60)
+            assert process.returncode == -signal.SIGKILL
+            hub.wait()
             lengths.append(sum(path.stat().st_size for path in partials(cache)))
+            lost.append(hub.num_sent - before - (lengths[-1] - lengths[-2]))
             assert len(partials(cache)) <= 1
-            if process.returncode == 0:
-                break
-        assert lengths[:-1] == sorted(lengths[:-1])  # the last one may have ended
+        assert lengths == sorted(lengths)
+        assert max(lost) <= BLOCK
         hub.pause_s = 0.0
         code, said = pull(hub.url, "org/name:Q4_K_M")
         assert code == 0, said
         assert "1 checksums compared" in said or "0 checksums compared" in said
-        twice = hub.num_sent - len(CONTENT)
-        assert twice <= len(lengths) * (BLOCK + SOCKET)
+        assert hub.num_sent == len(CONTENT) + sum(lost)
         assert hub.range_starts[1:] == sorted(hub.range_starts[1:])
         assert max(hub.range_starts) >= BLOCK
     assert blob_of(cache, CONTENT).read_bytes() == CONTENT
@@ -98,7 +98,10 @@ def test_a_partial_file_is_continued_and_others_are_removed(cache: Path) -> None
     data = CONTENT[: 3 * MIB]
     blob_of(cache, data, ".incomplete").write_bytes(data[: 2 * MIB])
     blob_of(cache, data, ".0a1b2c3d.incomplete").write_bytes(b"of the library")
-    blob_of(cache, b"an older state", ".incomplete").write_bytes(b"an")
+    old, new = (blob_of(cache, name, ".incomplete") for name in (b"an old state", b"a new branch"))
+    for one in (old, new):
+        one.write_bytes(b"a")
+    os.utime(old, (0, 0))
     other = blob_of(cache, data + b"8", ".incomplete")
     other.write_bytes(data[:9])
     files = {"m-Q4_K_M.gguf": data, "m-Q8_0.gguf": data + b"8"}
@@ -108,7 +111,7 @@ def test_a_partial_file_is_continued_and_others_are_removed(cache: Path) -> None
         assert "1 checksums compared" in said
         assert hub.range_starts == [0, 2 * MIB]
         assert hub.num_sent < 2 * MIB
-    assert partials(cache) == [other]  # an interrupted pull of another quantisation stays
+    assert set(partials(cache)) == {other, new}  # of another quantisation, and another revision
     assert blob_of(cache, data).read_bytes() == data
 
 
@@ -131,7 +134,7 @@ def test_a_file_that_changes_between_two_tries(cache: Path) -> None:
         assert pull(hub.url, "org/name")[0] == 0
         assert hub.range_starts == [0]
     assert blob_of(cache, new).read_bytes() == new
-    assert not partials(cache)
+    assert partials(cache) == [blob_of(cache, old, ".incomplete")]  # another revision may have it
 
 
 @pytest.mark.long
@@ -158,21 +161,34 @@ def test_ctrl_c_keeps_what_was_fetched(cache: Path) -> None:
         _, said = process.communicate(timeout=60)
         assert process.returncode != 0
         assert "Traceback" not in said
-        assert [path.stat().st_size % BLOCK for path in partials(cache)] == [0]
+        assert all(path.stat().st_size for path in partials(cache))
         hub.pause_s = 0.0
         assert pull(hub.url, "org/name")[0] == 0
 
 
 def test_what_the_hub_says_of_a_file() -> None:
-    def told(sha256: Any = "a" * 64, size: Any = 5) -> LargeFile | None:
+    def told(sha256: Any = "a" * 64, size: Any = 5, blob_id: Any = "b" * 40) -> RemoteFile:
         lfs = None if sha256 is None else {"sha256": sha256}
-        return large_file(SimpleNamespace(rfilename="../x.gguf", size=size, lfs=lfs))
+        return remote_file(
+            SimpleNamespace(rfilename="a/x.gguf", size=size, lfs=lfs, blob_id=blob_id)
+        )
 
-    assert told() == LargeFile("../x.gguf", 5, "a" * 64)
-    for one in (None, "../../x", "a" * 63, "A" * 64, 7, ["a"]):
-        assert told(sha256=one) is None
-    for size in (None, 0, -1, True, "5", 10**15):
-        assert told(size=size) is None
+    unknown = RemoteFile("a/x.gguf")
+    assert told() == RemoteFile("a/x.gguf", 5, "a" * 64)
+    assert told(sha256=None) == RemoteFile("a/x.gguf", 5, "b" * 40)
+    for one in ("../../x", "a" * 63, "A" * 64, 7, ["a"]):
+        assert told(sha256=one) == unknown
+        assert told(sha256=None, blob_id=one) == unknown
+    for size in (None, -1, True, "5", 10**15):
+        assert told(size=size) == unknown
+
+
+@pytest.mark.parametrize(
+    "name", ["../x.json", "/x.json", "a/../x.json", "..", "", ".", "a//b", "x\0", "x\n.json", 7]
+)
+def test_a_name_that_leads_out_of_the_repository_is_refused(name: object) -> None:
+    with pytest.raises(CheckpointError, match="the hub lists a file of the name"):
+        remote_file(SimpleNamespace(rfilename=name, size=5, lfs=None, blob_id="b" * 40))
 
 
 def fetched_with(
@@ -183,14 +199,17 @@ def fetched_with(
             file.write(answer[first : first + 3])
 
     monkeypatch.setattr("huggingface_hub.file_download.http_get", http_get)
-    file = LargeFile("m.gguf", len(wanted), hashlib.sha256(wanted).hexdigest())
-    return Repository("org/name", None, cache, None).fetch([file], None)
+    file = RemoteFile("m.gguf", len(wanted), hashlib.sha256(wanted).hexdigest())
+    return Repository("org/name", COMMIT, cache, None).fetch([file], None)
 
 
 def test_a_body_is_not_longer_than_announced(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(CheckpointError, match="more than the 5 bytes that it announces"):
         fetched_with(b"right" * 1000, cache, monkeypatch)
-    assert max(path.stat().st_size for path in partials(cache)) <= 5
+    assert not partials(cache)
+    with pytest.raises(CheckpointError, match="does not have the size, 5 bytes, that the hub"):
+        fetched_with(b"righ", cache, monkeypatch)
+    assert not partials(cache)
 
 
 def test_another_content_is_refused(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,10 +24,10 @@ from quire.errors import ConfigError, ModelNotFoundError
 
 SAFETENSORS = {
     "config.json": b"{}",
-    "generation_config.json": b"{}",
-    "tokenizer.json": b"{}",
+    "generation_config.json": b"{ }",
+    "tokenizer.json": b"{  }",
     "merges.txt": b"",
-    "chat_template.jinja": b"",
+    "chat_template.jinja": b"template",
     "model.safetensors": b"weights",
     "pytorch_model.bin": b"the same again",
     "consolidated.safetensors": b"and again",
@@ -194,6 +194,7 @@ def test_a_download_takes_what_is_needed_and_no_more(tmp_path: Path) -> None:
     with HubServer("org/name", SAFETENSORS) as hub:
         directory = Path(resolve_elsewhere(hub.url, "org/name", tmp_path))
         assert directory.parent.name == "snapshots"
+        assert (tmp_path / "models--org--name" / "refs" / "main").read_text() == COMMIT
         assert {path.name for path in directory.iterdir()} == {
             "config.json", "generation_config.json", "tokenizer.json", "merges.txt",
             "chat_template.jinja", "model.safetensors",
@@ -298,12 +299,10 @@ def test_every_short_name_has_a_place(tmp_path: Path) -> None:
 
 
 def test_a_wrong_quantisation_lists_those_that_exist(tmp_path: Path) -> None:
-    names = [*FOLDERS, "../m-Q5_0.gguf", "a/../m-Q5_1.gguf"]
-    with HubServer("org/name", dict.fromkeys(names, b"")) as hub:
+    with HubServer("org/name", dict.fromkeys(FOLDERS, b"")) as hub:
         said = resolve_elsewhere(hub.url, "org/name:Q9_X", tmp_path)
         assert "holds no GGUF file 'Q9_X'; it holds " in said
         assert "Q4_K_M/m-Q4_K_M-00001-of-00002.gguf, Q8_0/m-Q8_0.gguf, m-Q2_K.gguf" in said
-        assert ".." not in said
         assert not hub.fetched()
         hub.files = {"a-Q4_0.gguf": b"", "b-Q8_0.gguf": b""}  # not one model in two forms
         said = resolve_elsewhere(hub.url, "org/name", tmp_path)
@@ -320,13 +319,20 @@ def test_only_the_missing_parts_make_a_model_incomplete(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("status", "advice"), [(401, "set HF_TOKEN"), (403, "Accept the model's terms"), (404, "")]
+    ("status", "advice"),
+    [
+        (401, "(401): it does not exist, or it is private or gated; then set HF_TOKEN"),
+        (403, "(403): accept the model's terms"),
+        (404, "has no model org/name"),
+        (500, "answers with the error 500; try again later"),
+    ],
 )
 def test_a_refusal_says_what_helps(tmp_path: Path, status: int, advice: str) -> None:
     with HubServer("org/name", SAFETENSORS) as hub:
         hub.refusals = [(status, {})] * 20
         said = resolve_elsewhere(hub.url, "org/name", tmp_path)
-        assert "the hub did not give the model" in said
+        assert f"and the hub {hub.url} " in said
+        assert "\n" not in said
         assert advice in said
 
 
@@ -336,7 +342,7 @@ def test_a_hub_that_limits_requests_is_asked_again(tmp_path: Path) -> None:
         assert resolve_elsewhere(hub.url, "org/name", tmp_path).startswith(str(tmp_path))
         hub.refusals = [(429, {"Retry-After": "0"})] * 100
         said = resolve_elsewhere(hub.url, "org/name", tmp_path / "other")
-        assert "The hub limits requests; try again later" in said
+        assert "limits requests (429); try again later" in said
 
 
 @pytest.mark.parametrize(
@@ -350,7 +356,9 @@ def test_what_the_hub_does_not_have(tmp_path: Path) -> None:
     with HubServer("org/name", {"config.json": b"{}"}) as hub:
         assert "neither .safetensors nor .bin" in resolve_elsewhere(hub.url, "org/name", tmp_path)
         said = resolve_elsewhere(hub.url, "org/other", tmp_path)
-        assert said.startswith("refused: there is no directory 'org/other', and the hub did not")
+        assert said.startswith(
+            f"refused: there is no directory 'org/other', and the hub {hub.url} has no model"
+        )
         asked = len(hub.requests)
         said = resolve_elsewhere(hub.url, "org/other", tmp_path, HF_HUB_OFFLINE="1")
         assert "HF_HUB_OFFLINE forbids" in said
@@ -364,7 +372,7 @@ def test_a_cache_that_cannot_be_written(tmp_path: Path) -> None:
         assert said.startswith(f"refused: org/name cannot be kept in {tmp_path / 'file'}: ")
         said = resolve_elsewhere(hub.url, "org/name", tmp_path / "cache", disk_room=50_000)
         assert "cannot be kept in" in said
-        assert "File too large; make room there, or give another place with download_dir" in said
+        assert "File too large; make room there, or give another place with HF_HUB_CACHE" in said
         assert not list((tmp_path / "cache").rglob("model.safetensors"))
         said = resolve_elsewhere(hub.url, "org/name", tmp_path / "cache")
         assert (Path(said) / "model.safetensors").stat().st_size == 100_000
@@ -375,7 +383,8 @@ def test_no_hub_to_be_reached(tmp_path: Path) -> None:
         unused.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{unused.getsockname()[1]}"
         said = resolve_elsewhere(url, "org/name", tmp_path)
-    assert said.startswith("refused: there is no directory 'org/name', and the hub did not")
+    assert said.startswith("refused: there is no directory 'org/name', and the hub http")
+    assert "cannot be reached: Connection refused. With a network, run: hf download" in said
 
 
 def test_the_bundled_model_has_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -460,9 +469,65 @@ def test_a_gated_model_names_its_page(tmp_path: Path) -> None:
     with HubServer("org/name", {"m-Q4_0.gguf": b"x"}) as hub:
         hub.refusals = [(403, {"X-Error-Code": "GatedRepo"})] * 20
         said = resolve_elsewhere(hub.url, "org/name", tmp_path)
-    assert f"Accept the model's terms on its page of the hub, {hub.url}/org/name, and" in said
+    assert f"accept the model's terms on its page, {hub.url}/org/name, and" in said
 
 
 def test_a_name_that_ends_as_a_file_is_not_looked_for_in_the_hub(tmp_path: Path) -> None:
     with pytest.raises(ModelNotFoundError, match=r"there is no file 'nosuch.gguf'"):
         hub_name("nosuch.gguf", tmp_path)
+
+
+@pytest.mark.parametrize(
+    "info", [b'{"id": "org/na', b"<html>log in</html>", b"[]", b'{"id": "org/name", "siblings": 5}']
+)
+def test_an_answer_that_cannot_be_read_is_named(tmp_path: Path, info: bytes) -> None:
+    with HubServer("org/name", SAFETENSORS) as hub:
+        hub.info = info
+        said = resolve_elsewhere(hub.url, "org/name", tmp_path)
+        assert said.startswith(
+            f"refused: 'org/name': the hub {hub.url} gives an answer that cannot be read ("
+        )
+        assert "\n" not in said
+    assert not list(tmp_path.rglob("models--*"))
+
+
+@pytest.mark.parametrize("name", ["config.json", "chat_template.jinja", "model.safetensors"])
+def test_a_file_that_never_ends_is_refused(tmp_path: Path, name: str) -> None:
+    with HubServer("org/name", SAFETENSORS) as hub:
+        hub.endless = {name}
+        said = resolve_elsewhere(hub.url, "org/name", tmp_path)
+        assert said == (
+            f"refused: {name}: the hub sends more than the {len(SAFETENSORS[name])} bytes that it "
+            "announces"
+        )
+        assert hub.num_sent < 1 << 28
+        assert not list(tmp_path.rglob("*.incomplete"))
+        assert not models_of(tmp_path)
+        hub.endless = set()
+        assert resolve_elsewhere(hub.url, "org/name", tmp_path).startswith(str(tmp_path))
+
+
+def test_a_text_without_a_size_is_bounded(tmp_path: Path) -> None:
+    with HubServer("org/name", SAFETENSORS) as hub:
+        hub.size_of = {"config.json": None}
+        directory = Path(resolve_elsewhere(hub.url, "org/name", tmp_path))
+        assert (directory / "config.json").read_bytes() == b"{}"
+        hub.endless = {"config.json"}
+        said = resolve_elsewhere(hub.url, "org/name", tmp_path / "other")
+        assert "config.json: the hub sends more than the 67108864 bytes" in said
+        assert not list(tmp_path.rglob("*.incomplete"))
+
+
+@pytest.mark.parametrize(("size", "said"), [(1, "more than the 1 bytes"), (9, "the size, 9 bytes")])
+def test_a_size_that_is_wrong_is_named(tmp_path: Path, size: int, said: str) -> None:
+    with HubServer("org/name", SAFETENSORS) as hub:
+        hub.size_of = {"config.json": size}
+        assert said in resolve_elsewhere(hub.url, "org/name", tmp_path)
+    assert not list(tmp_path.rglob("*.incomplete"))
+
+
+def test_a_name_that_leads_out_of_the_cache_is_refused(tmp_path: Path) -> None:
+    with HubServer("org/name", {**SAFETENSORS, "../../evil.json": b"{}"}) as hub:
+        said = resolve_elsewhere(hub.url, "org/name", tmp_path)
+    assert said == "refused: the hub lists a file of the name '../../evil.json', which is refused"
+    assert not list(tmp_path.iterdir())

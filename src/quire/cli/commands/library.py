@@ -189,14 +189,14 @@ def facts_of(name: str) -> dict[str, Any]:
     try:
         model = cached_model(name)
     except ModelNotFoundError:
-        facts["path"] = str(resolve_model(name, needs_weights=False))
+        facts["path"] = str(resolve_model(name, needs_weights=False, fetches=False))
     else:
         facts = {
             "name": model.name, "path": str(place_of(model)), "commit": model.commit,
             "size": format_bytes(model.num_bytes),
             "files": [file.name for file in model.files],
         }  # fmt: skip
-    directory = resolve_model(name)
+    directory = resolve_model(name, fetches=False)
     config = read_config(directory)
     text = config.get("text_config")
     known = {**config, **(text if isinstance(text, dict) else {})}
@@ -351,6 +351,10 @@ class PullLines:
             sys.stdout.write(f"{json.dumps(fields)}\n")
             sys.stdout.flush()
 
+    def note(self, text: str) -> None:
+        """Writes a text as the status."""
+        self.write(status=text)
+
     def fetched(self, num_bytes: int, total: int) -> None:
         """Writes the sums, a few times a second."""
         now = time.monotonic()
@@ -373,7 +377,8 @@ def pull_model(
     began_at = time.time() - 1
     if lines is not None:
         lines.write(status="pulling manifest")
-    fetched = fetch_model(name, revision=revision, report=None if lines is None else lines.fetched)
+    report, note = (None, None) if lines is None else (lines.fetched, lines.note)
+    fetched = fetch_model(name, revision=revision, report=report, note=note)
     if lines is not None:
         lines.write(status="verifying sha256 digest")
     done = {path.resolve() for path in fetched.verified}

@@ -5,36 +5,34 @@ Chooses the files from the repository's own list, and says why a model cannot be
 
 from __future__ import annotations
 
-import errno
-import glob
-import io
-import shlex
+import logging
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
-from importlib import import_module
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
 from quire.config.model_lookup import gguf
 from quire.config.model_lookup.known import suggestion
-from quire.config.model_lookup.resume import Repository, large_file
-from quire.errors import ConfigError, ModelNotFoundError, QuireError
+from quire.config.model_lookup.refusals import download_error, how_to_fetch, is_of_hub, unreadable
+from quire.config.model_lookup.resume import Repository, remote_file
+from quire.errors import ModelNotFoundError, QuireError
 from quire.log import get_logger
 
-_CANNOT_WRITE = (
-    errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EACCES, errno.EPERM, errno.EROFS,
-    errno.ENOTDIR, errno.EEXIST,
-)  # fmt: skip
 TEXT_PATTERNS = ("*.json", "*.txt", "*.jinja", "*.model")
 """The files of a model directory other than weights."""
 _IGNORED_PATTERNS = ["*/*", "consolidated*", "training_args*", "optimizer*"]
-_WEIGHTS = (".safetensors", ".bin", ".gguf")
 _TRIES = 4
 _LONGEST_WAIT_S = 60.0
 """Longest time that a hub which limits requests is waited for, before each further try."""
+
+Report = Callable[[int, int], None]
+"""Takes the bytes that were fetched so far, and all bytes as far as they are known."""
+Note = Callable[[str], None]
 
 _logger = get_logger(__name__)
 
@@ -47,26 +45,13 @@ class Fetched:
     snapshot: Path
     file: Path | None
     """The first file of the GGUF model that was chosen; None: other weights, or none."""
-    verified: tuple[Path, ...] = ()
+    verified: Sequence[Path] = ()
     """Files of the cache whose checksums were compared."""
 
     @property
     def name(self) -> str:
         """Name that means these weights alone."""
         return self.repo if self.file is None else f"{self.repo}:{self.file.name}"
-
-
-def how_to_fetch(model: str, revision: str | None, cache: Path, wanted: str | None) -> str:
-    """The commands that fetch a model; `wanted`: a GGUF file or its quantisation."""
-    command = f"hf download {model}" + (f" --revision {revision}" if revision else "")
-    if wanted is not None:
-        command += f" --include {shlex.quote(gguf.pattern(wanted))}"
-    directory = model.rpartition("/")[2]
-    return (
-        f"With a network, run: {command} --cache-dir {cache}. Or fetch it on another machine with "
-        f"{command} --local-dir {directory}, copy the directory here, and give its path as the "
-        "model."
-    )
 
 
 def download(
@@ -78,15 +63,14 @@ def download(
     wanted: str | None = None,
     needs_weights: bool = True,
     report: Report | None = None,
+    note: Note | None = None,
 ) -> Fetched:
     """Downloads the files that are needed and not in the cache yet. `wanted`: a GGUF file or its
-    quantisation. Raises ModelNotFoundError, and ConfigError if files cannot be written."""
+    quantisation; `note` gets a text when the download waits. Raises ModelNotFoundError,
+    CheckpointError, and ConfigError if files cannot be written."""
     try:
-        from huggingface_hub import HfApi, snapshot_download
-        from huggingface_hub.utils import (  # type: ignore[attr-defined]
-            disable_progress_bars,
-            filter_repo_objects,
-        )
+        from huggingface_hub import HfApi
+        from huggingface_hub.utils import disable_progress_bars  # type: ignore[attr-defined]
     except ImportError:
         raise ModelNotFoundError(
             f"there is no directory {model!r}, and huggingface_hub, which would fetch the model of "
@@ -96,61 +80,45 @@ def download(
         ) from None
     _logger.info("%s: fetching what the cache lacks from the hub", model)
 
-    verified = list[Path]()
     if report is not None:
         disable_progress_bars()
 
     def fetch() -> Fetched:
-        patterns, ignored, first = list(TEXT_PATTERNS), _IGNORED_PATTERNS, None
-        bar = None if report is None else bar_class(report)
-        if needs_weights:
+        try:
             info = HfApi(token=hf_token).model_info(model, revision=revision, files_metadata=True)
-            names = [file.rfilename for file in info.siblings or ()]
+            siblings = list(info.siblings or ())
+        except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError) as error:
+            raise unreadable(error) from None
+        files = [remote_file(sibling) for sibling in siblings]
+        names = [file.name for file in files]
+        first, chosen = None, _matching(names, TEXT_PATTERNS)
+        if needs_weights:
             if wanted is None and (models := gguf.ggml_files(names)):
                 raise ModelNotFoundError(
                     f"{model} holds models of whisper.cpp; name one of them, like "
                     f"{model}:{models[0]}; it holds {', '.join(models[:40])}"
                 )
-            weights = None if wanted is not None else _weight_pattern(names)
-            if weights is not None:
-                patterns.append(weights)
-            else:
+            weights = _matching(names, _weight_patterns(names) if wanted is None else ())
+            chosen |= weights
+            if not weights:
                 first = gguf.chosen_name(names, wanted, model)
-                files = [*gguf.parts_of(names, first), *gguf.projector_of(names, first)]
-                patterns = [glob.escape(name) for name in files]
-                ignored = []
-            large = [file for one in info.siblings or () if (file := large_file(one))]
-            repository = Repository(model, info.sha or revision, cache, hf_token)
-            chosen = filter_repo_objects(
-                (file for file in large if file.name.endswith(_WEIGHTS)),
-                allow_patterns=patterns, ignore_patterns=ignored, key=lambda file: file.name,
-            )  # fmt: skip
-            verified.extend(repository.fetch(chosen, report))
-            repository.remove_stale(large)
-            if verified and report is not None:
-                done = sum(path.stat().st_size for path in verified)
-                bar = bar_class(lambda count, total: report(done + count, done + total))
-        snapshot = snapshot_download(
-            model,
-            revision=revision,
-            cache_dir=cache,
-            token=hf_token,
-            allow_patterns=patterns,
-            ignore_patterns=ignored,
-            tqdm_class=bar,
-        )
-        model_file = None if first is None else Path(snapshot) / first
-        return Fetched(model, Path(snapshot), model_file, tuple(verified))
+                chosen = {*gguf.parts_of(names, first), *gguf.projector_of(names, first)}
+        repository = Repository(model, info.sha, cache, hf_token)
+        verified = repository.fetch([file for file in files if file.name in chosen], report)
+        repository.remove_stale(files)
+        snapshot = repository.snapshot(revision)
+        return Fetched(model, snapshot, None if first is None else snapshot / first, verified)
 
     try:
-        return _tried(fetch, model)
-    except QuireError:
-        raise
-    except Exception as error:  # huggingface_hub raises errors of its HTTP library
-        raise _download_error(error, model, revision, cache, wanted) from error
+        with _notes_of_library(note):
+            return _tried(fetch, model, note)
+    except Exception as error:
+        if isinstance(error, QuireError) or not is_of_hub(error):
+            raise
+        raise download_error(error, model, revision, cache, wanted) from error
 
 
-def _tried(fetch: Callable[[], Fetched], model: str) -> Fetched:
+def _tried(fetch: Callable[[], Fetched], model: str, note: Note | None) -> Fetched:
     """The result of `fetch`, which is called again while the hub limits requests."""
     for _ in range(_TRIES - 1):
         try:
@@ -160,9 +128,27 @@ def _tried(fetch: Callable[[], Fetched], model: str) -> Fetched:
             if response is None or response.status_code != 429:
                 raise
             wait_s = retry_after(response.headers.get("Retry-After", ""))
-            _logger.warning("%s: the hub limits requests; trying again in %g s", model, wait_s)
+            said = f"the hub limits requests; trying again in {wait_s:.0f} s"
+            _logger.warning("%s: %s", model, said)
+            if note is not None:
+                note(said)
             time.sleep(wait_s)
     return fetch()
+
+
+@contextmanager
+def _notes_of_library(note: Note | None) -> Iterator[None]:
+    """Passes on what huggingface_hub logs, such as its own waits."""
+    if note is None:
+        yield
+        return
+    handler, logger = logging.Handler(logging.WARNING), logging.getLogger("huggingface_hub")
+    handler.emit = lambda record: note(record.getMessage())  # type: ignore[method-assign]
+    logger.addHandler(handler)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
 
 
 def retry_after(header: str) -> float:
@@ -177,69 +163,20 @@ def retry_after(header: str) -> float:
     return min(max(0.0, seconds), _LONGEST_WAIT_S)  # a NaN gives 0
 
 
-def _download_error(
-    error: Exception, model: str, revision: str | None, cache: Path, wanted: str | None
-) -> ConfigError | ModelNotFoundError:
-    if isinstance(error, OSError) and error.errno in _CANNOT_WRITE:
-        return ConfigError(
-            f"{model} cannot be kept in {cache}: {error.strerror}; make room there, or give "
-            "another place with download_dir"
-        )
-    response = getattr(error, "response", None)
-    advice = {
-        401: " If the model is private or gated, set HF_TOKEN to a token of an account that may "
-        "read it.",
-        403: f" Accept the model's terms on its page of the hub, {_page(model)}, and set HF_TOKEN "
-        "to a token of that account.",
-        429: " The hub limits requests; try again later, or set HF_TOKEN for a higher limit.",
-    }.get(getattr(response, "status_code", 0), "")
-    return ModelNotFoundError(
-        f"there is no directory {model!r}, and the hub did not give the model of that name: "
-        f"{str(error).rstrip('.')}."
-        + (advice if response is not None else f" {how_to_fetch(model, revision, cache, wanted)}")
-        + suggestion(model, cache)
-    )
+def _matching(names: Iterable[str], patterns: Iterable[str]) -> set[str]:
+    """The names at the top of a repository that match a pattern."""
+    return {
+        name
+        for name in names
+        if any(fnmatchcase(name, pattern) for pattern in patterns)
+        and not any(fnmatchcase(name, pattern) for pattern in _IGNORED_PATTERNS)
+    }
 
 
-def _page(model: str) -> str:
-    from huggingface_hub import constants
-
-    return f"{constants.ENDPOINT}/{model}"
-
-
-def _weight_pattern(files: Iterable[str]) -> str | None:
-    """The pattern of weights that are not in GGUF files; None: there are none."""
+def _weight_patterns(files: Iterable[str]) -> tuple[str, ...]:
+    """The pattern of weights that are not in GGUF files; empty: there are none."""
     top_level = [file for file in files if "/" not in file]
     for suffix in (".safetensors", ".bin"):
         if any(file.endswith(suffix) for file in top_level):
-            return f"*{suffix}"
-    return None
-
-
-Report = Callable[[int, int], None]
-"""Takes the bytes that were fetched so far, and all bytes as far as they are known."""
-
-
-def bar_class(report: Report) -> type[Any]:
-    """A class of progress bars that calls `report` from the threads of the download."""
-    tqdm: Any = import_module("tqdm.auto").tqdm  # huggingface_hub needs it
-
-    class ReportingBar(tqdm):  # type: ignore[misc]
-        """Prints nothing. Bars that do not count bytes report nothing."""
-
-        def __init__(self, *args: Any, **options: Any) -> None:
-            options.pop("name", None)
-            super().__init__(*args, **{**options, "file": io.StringIO(), "disable": False})
-
-        def update(self, n: float | None = 1) -> bool | None:
-            """Counts `n` more, and reports the sum."""
-            result: bool | None = super().update(n)
-            if self.unit == "B":
-                report(int(self.n), max(int(self.n), int(self.total or 0)))
-            return result
-
-        def display(self, *_: Any, **__: Any) -> bool:
-            """Shows nothing."""
-            return True
-
-    return ReportingBar
+            return (f"*{suffix}",)
+    return ()

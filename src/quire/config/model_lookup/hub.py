@@ -14,8 +14,9 @@ from pathlib import Path
 from quire import env
 from quire.config.checkpoint.model_files import DEMO_MODEL, DEMO_MODEL_PATH, read_json_object
 from quire.config.model_lookup import aliases, gguf
-from quire.config.model_lookup.download import Fetched, Report, download, how_to_fetch
+from quire.config.model_lookup.download import Fetched, Note, Report, download
 from quire.config.model_lookup.known import suggestion
+from quire.config.model_lookup.refusals import how_to_fetch
 from quire.config.model_lookup.short_names import meant_by
 from quire.errors import CheckpointError, ConfigError, ModelNotFoundError, quoted, reason
 from quire.units import MiB
@@ -38,13 +39,14 @@ def resolve_model(
     needs_weights: bool = True,
     prefers_gguf: bool = False,
     mmproj: str | None = None,
+    fetches: bool = True,
 ) -> Path:
     """The directory that holds `model`: a path, a hub id, or a GGUF file, which is unpacked.
 
     `download_dir` replaces the hub's cache directory. `needs_weights` False: only the tokenizer is
     needed. `prefers_gguf`: prefer GGUF files to other weights. `mmproj`: the file with the image
-    encoder of a GGUF model; None: the one next to it. Raises ModelNotFoundError that names the
-    missing files and how to get them.
+    encoder of a GGUF model; None: the one next to it. `fetches` False: nothing is
+    downloaded. Raises ModelNotFoundError that names the missing files and how to get them.
     """
     directory = _local_directory(model, prefers_gguf, mmproj)
     if directory is None and (target := aliases.target_of(model)) is not None:
@@ -71,11 +73,16 @@ def resolve_model(
         if not gguf.has_all_parts(only):  # a killed download
             return resolve_model(
                 f"{model}:{only.name}", revision=revision, download_dir=download_dir,
-                hf_token=hf_token, mmproj=mmproj,
+                hf_token=hf_token, mmproj=mmproj, fetches=fetches,
             )  # fmt: skip
         return _with_gguf(snapshot, prefers_gguf, mmproj)
     elif snapshot and not missing:
         return _with_whisper(snapshot) or snapshot
+    if not fetches:
+        raise ModelNotFoundError(
+            f"this machine has neither a directory {quoted(written)} nor the whole model of that "
+            f"name; quire pull {written} fetches it.{suggestion(written, cache)}"
+        )
     if env.hub_is_offline():
         raise ModelNotFoundError(
             _offline_message(written, model, revision, cache, missing, wanted_gguf)
@@ -94,12 +101,17 @@ def resolve_model(
 
 
 def fetch_model(
-    model: str, *, revision: str | None = None, report: Report | None = None
+    model: str,
+    *,
+    revision: str | None = None,
+    report: Report | None = None,
+    note: Note | None = None,
 ) -> Fetched:
     """Downloads what the cache lacks of a hub model's present state.
 
-    `report` replaces the progress bars. A download that was killed is continued. Raises
-    ModelNotFoundError, and ConfigError if the files cannot be written.
+    `report` gets the progress in place of bars, and `note` a text when the download waits. A
+    download that was killed is continued. Raises ModelNotFoundError, CheckpointError, and
+    ConfigError if the files cannot be written.
     """
     cache = env.hub_cache_dir()
     name, wanted_gguf = hub_name(aliases.target_of(model) or model, cache)
@@ -108,7 +120,7 @@ def fetch_model(
             f"{model} cannot be fetched: {env.offline_variable()} forbids it. "
             + how_to_fetch(name, revision, cache, wanted_gguf)
         )
-    return download(name, revision, cache, None, wanted=wanted_gguf, report=report)
+    return download(name, revision, cache, None, wanted=wanted_gguf, report=report, note=note)
 
 
 def hub_name(model: str, cache: Path) -> tuple[str, str | None]:

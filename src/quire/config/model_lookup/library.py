@@ -19,7 +19,7 @@ from quire.config.model_lookup import gguf
 from quire.config.model_lookup.aliases import target_of
 from quire.config.model_lookup.gguf import is_whole, quant_of
 from quire.config.model_lookup.hub import hub_name, missing_weights
-from quire.config.model_lookup.resume import sha256_of
+from quire.config.model_lookup.resume import digest_of
 from quire.errors import CheckpointError, ConfigError, ModelNotFoundError, quoted
 
 _PREFIX = "models--"
@@ -118,7 +118,7 @@ def verify_files(files: Iterator[Path]) -> int:
         blob = file.resolve()
         if not _SHA256.fullmatch(blob.name):
             continue  # small files are named by git's checksum, or by none
-        if sha256_of(blob) != blob.name:
+        if digest_of(blob, blob.name) != blob.name:
             file.unlink()
             blob.unlink(missing_ok=True)
             raise CheckpointError(

@@ -270,6 +270,9 @@ def test_a_pull_without_a_network_says_why(harness: Harness) -> None:
     first, last = reply.text.splitlines()
     assert "manifest" in first
     assert "HF_HUB_OFFLINE forbids it" in json.loads(last)["error"]
+    for name in ("smollm2:135m", "SmolLM2:135M"):  # names of Ollama
+        lines = harness.post("/api/pull", {"model": name}).text.splitlines()
+        assert "hf download bartowski/SmolLM2-135M-Instruct-GGUF" in json.loads(lines[-1])["error"]
     for name in ("../x", "--verify", "a" * 200):
         assert harness.post("/api/pull", {"model": name}).status_code == 400, name
 
