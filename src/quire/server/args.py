@@ -12,6 +12,7 @@ from typing import Any, Literal, get_args
 
 from quire.config.declaration import argument
 from quire.config.field_types import check_fields
+from quire.config.model_lookup.settings import problem_of_messages
 from quire.errors import ConfigError, quoted
 from quire.redaction import shown
 from quire.units import KiB, MiB
@@ -60,6 +61,11 @@ def _header_text(value: str | tuple[str, ...], default: object) -> str | None:
 def _not_empty(value: str, default: None) -> str | None:
     del default
     return None if value else "must not be empty; leave it out, or name a file"
+
+
+def _first_messages(value: list[str], default: None) -> str | None:
+    del default
+    return problem_of_messages(value)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -190,6 +196,9 @@ class ServerArgs:
     """Role of the replies of /v1/chat/completions."""
     system_prompt: str = ""
     """System message of conversations that have none."""
+    first_messages: list[str] | None = argument(None, check=_first_messages)
+    """Messages with which each conversation begins, before those of a request: texts such as
+    "user Hello." and "assistant Hi!"."""
     chat_template_content_format: Literal["auto", "string", "openai"] = "auto"
     """Form of a message's content for templates: a text, a list of parts, or the form that they
     read."""

@@ -202,13 +202,15 @@ def test_an_alias_stands_for_a_model(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert main(["alias", "--delete", "small"]) == 0
     assert aliases.read_aliases() == {"tiny": "a/one"}
     for words in (
-        ["--delete", "small"], ["--delete", "tiny", "x"], ["tiny"], ["a/b", "x"], ["../x", "x"],
+        ["--delete", "small"], ["--delete", "tiny", "x"], ["tiny"], ["a/b/c", "x"], ["../x", "x"],
     ):  # fmt: skip
         assert main(["alias", *words]) == 1, words
     aliases.aliases_file().write_text("[]")
     with pytest.raises(QuireError, match="delete it"):
         aliases.read_aliases()
-    assert aliases.target_of("tiny") is None
+    with pytest.raises(QuireError, match="delete it"):
+        aliases.target_of("tiny")
+    assert aliases.target_of("./a/directory") is None
 
 
 def test_facts_of_the_bundled_model(capsys: pytest.CaptureFixture) -> None:

@@ -36,7 +36,7 @@ from quire.config.model_lookup.disk.places import Found, found_models
 from quire.config.model_lookup.disk.use import options_of
 from quire.config.model_lookup.hub import resolve_model
 from quire.config.model_lookup.known import is_near, suggestion
-from quire.config.model_lookup.settings import over_defaults
+from quire.config.model_lookup.settings import messages_of, over_defaults
 from quire.config.model_lookup.short_names import meant_by
 from quire.config.tool_servers import read_config
 from quire.errors import ConfigError, ModelNotFoundError, RequestError, quoted
@@ -265,6 +265,7 @@ def run(args: argparse.Namespace) -> int:
     system_prompt = options.get("system_prompt") if given is None else given
     conversation = LocalConversation(wanted, system_prompt)
     conversation.images = images
+    conversation.history += messages_of(options.get("first_messages", ()))
     with ExitStack() as stack:
         stack.callback(conversation.close)
         toolbox = open_tools(args, stack)

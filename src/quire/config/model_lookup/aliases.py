@@ -17,7 +17,7 @@ from quire.errors import ConfigError, quoted
 from quire.files import write_text
 from quire.units import format_bytes
 
-_NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,63}(:[\w.-]{1,63})?")
+_NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,63}(/[A-Za-z0-9][\w.-]{0,63})?(:[\w.-]{1,63})?")
 _MOST = 1000
 _MAX_BYTES = 1 << 20
 
@@ -35,7 +35,7 @@ def read_aliases() -> dict[str, str]:
 def settings_of(name: str) -> AliasSettings:
     """The settings of an alias; the defaults for any other name, and for that of a directory or
     file, which precedes the alias. Raises ConfigError."""
-    entry = {} if "/" in name else _entries().get(name, {})
+    entry = _entries().get(name, {}) if _NAME.fullmatch(name) else {}
     if isinstance(entry, str) or os.path.exists(name):
         return AliasSettings()
     try:
@@ -66,14 +66,9 @@ def _entries() -> dict[str, Any]:
 
 
 def target_of(name: str) -> str | None:
-    """The model that an alias stands for; None: the alias does not exist."""
-    if "/" in name:
-        return None
-    try:
-        found = read_aliases()
-    except ConfigError:
-        return None  # `quire alias` reports it
-    return found.get(name)
+    """The model that an alias stands for; None: the alias does not exist. Raises ConfigError for a
+    damaged file."""
+    return read_aliases().get(name) if _NAME.fullmatch(name) else None
 
 
 def set_alias(name: str, model: str, settings: AliasSettings | None = None) -> None:
@@ -81,9 +76,12 @@ def set_alias(name: str, model: str, settings: AliasSettings | None = None) -> N
     with its settings if none are given. Raises ConfigError."""
     if not _NAME.fullmatch(name):
         raise ConfigError(
-            f"an alias must have letters, digits and ._-, and at most one :, got {quoted(name)}; "
-            "try small"
+            "an alias must have letters, digits and ._-, and at most one / and one : after it, got "
+            f"{quoted(name)}; try small"
         )
+    repo = name.partition(":")[0].replace("/", "--")
+    if "/" in name and (env.hub_cache_dir() / f"models--{repo}").is_dir():
+        raise ConfigError(f"{quoted(name)} is a model of the hub's cache; take another name")
     found = _entries()
     if len(found) >= _MOST and name not in found:
         raise ConfigError(f"there are {_MOST} aliases, which is the limit; remove one")

@@ -27,6 +27,8 @@ ONLY_WITH = frozenset({"mirostat_tau", "mirostat_eta"})
 """Parameters of a way to sample that is off."""
 _MAX_CHARS = 1 << 20
 _MAX_STOPS = 64
+_MAX_MESSAGES = 256
+_ROLES = ("system", "user", "assistant")
 _T = TypeVar("_T")
 
 
@@ -42,6 +44,8 @@ class AliasSettings:
     """Fields of `SamplingParams`: numbers, `seed`, and `stop` as a list of texts."""
     max_model_len: int | None = None
     """Most tokens of a request (`num_ctx`)."""
+    messages: Sequence[str] = ()
+    """Messages with which each conversation begins: a role and a text, such as `user Hello.`."""
 
     def to_json(self) -> dict[str, Any]:
         """The settings that are given."""
@@ -62,7 +66,10 @@ class AliasSettings:
         sampling = found.get("sampling", {})
         if not isinstance(sampling, dict):
             raise ConfigError(f"sampling must be an object, got {quoted(sampling)}")
-        return cls(**{**found, "sampling": _sampling(sampling)})
+        messages = found.get("messages", ())
+        if problem := problem_of_messages(messages):
+            raise ConfigError(f"messages {problem}")
+        return cls(**{**found, "sampling": _sampling(sampling), "messages": tuple(messages)})
 
     @classmethod
     def of_options(cls, options: Mapping[str, Any]) -> AliasSettings:
@@ -79,6 +86,7 @@ class AliasSettings:
         given = {
             name: options[name] for name in ("chat_template", "max_model_len", "system_prompt")
         }
+        given["messages"] = options.get("first_messages")
         return cls.from_json({k: v for k, v in {**given, "sampling": known}.items() if v})
 
     def options(self) -> dict[str, Any]:
@@ -89,12 +97,17 @@ class AliasSettings:
         found = {
             "override_generation_config": sampling, "chat_template": self.chat_template,
             "max_model_len": self.max_model_len, "system_prompt": self.system_prompt,
+            "first_messages": list(self.messages),
         }  # fmt: skip
         return {name: value for name, value in found.items() if value}
 
 
 def settings_of_parameters(
-    given: Mapping[str, Any], *, system_prompt: str = "", chat_template: str = ""
+    given: Mapping[str, Any],
+    *,
+    system_prompt: str = "",
+    chat_template: str = "",
+    messages: Sequence[str] = (),
 ) -> tuple[AliasSettings, list[str]]:
     """The settings of Ollama's parameters, and the names of those without effect here. A value may
     be a text, as a Modelfile has it, and `stop` a text or a list. Raises ConfigError."""
@@ -117,9 +130,31 @@ def settings_of_parameters(
                 name == "stop") else value  # fmt: skip
     made = AliasSettings.from_json({
         "system_prompt": system_prompt, "chat_template": chat_template,
-        "max_model_len": length, "sampling": sampling,
+        "max_model_len": length, "sampling": sampling, "messages": messages,
     })  # fmt: skip
     return made, ignored
+
+
+def problem_of_messages(value: Any) -> str | None:
+    """What is wrong with the messages of a conversation's beginning; None: they are right."""
+    is_list = isinstance(value, Sequence) and not isinstance(value, str)
+    if is_list and len(value) <= _MAX_MESSAGES and all(_is_message(one) for one in value):
+        return None
+    return (
+        f"must be a list of up to {_MAX_MESSAGES} texts, each a role ({', '.join(_ROLES)}) and "
+        f'what it says, such as "user Hello.", got {quoted(value)}'
+    )
+
+
+def messages_of(texts: Sequence[str]) -> list[dict[str, str]]:
+    """Such messages in the form of a chat."""
+    pairs = [text.split(None, 1) for text in texts]
+    return [{"role": role.lower(), "content": content} for role, content in pairs]
+
+
+def _is_message(value: Any) -> bool:
+    parts = value.split(None, 1) if isinstance(value, str) and len(value) <= _MAX_CHARS else ()
+    return len(parts) == 2 and parts[0].lower() in _ROLES
 
 
 def over_defaults(record: _T, options: Mapping[str, Any]) -> _T:

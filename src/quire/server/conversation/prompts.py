@@ -15,6 +15,7 @@ import msgspec
 import msgspec.structs
 
 from quire.chat.job import ChatInput, take_images
+from quire.config.model_lookup.settings import messages_of
 from quire.errors import RequestError
 from quire.frontend.inputs.prompt_embeds import PlacedRows, embeds_error, rows_among
 from quire.frontend.inputs.tokenization import Truncation
@@ -300,7 +301,7 @@ def chat_input(model: ServedModel, chat: Conversation) -> ChatInput:
     hides_tools = args.exclude_tools_when_tool_choice_none and chat.forbids_calls
     content_format = args.chat_template_content_format
     return ChatInput(
-        with_system_prompt(chat.messages, args.system_prompt),
+        with_system_prompt(chat.messages, args.system_prompt, args.first_messages or ()),
         tools=None if hides_tools else chat.tools or None,
         documents=chat.documents,
         add_generation_prompt=chat.add_generation_prompt,
@@ -310,11 +311,22 @@ def chat_input(model: ServedModel, chat: Conversation) -> ChatInput:
     )
 
 
-def with_system_prompt(messages: list[ChatMessage], text: str) -> list[ChatMessage]:
-    """The messages, after a system message with this text if they have none."""
-    if not text or any(one.role in ("system", "developer") for one in messages):
+def with_system_prompt(
+    messages: list[ChatMessage], text: str, first: Sequence[str] = ()
+) -> list[ChatMessage]:
+    """The messages, after a system message with this text if they have none, and after the `first`
+    ones; a system message of the request stays in front."""
+    if first:
+        head = messages[:1] if messages and _is_system(messages[0]) else []
+        own = [ChatMessage(**one) for one in messages_of(first)]
+        messages = [*head, *own, *messages[len(head) :]]
+    if not text or any(_is_system(one) for one in messages):
         return messages
     return [ChatMessage(role="system", content=text), *messages]
+
+
+def _is_system(message: ChatMessage) -> bool:
+    return message.role in ("system", "developer")
 
 
 async def render_chat(model: ServedModel, chat: ChatInput, *, offers_tools: bool) -> str:

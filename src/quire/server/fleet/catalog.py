@@ -31,8 +31,8 @@ from quire.suggest import did_you_mean
 
 logger = get_logger(__name__)
 _OF_SERVER = frozenset({
-    "chat_template_content_format", "default_chat_template_kwargs", "lora_modules",
-    "prompt_adapters", "reasoning_effort_map", "response_role", "system_prompt",
+    "chat_template_content_format", "default_chat_template_kwargs", "first_messages",
+    "lora_modules", "prompt_adapters", "reasoning_effort_map", "response_role", "system_prompt",
     "tool_call_parser", "tool_strict_level",
 })  # fmt: skip
 """Options of the server that a model may have for itself."""
@@ -170,6 +170,7 @@ def own_settings(entry: CatalogEntry, engine: EngineArgs, server: ServerArgs) ->
             "chat_template": own(entry.engine.chat_template, engine.chat_template),
             "max_model_len": own(entry.engine.max_model_len, engine.max_model_len),
             "system_prompt": own(entry.server.system_prompt, server.system_prompt),
+            "first_messages": own(entry.server.first_messages, server.first_messages),
         }
     )
 

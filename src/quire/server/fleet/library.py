@@ -20,6 +20,7 @@ from quire.config.model_lookup.aliases import (
     settings_of,
     target_of,
 )
+from quire.config.model_lookup.disk.use import jinja_template
 from quire.config.model_lookup.hub import hub_name
 from quire.config.model_lookup.library import LibraryModel, cached_model, remove_model
 from quire.config.model_lookup.settings import AliasSettings
@@ -147,6 +148,12 @@ class Library:
         earlier one has requests; RequestError."""
         context = self._context
         _, place, own = self._place_of(base)
+        if settings.chat_template:
+            try:
+                text = await asyncio.to_thread(jinja_template, settings.chat_template, place)
+            except QuireError as error:
+                raise RequestError(f"template: {error}", parameter="template") from None
+            settings = replace(settings, chat_template=text)
         if context.knows(name) and name not in self._made:
             raise RequestError(
                 f"model must not be the name of another model, got {name!r}", parameter="model"
@@ -160,6 +167,7 @@ class Library:
                 chat_template=settings.chat_template or own.chat_template,
                 sampling={**own.sampling, **settings.sampling},
                 max_model_len=settings.max_model_len or own.max_model_len,
+                messages=settings.messages or own.messages,
             ))  # fmt: skip
         except ConfigError as error:
             raise RequestError(f"model: {error}", parameter="model") from None
@@ -213,7 +221,8 @@ class Library:
 
     def _place_of(self, name: str) -> tuple[ServedModel | None, str, AliasSettings]:
         """The served model of a name, if any; what loads it; and its settings. Raises HttpError
-        404."""
+        404, and ConfigError for damaged aliases."""
+        read_aliases()
         if self._context.knows(name):
             model = self._context.target(name).model
             place = model.config.model.model

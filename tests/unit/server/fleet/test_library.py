@@ -15,12 +15,15 @@ from fake_fleet import make_fleet
 from hub_cache import write_repo
 
 from quire.config.engine_args import EngineArgs
-from quire.config.model_lookup.aliases import read_aliases, set_alias, settings_of
+from quire.config.model_lookup.aliases import aliases_file, read_aliases, set_alias, settings_of
 from quire.config.model_lookup.library import models_of
 from quire.config.model_lookup.settings import AliasSettings
 from quire.errors import ConfigError
 from quire.server.apis.ollama.modelfile import parse_modelfile
 from quire.server.app import build_app
+from quire.server.conversation.conversation import Conversation
+from quire.server.conversation.messages import ChatMessage
+from quire.server.conversation.prompts import chat_input
 from quire.server.fleet import library as library_module
 from quire.server.fleet import member as member_module
 from quire.server.fleet.catalog import CatalogEntry
@@ -219,9 +222,12 @@ def test_a_model_is_made_replaced_copied_and_deleted(plans: Harness) -> None:
         ({"parameters": {"mirostat": 2}}, 400, "mirostat must be"),
         ({"parameters": {"colour": 2}}, 400, "unknown parameter"),
         ({"parameters": {"temperature": [1]}}, 400, "temperature must be a number"),
-        ({"template": "{{ .Prompt }}"}, 400, "no Go template is run"),
+        ({"template": "### {{ .Prompt }} {{ .X }}"}, 400, "template must be in Jinja, or a Go"),
         ({"adapters": {"a": "b"}}, 400, "--lora-modules"),
-        ({"modelfile": "FROM a\nMESSAGE user hi"}, 400, "send them with each chat"),
+        ({"modelfile": "FROM a\nMESSAGE cook hi"}, 400, "messages must be a list of up to 256"),
+        ({"messages": [{"role": "cook", "content": "x"}]}, 400, "messages[0].role"),
+        ({"messages": [{"role": "user", "content": " "}]}, 400, "messages must be a list"),
+        ({"messages": ["hi"]}, 400, "messages[0]"),
         ({"modelfile": 'FROM a\nSYSTEM """open'}, 400, "without its closing"),
         ({"modelfile": "FROM a\nCOOK b"}, 400, "no instruction 'COOK'"),
         ({"modelfile": "FROM"}, 400, "a value after FROM"),
@@ -332,3 +338,78 @@ def test_a_reader_that_goes_ends_the_download() -> None:
         assert closed == [pull]
 
     asyncio.run(main())
+
+
+def test_a_damaged_file_of_aliases_is_named_by_routes_that_change_models(plans: Harness) -> None:
+    aliases_file().parent.mkdir(parents=True, exist_ok=True)
+    aliases_file().write_text("{")
+    for route, body in (
+        ("/api/pull", {"model": "org/plain"}), ("/api/pull", {"model": "small"}),
+        ("/api/copy", {"source": "a", "destination": "b"}),
+        ("/api/copy", {"source": "org/plain", "destination": "b"}),
+        ("/api/create", {"model": "b", "from": "a"}),
+        ("/api/create", {"model": "b", "from": "none"}),
+        ("/api/delete", {"model": "none"}), ("/api/delete", {"model": "org/plain"}),
+    ):  # fmt: skip
+        reply = plans.request("DELETE" if "delete" in route else "POST", route, json=body)
+        said = "aliases.json must hold a JSON object of names and models; delete it"
+        assert (reply.status_code, said in reply.json()["error"]) == (500, True), (
+            route,
+            reply.text,
+        )
+    assert names(plans) == ["a", "org/served", "org/added"]
+    assert plans.post("/api/show", {"model": "a"}).status_code == 200
+    assert plans.request("GET", "/v1/models").status_code == 200
+
+
+def test_names_have_a_namespace(plans: Harness, hub: Path) -> None:
+    for name in ("me/mario", "me/mario:v1", "me/luigi:latest"):
+        made = plans.post("/api/create", {"model": name, "from": "a", "system": "You are Mario."})
+        assert made.status_code == 200, made.text
+    assert list(read_aliases()) == ["me/luigi", "me/mario", "me/mario:v1"]
+    assert plans.post("/api/show", {"model": "me/mario"}).json()["system"] == "You are Mario."
+    for name, said in (("org/plain", "is a model of the hub's cache"), ("a/b/c", "at most one /")):
+        refused = plans.post("/api/create", {"model": name, "from": "a"})
+        assert (refused.status_code, said in refused.json()["error"]) == (400, True), refused.text
+    assert delete(plans, "me/mario:v1").status_code == 200
+    assert "me/mario:v1" not in read_aliases()
+    assert len(models_of(hub)) == 3
+
+
+CHATML = """{{- range .Messages }}<|im_start|>{{ .Role }}
+{{ .Content }}<|im_end|>
+{{ end }}<|im_start|>assistant
+"""
+
+
+def test_messages_and_a_template_are_part_of_a_model(plans: Harness, tiny_model: Path) -> None:
+    set_alias("base", str(tiny_model))
+    text = f'''FROM base
+TEMPLATE """{CHATML}"""
+SYSTEM Be Mario.
+MESSAGE user Who are you?
+MESSAGE assistant """It is me!
+Mario."""
+'''
+    assert plans.post("/api/create", {"model": "mario", "modelfile": text}).status_code == 200
+    made = settings_of("mario")
+    assert made.messages == ("user Who are you?", "assistant It is me!\nMario.")
+    assert made.chat_template.startswith("{%- set ns")
+    assert "<|im_start|>user" in made.chat_template
+    model = plans.context.target("mario").model
+    chat = chat_input(
+        model, Conversation(messages=[ChatMessage(role="user", content="And Luigi?")])
+    )
+    assert [(one.role, one.content) for one in chat.messages] == [
+        ("system", "Be Mario."), ("user", "Who are you?"), ("assistant", "It is me!\nMario."),
+        ("user", "And Luigi?"),
+    ]  # fmt: skip
+    own = ChatMessage(role="system", content="Be Luigi.")
+    chat = chat_input(model, Conversation(messages=[own, ChatMessage(role="user", content="Hi")]))
+    assert [one.content for one in chat.messages][:2] == ["Be Luigi.", "Who are you?"]
+    shown = plans.post("/api/show", {"model": "mario"}).json()["modelfile"]
+    assert "MESSAGE user Who are you?\n" in shown
+    for template in ("{% for m in messages %}{{ m.content }}{% endfor %}", "{{ .Prompt }}"):
+        body = {"model": "mario", "from": "base", "template": template}
+        assert plans.post("/api/create", body).status_code == 200
+        assert "messages" in settings_of("mario").chat_template

@@ -100,6 +100,11 @@ def jinja_of(go: str, *, begins: bool) -> tuple[str, str] | None:
     return None
 
 
+def names_of_forms() -> list[str]:
+    """The forms of chat that are known."""
+    return [form.name for form in _FORMS]
+
+
 def _written(form: _Form, begins: bool) -> str:
     def around(texts: _Around, content: str = "m['content']") -> str:
         return f"{_literal(texts[0])} + {content} + {_literal(texts[1])}"

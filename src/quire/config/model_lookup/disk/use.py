@@ -8,9 +8,9 @@ from typing import Any
 
 from quire.config.checkpoint.model_files import read_config, read_json_object
 from quire.config.model_lookup.disk.found import LocalModel
-from quire.config.model_lookup.disk.go_templates import is_plain, jinja_of
+from quire.config.model_lookup.disk.go_templates import is_plain, jinja_of, names_of_forms
 from quire.config.model_lookup.hub import resolve_model
-from quire.errors import ModelError, ModelNotFoundError, quoted
+from quire.errors import ConfigError, ModelError, ModelNotFoundError, quoted
 from quire.log import get_logger
 from quire.units import MiB
 
@@ -81,6 +81,23 @@ def _add_template(model: LocalModel, options: dict[str, Any], directory: Path) -
         return
     logger.info("%s: its chat template is of the form %s, as Ollama's", model.name, found[0])
     options["chat_template"] = found[1]
+
+
+def jinja_template(text: str, model: str) -> str:
+    """A template of Ollama's in Jinja, for the model of this place; one in Jinja stays. Raises
+    ModelNotFoundError, and ConfigError for a form of chat that is not known."""
+    if "{%" in text or "{{" not in text:
+        return text
+    if is_plain(text):
+        return "{%- for m in messages -%}{{- m['content'] -}}{%- endfor -%}"
+    if jinja_of(text, begins=False) is not None:
+        directory = resolve_model(model, needs_weights=False, fetches=False)
+        if found := jinja_of(text, begins=_begins_with_bos(directory)):
+            return found[1]
+    raise ConfigError(
+        "template must be in Jinja, or a Go template of one of the forms "
+        f"{', '.join(names_of_forms())}; leave it out for the model's own"
+    )
 
 
 def _begins_with_bos(directory: Path) -> bool:

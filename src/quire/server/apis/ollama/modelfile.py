@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -16,6 +16,13 @@ _NAME = re.compile(r"([^\s]+)[ \t]+(?=[^\s])")
 _QUOTES = '"""'
 _QUOTED = re.compile(r'("""|")(.*?)\1[ \t\r]*(?:\n|\Z)', re.DOTALL)
 """A text in quotes, which may have such quotes inside its lines."""
+
+
+class FirstMessage(msgspec.Struct, kw_only=True):
+    """A message with which each conversation begins."""
+
+    role: Literal["system", "user", "assistant"]
+    content: str
 
 
 class CreateRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -31,21 +38,22 @@ class CreateRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     license: str | list[str] | None = None
     """Accepted; the license of the model is shown."""
     modelfile: str | None = None
-    """Text with the fields above, as FROM, SYSTEM, PARAMETER and LICENSE."""
+    """Text with the fields of this request, as FROM, SYSTEM, PARAMETER, TEMPLATE, MESSAGE and
+    LICENSE."""
     stream: bool | None = None
     template: str | None = None
-    messages: list[Any] | None = None
+    """A template in Jinja, or one of Ollama's in a form of chat that is known here."""
+    messages: list[FirstMessage] | None = None
+    """Messages with which each conversation begins."""
     adapters: dict[str, str] | None = None
     files: dict[str, str] | None = None
     quantize: str | None = None
     quantization: str | None = None
     path: str | None = None
-    """These seven must be empty."""
+    """These five must be empty."""
 
 
 _REFUSED = {
-    "template": "no Go template is run; the model's own chat template is used",
-    "messages": "send them with each chat",
     "adapters": "name adapters with --lora-modules when the server starts",
     "files": "files are not uploaded; FROM must name a model that is on this machine",
     "quantize": "the option --quantization of the server does that",
@@ -72,7 +80,13 @@ def read_create(body: CreateRequest) -> tuple[str, AliasSettings, list[str]]:
         )
     try:
         settings, ignored = settings_of_parameters(
-            given["parameters"] or {}, system_prompt=given["system"] or ""
+            given["parameters"] or {},
+            system_prompt=given["system"] or "",
+            chat_template=given["template"] or "",
+            messages=[
+                one if isinstance(one, str) else f"{one.role} {one.content}"
+                for one in given["messages"] or ()
+            ],
         )
     except ConfigError as error:
         raise RequestError(f"parameters: {error}", parameter="parameters") from None

@@ -7,6 +7,7 @@ import hashlib
 import json
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from starlette.requests import Request
 
 from quire.config.model_lookup.aliases import target_of
 from quire.config.model_lookup.settings import OLLAMA_NAMES
+from quire.errors import ConfigError
 from quire.server.apis.ollama.details import (
     capabilities_of,
     chat_template,
@@ -114,6 +116,7 @@ async def show(http: Request, asked: ShowRequest) -> ShownModel:
         f"FROM {entry['details'].parent_model or target.name}",
         *("PARAMETER " + " ".join(line.split(None, 1)) for line in parameters),
         *([f'SYSTEM """{system}"""'] if system else []),
+        *("MESSAGE " + one for one in model.args.first_messages or ()),
     ]
     return ShownModel(
         license=str(info.get("general.license") or ""),
@@ -149,7 +152,9 @@ async def version(_: Request) -> OllamaVersion:
 def _entry(context: ServerContext, name: str) -> dict[str, Any]:
     model = context.target(name).model
     config = model.config.model
-    parent = target_of(config.model) or ""
+    parent = ""
+    with suppress(ConfigError):  # a damaged file of aliases is reported where it matters
+        parent = target_of(config.model) or ""
     if parent.startswith("/"):  # clients see no paths
         parent = ""
     details = details_of(model, parent)
