@@ -58,8 +58,9 @@ def test_the_notebook(capsys: pytest.CaptureFixture[str]) -> None:
                 await result
 
     asyncio.run(run_cells())
-    assert len(names["outputs"]) == 4  # type: ignore[arg-type]
-    assert capsys.readouterr().out.strip()
+    texts = [output.outputs[0].text for output in names["outputs"]]  # type: ignore[attr-defined]
+    assert texts == [f"{n} + 10 = {n + 10}" for n in range(4)]
+    assert capsys.readouterr().out.rstrip("\r").endswith("17 + 25 = 42")
 
 
 @pytest.mark.long

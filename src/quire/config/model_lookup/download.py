@@ -26,6 +26,8 @@ from quire.log import get_logger
 TEXT_PATTERNS = ("*.json", "*.txt", "*.jinja", "*.model")
 """The files of a model directory other than weights."""
 _IGNORED_PATTERNS = ["*/*", "consolidated*", "training_args*", "optimizer*"]
+_ANSWER_S = 30.0
+"""Longest time without an answer of the hub."""
 _TRIES = 4
 _LONGEST_WAIT_S = 60.0
 """Longest time that a hub which limits requests is waited for, before each further try."""
@@ -85,7 +87,9 @@ def download(
 
     def fetch() -> Fetched:
         try:
-            info = HfApi(token=hf_token).model_info(model, revision=revision, files_metadata=True)
+            info = HfApi(token=hf_token).model_info(
+                model, revision=revision, files_metadata=True, timeout=_ANSWER_S
+            )
             siblings = list(info.siblings or ())
         except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError) as error:
             raise unreadable(error) from None
