@@ -186,7 +186,7 @@ class _Server:
         expect_crowds()
         logger.info(
             "Serving %s at %s, ready after %.2f s",
-            ", ".join(self._models.served_names()),
+            _some(self._models.served_names()),
             self._listener.url,
             time.perf_counter() - self._begin,
         )
@@ -254,3 +254,12 @@ def _exit_now(code: int) -> NoReturn:
     flush()
     sys.stdout.flush()
     os._exit(code)
+
+
+_MAX_NAMES = 8
+
+
+def _some(names: list[str]) -> str:
+    """The first names, for the log."""
+    rest = len(names) - _MAX_NAMES
+    return ", ".join(names[:_MAX_NAMES]) + (f" and {rest} others" if rest > 0 else "")

@@ -16,7 +16,7 @@ from hub_cache import write_repo
 from hub_server import HubServer
 
 from quire.cli.app import main
-from quire.cli.commands.library import PullLines
+from quire.cli.commands.library import PullLines, table
 from quire.config.model_lookup import aliases
 from quire.config.model_lookup.gguf import quant_of
 from quire.config.model_lookup.hub import resolve_model
@@ -122,6 +122,12 @@ def test_a_short_name_is_pulled_and_shown(name: str) -> None:
         pulled = quire(hub.url, "pull", name)
         assert pulled.stdout.startswith("bartowski/SmolLM2-135M-Instruct-GGUF:Q4_K_M: 16.0 KiB")
     assert quire("http://127.0.0.1:9", "rm", name.lower()).returncode == 0
+
+
+def test_a_long_name_does_not_widen_other_lines() -> None:
+    head, *lines = table(("NAME", "SIZE"), [("x" * 200, "1 B"), ("y", "2 B")]).splitlines()
+    assert (head, lines[1]) == ("NAME" + " " * 58 + "SIZE", "y" + " " * 61 + "2 B")
+    assert lines[0] == "x" * 200 + "  1 B"
 
 
 def test_models_are_listed_by_name_and_file(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:

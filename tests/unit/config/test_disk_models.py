@@ -306,6 +306,14 @@ def test_names_that_cannot_be_printed_are_left_out(tmp_path: Path) -> None:
     assert all(note.isprintable() for note in found.notes)
 
 
+def test_names_without_a_letter_or_digit_are_left_out(tmp_path: Path) -> None:
+    for name in ("...gguf", "..gguf", "-.gguf", "模型 ü.gguf", "x" * 240 + ".gguf", "1.gguf"):
+        write(tmp_path / "dir" / name)
+    found = found_models([str(tmp_path / "dir")])
+    assert sorted(names(found)) == ["1", "x" * 240, "模型 ü"]
+    assert len([note for note in found.notes if "has no letter or digit" in note]) == 3
+
+
 def test_a_name_that_may_be_several_is_refused(tmp_path: Path) -> None:
     for place in ("x", "y"):
         write(tmp_path / f"models/{place}/same.gguf", GGUF + place.encode())

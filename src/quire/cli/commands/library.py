@@ -396,10 +396,15 @@ def named(models: list[str]) -> list[str]:
     return models
 
 
+_MAX_WIDTH = 60
+"""Widest column; a longer text moves the rest of its own line."""
+
+
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Columns of texts below their names."""
     rows = [[one_line(text) for text in row] for row in rows]
-    widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
+    columns = zip(head, *rows, strict=True)
+    widths = [min(max(map(len, column)), _MAX_WIDTH) for column in columns]
     lines = [
         "  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip()
         for row in (head, *rows)

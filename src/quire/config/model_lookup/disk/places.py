@@ -80,8 +80,11 @@ def _with_own_names(models: Iterable[LocalModel], scan: Scan) -> Iterator[LocalM
         longer = f"{one.place.name}/{one.name}"
         choices = (one.name, *one.others[:1], longer, str(one.path))
         name = next((text for text in choices if text not in names), None)
-        if name is None or not name.isprintable():
-            scan.note(f"{quoted(str(one.path))} is left out: its name is not printable, or taken")
+        if name is None or not name.isprintable() or not any(map(str.isalnum, name)):
+            scan.note(
+                f"{quoted(str(one.path))} is left out: its name is not printable, has no letter or "
+                "digit, or is taken"
+            )
             continue
         names.add(name)
         yield replace(one, name=name, others=tuple(dict.fromkeys((one.name, *one.others))))
