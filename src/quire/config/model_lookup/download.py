@@ -12,8 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
-from fnmatch import fnmatchcase
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 from quire.config.model_lookup import gguf
@@ -25,7 +24,7 @@ from quire.log import get_logger
 
 TEXT_PATTERNS = ("*.json", "*.txt", "*.jinja", "*.model")
 """The files of a model directory other than weights."""
-_IGNORED_PATTERNS = ["*/*", "consolidated*", "training_args*", "optimizer*"]
+_IGNORED_PATTERNS = ["consolidated*", "training_args*", "optimizer*"]
 _ANSWER_S = 30.0
 """Longest time without an answer of the hub."""
 _TRIES = 4
@@ -119,7 +118,8 @@ def download(
     except Exception as error:
         if isinstance(error, QuireError) or not is_of_hub(error):
             raise
-        raise download_error(error, model, revision, cache, wanted) from error
+        hint = suggestion(model, cache)
+        raise download_error(error, model, revision, cache, wanted, hint) from error
 
 
 def _tried(fetch: Callable[[], Fetched], model: str, note: Note | None) -> Fetched:
@@ -172,8 +172,9 @@ def _matching(names: Iterable[str], patterns: Iterable[str]) -> set[str]:
     return {
         name
         for name in names
-        if any(fnmatchcase(name, pattern) for pattern in patterns)
-        and not any(fnmatchcase(name, pattern) for pattern in _IGNORED_PATTERNS)
+        if "/" not in name
+        and any(PurePath(name).match(pattern) for pattern in patterns)
+        and not any(PurePath(name).match(pattern) for pattern in _IGNORED_PATTERNS)
     }
 
 

@@ -123,11 +123,6 @@ def quant_of(file: Path) -> str:
     return found[1].upper() if found else file.name
 
 
-def pattern(wanted: str) -> str:
-    """Pattern that matches the names of the files to download."""
-    return wanted if wanted.endswith((".gguf", _GGML)) else f"*{wanted}*.gguf"
-
-
 def projectors(file: Path) -> list[Path]:
     """The files with image encoders next to a model's file, the most suitable first."""
     places = [file.parent]

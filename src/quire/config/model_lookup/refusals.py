@@ -8,8 +8,6 @@ import shlex
 from pathlib import Path
 from typing import Any
 
-from quire.config.model_lookup import gguf
-from quire.config.model_lookup.known import suggestion
 from quire.errors import ConfigError, ModelNotFoundError
 
 _CANNOT_WRITE = (
@@ -22,7 +20,8 @@ def how_to_fetch(model: str, revision: str | None, cache: Path, wanted: str | No
     """The commands that fetch a model; `wanted`: a GGUF file or its quantisation."""
     command = f"hf download {model}" + (f" --revision {revision}" if revision else "")
     if wanted is not None:
-        command += f" --include {shlex.quote(gguf.pattern(wanted))}"
+        pattern = wanted if wanted.endswith((".gguf", ".bin")) else f"*{wanted}*.gguf"
+        command += f" --include {shlex.quote(pattern)}"
     directory = model.rpartition("/")[2]
     return (
         f"With a network, run: {command} --cache-dir {cache}. Or fetch it on another machine with "
@@ -47,10 +46,10 @@ def unreadable(error: BaseException) -> ModelNotFoundError:
 
 
 def download_error(
-    error: Exception, model: str, revision: str | None, cache: Path, wanted: str | None
+    error: Exception, model: str, revision: str | None, cache: Path, wanted: str | None, hint: str
 ) -> ConfigError | ModelNotFoundError:
     """The error of a download for the user: `error` is of huggingface_hub, of its HTTP library, or
-    of the file system."""
+    of the file system. `hint`: the last sentence."""
     response = getattr(error, "response", None)
     status = getattr(response, "status_code", 0)
     if not status and isinstance(error, OSError) and error.errno in _CANNOT_WRITE:
@@ -70,7 +69,7 @@ def download_error(
     else:
         help_ = how_to_fetch(model, revision, cache, wanted)
         said = f"{where} cannot be reached: {_text_of(cause) or type(cause).__name__}. {help_}"
-    return ModelNotFoundError(said + suggestion(model, cache))
+    return ModelNotFoundError(said + hint)
 
 
 def _refusal(status: int, model: str, revision: str | None, kind: str) -> str:
