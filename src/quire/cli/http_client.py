@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
 
-from quire.errors import ConfigError, QuireError
+from quire.errors import ConfigError, QuireError, reason
 
 _NEUTRAL = {
     "temperature": "1.0", "top_p": "1.0, all tokens", "top_k": "0, all tokens",
@@ -164,7 +164,7 @@ class Server:
         except (OSError, http.client.HTTPException) as error:
             connection.close()
             raise ServerError(
-                f"no server answers at {self.url} ({error}); start one with `quire serve`"
+                f"no server answers at {self.url} ({reason(error)}); start one with `quire serve`"
             ) from None
         if response.status != 200:
             text = response.read(_MAX_REPLY_BYTES).decode(errors="replace")

@@ -114,6 +114,8 @@ def test_show_fetches_nothing() -> None:
         assert not hub.requests
     assert shown.returncode == 1
     assert "nor the whole model of that name; quire pull org/name fetches it." in shown.stderr
+    known = quire("http://127.0.0.1:9", "show", "qwen3:0.6b").stderr
+    assert "quire pull qwen3:0.6b fetches it. Models that are on this machine: demo." in known
 
 
 @pytest.mark.parametrize("name", ["smollm2:135m", "SmolLM2:135M", "SMOLLM2:135m"])
@@ -195,6 +197,20 @@ def test_a_path_is_never_deleted(tmp_path: Path) -> None:
     assert folder.is_dir()
 
 
+def test_an_alias_of_a_path_holds_in_every_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    (tmp_path / "models").mkdir()
+    monkeypatch.chdir(tmp_path)
+    for place, wanted in (
+        ("./models", tmp_path / "models"), ("models:Q4_K_M", f"{tmp_path}/models:Q4_K_M"),
+        ("org/name:Q4_K_M", "org/name:Q4_K_M"), ("demo", "demo"),
+    ):  # fmt: skip
+        assert main(["alias", "small", place]) == 0
+        assert aliases.target_of("small") == str(wanted)
+        assert capsys.readouterr().out == f"small -> {wanted}\n"
+
+
 def test_an_alias_stands_for_a_model(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     snapshot = write_repo(
         tmp_path / "hub", "a/one",
@@ -203,6 +219,7 @@ def test_an_alias_stands_for_a_model(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert main(["alias", "small", "a/one"]) == 0
     assert main(["alias", "tiny", "small"]) == 0
     assert resolve_model("tiny") == snapshot
+    capsys.readouterr()
     assert main(["alias"]) == 0
     assert capsys.readouterr().out == "small -> a/one\ntiny -> a/one\n"
     assert main(["alias", "--delete", "small"]) == 0

@@ -298,6 +298,7 @@ def alias(args: argparse.Namespace) -> int:
         remove_alias(args.name)
     elif args.model is not None:
         set_alias(args.name, args.model)
+        say(one_line(f"{args.name} -> {read_aliases()[args.name]}"))
     elif args.name is not None:
         raise ConfigError(f"{args.name!r} needs a model: quire alias {args.name} MODEL")
     else:

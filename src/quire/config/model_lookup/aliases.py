@@ -82,6 +82,7 @@ def set_alias(name: str, model: str, settings: AliasSettings | None = None) -> N
     repo = name.partition(":")[0].replace("/", "--")
     if "/" in name and (env.hub_cache_dir() / f"models--{repo}").is_dir():
         raise ConfigError(f"{quoted(name)} is a model of the hub's cache; take another name")
+    model = _absolute(model)
     found = _entries()
     if len(found) >= _MOST and name not in found:
         raise ConfigError(f"there are {_MOST} aliases, which is the limit; remove one")
@@ -90,6 +91,15 @@ def set_alias(name: str, model: str, settings: AliasSettings | None = None) -> N
         target = entry if isinstance(entry, str) else entry["model"]
         entry = {"model": target, **given} if (given := settings.to_json()) else target
     _write({**found, name: entry})
+
+
+def _absolute(model: str) -> str:
+    """A path of this directory as one that holds in others, too; another name as it is."""
+    place, colon, file = model.rpartition(":")
+    for path, rest in ((model, ""), (place, colon + file)):
+        if path and os.path.exists(expanded := os.path.expanduser(path)):
+            return os.path.abspath(expanded) + rest
+    return model
 
 
 def remove_alias(name: str) -> None:

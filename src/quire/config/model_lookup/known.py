@@ -27,7 +27,8 @@ def suggestion(model: str, cache: Path, others: Iterable[str] = ()) -> str:
     found = nearest(model.rpartition("/")[2].lower(), known)
     if found:
         return f" Did you mean {known[found]}?"
-    if short := nearest(model.lower(), short_names()):
+    is_short = meant_by(model) != model
+    if not is_short and (short := nearest(model.lower(), short_names())):
         return f" Did you mean {short}?"
     return f" Models that are on this machine: {', '.join(list(known.values())[:_MAX_SHOWN])}."
 

@@ -78,7 +78,9 @@ def _is_inside(name: object) -> bool:
 class Repository:
     """The files of one repository in the hub's cache."""
 
-    def __init__(self, model: str, commit: str, cache: Path, hf_token: str | bool | None) -> None:
+    def __init__(
+        self, model: str, commit: str | None, cache: Path, hf_token: str | bool | None
+    ) -> None:
         """Raises CheckpointError if `commit` is not one."""
         if not isinstance(commit, str) or not _SHA1.fullmatch(commit):
             raise CheckpointError(f"the hub gives {quoted(commit)} as the commit of {model}")

@@ -318,7 +318,7 @@ def with_system_prompt(
     ones; a system message of the request stays in front."""
     if first:
         head = messages[:1] if messages and _is_system(messages[0]) else []
-        own = [ChatMessage(**one) for one in messages_of(first)]
+        own = [ChatMessage(role=one["role"], content=one["content"]) for one in messages_of(first)]
         messages = [*head, *own, *messages[len(head) :]]
     if not text or any(_is_system(one) for one in messages):
         return messages
