@@ -30,7 +30,7 @@ def test_models_are_pulled_used_and_deleted(tmp_path: Path) -> None:
             assert (steps[0].status, steps[-1].status) == ("pulling manifest", "success")
             assert max(step.completed or 0 for step in steps) >= len(files["model.safetensors"])
             assert client.pull("org/small").status == "success"
-            with pytest.raises(ollama.ResponseError, match="Repository Not Found"):
+            with pytest.raises(ollama.ResponseError, match="has no model org/none"):
                 client.pull("org/none")
             reply = client.chat("org/small", messages=ASK, options={"temperature": 0})
             assert "42" in reply.message.content

@@ -69,7 +69,7 @@ def test_a_call_runs_after_the_user_allows_it(
     assert headers["mcp-protocol-version"] == "2025-06-18"
     assert all("secret" not in str(headers) for headers, _ in stub.behaviour.seen)
     assert ("reply" in stub.behaviour.methods()) == events  # to the ping
-    assert not page.locator(".choice").first.is_visible()
+    assert not page.locator(".message .choice").first.is_visible()
 
 
 def test_a_denied_call_does_not_run(open_page: Any, stub: McpStub) -> None:
@@ -92,7 +92,7 @@ def test_a_tool_is_allowed_in_one_conversation(open_page: Any, server: Any, stub
     assert len(stub.behaviour.calls()) == 3
     page.click("#new-chat")
     ask(page, "Weather?")
-    assert page.locator(".choice").is_visible()
+    assert page.locator(".message .choice").is_visible()
     assert len(stub.behaviour.calls()) == 3
 
 
@@ -173,7 +173,7 @@ def test_another_conversation_stops_a_call(open_page: Any, stub: McpStub) -> Non
     page.wait_for_selector(".call .error:text-is('Stopped.')")
     assert page.locator(".message.tool").count() == 0
     ask(page, "Never mind.")
-    assert not page.locator(".choice").first.is_visible()  # the conversation has gone on
+    assert not page.locator(".message .choice").first.is_visible()  # the conversation has gone on
 
 
 def test_a_session_that_the_server_forgot_begins_again(open_page: Any, stub: McpStub) -> None:
