@@ -57,20 +57,21 @@ class Source(Protocol):
 def spectrum(source: Source, bins: int, max_seconds: float, take: Callable[[bytes], None]) -> int:
     """Passes the spectrum of a sound (`log_powers`, float32) to `take`, block by block; an
     exception of it ends the work. Returns the number of samples. Raises as `decoded`."""
-    job = msgspec.msgpack.encode(SpectrumJob(source.num_bytes, bins, max_seconds))
+    answer = msgspec.msgpack.encode(SpectrumJob(source.num_bytes, bins, max_seconds))
     with _streams.child() as child:
         while True:
-            kind, payload = _asked(child, encoded_job(job), "audio", SPECTRA.max_seconds)
-            job = b""
+            kind, payload = _asked(child, encoded_job(answer), "audio", SPECTRA.max_seconds)
             if kind == WANTED:
                 place, size = struct.unpack("<QI", payload)
-                job = source.read_at(place, min(size, _MOST_WANTED))
+                answer = source.read_at(place, min(size, _MOST_WANTED))
             elif kind == FRAMES:
+                answer = b""
                 take(bytes(payload))
-            elif kind == TILES:
-                return int.from_bytes(payload, "little")
             else:
-                raise RequestError(bytes(payload).decode("utf-8", "replace"))
+                break
+    if kind == REFUSAL:
+        raise RequestError(bytes(payload).decode("utf-8", "replace"))
+    return int.from_bytes(payload, "little")
 
 
 def decoded(

@@ -52,7 +52,7 @@ def cut(
         last = next((step for step in reversed(steps) if step >= 0), 0)
         end = last * STEP_S or length
         return Cut([Piece(offset, offset + end, range(len(tokens)))], len(frames), is_silent)
-    num_frames = steps[ends[-1] - 1] * FRAMES_PER_STEP
+    num_frames = steps[ends[-1] - 1] * FRAMES_PER_STEP or len(frames)
     if is_silent or has_tail:
         ends.append(len(tokens))
         num_frames = len(frames)

@@ -11,7 +11,9 @@ import os
 import tempfile
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO
@@ -19,7 +21,7 @@ from typing import BinaryIO
 import numpy as np
 
 from quire.errors import CapacityError, QuireError
-from quire.images.process import spectrum
+from quire.images.process import MAX_PROCESSES, spectrum
 from quire.images.sound.rules import HOP, RATE
 from quire.images.sound.spectrum import SILENCE, normalised
 from quire.transcription.records import Floats
@@ -29,6 +31,8 @@ MAX_SECONDS = 8 * 3600.0
 WINDOW_FRAMES = 3000
 """Frames of a window: 30 s."""
 FRAMES_PER_SECOND = RATE // HOP
+_threads = ThreadPoolExecutor(MAX_PROCESSES, "quire-sound")
+"""Further files wait without a thread."""
 
 
 class SoundFile:
@@ -165,10 +169,9 @@ async def opened_sound(
 ) -> SoundFile:
     """`open_sound` in a thread. If the caller is cancelled, the work ends."""
     stopped = threading.Event()
+    work = partial(open_sound, source, bins, max_seconds=max_seconds, stopped=stopped)
     try:
-        return await asyncio.to_thread(
-            open_sound, source, bins, max_seconds=max_seconds, stopped=stopped
-        )
+        return await asyncio.get_running_loop().run_in_executor(_threads, work)
     finally:
         stopped.set()
 

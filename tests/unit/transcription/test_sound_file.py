@@ -6,6 +6,8 @@ import asyncio
 import errno
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -17,6 +19,7 @@ from quire.errors import CapacityError, RequestError
 from quire.images import process
 from quire.images.sound.spectrum import SILENCE, log_powers
 from quire.images.sound.wav import wav_of
+from quire.system.child_process import ChildPool
 from quire.transcription import sound_file as module
 from quire.transcription.sound_file import SoundFile, open_sound, opened_sound
 
@@ -96,6 +99,7 @@ def test_errors_name_what_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
         good[:4] + b"\0" * 50, "must be a file of type")]:  # fmt: skip
         with pytest.raises(RequestError, match=error):
             open_sound(data, 80)
+        assert process._streams._idle  # the child waits for the next file
     with pytest.raises(RequestError, match=r"more than 1\.5 s"):
         open_sound(good, 80, max_seconds=1.5)
     open_sound(good, 80, max_seconds=2).close()
@@ -122,7 +126,10 @@ def test_a_caller_that_leaves_ends_the_child_and_frees_the_file(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     before, begun, ended = _open_files(), threading.Event(), threading.Event()
-    take = module._Spectrum.take
+    take, threads = module._Spectrum.take, ThreadPoolExecutor(1)
+    monkeypatch.setattr(module, "_threads", threads)
+    streams = ChildPool(1, partial(process._start, process.SPECTRA))
+    monkeypatch.setattr(process, "_streams", streams)
 
     def slow(self: module._Spectrum, data: bytes) -> None:
         begun.set()
@@ -144,7 +151,8 @@ def test_a_caller_that_leaves_ends_the_child_and_frees_the_file(
         with pytest.raises(asyncio.CancelledError):
             await task
 
-    asyncio.run(leave())  # waits for the threads
+    asyncio.run(leave())
+    threads.shutdown()  # waits for it
     assert ended.wait(30)
     assert _open_files() == before
     assert not process._streams._idle

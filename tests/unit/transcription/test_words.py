@@ -125,5 +125,6 @@ def test_cuts_of_a_window() -> None:
     assert cut(pair, times, frames, has_tail=True) == Cut(
         [Piece(5.0, 6.0, range(3)), Piece(6.2, 15.0, range(3, 5))], 1000, False
     )
+    assert cut([times, times, 1], times, frames).num_frames == 1000  # windows always go on
     ended = cut([*pair, times + 70], times, frames)
     assert ended == Cut([Piece(5.0, 6.0, range(3)), Piece(6.2, 6.4, range(3, 6))], 1000, True)
