@@ -17,6 +17,7 @@ from sound_files import TYPES, mono_samples, sound_file
 
 from quire.errors import CapacityError, RequestError
 from quire.images import process
+from quire.images.modality import SPECTRA
 from quire.images.sound.spectrum import SILENCE, log_powers
 from quire.images.sound.wav import wav_of
 from quire.system.child_process import ChildPool
@@ -107,7 +108,7 @@ def test_errors_name_what_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
         open_sound(Path("/nonexistent.wav"), 80)
 
     full = Mock(**{"return_value.write.side_effect": OSError(errno.ENOSPC, "No space")})
-    monkeypatch.setattr(module.tempfile, "TemporaryFile", full)
+    monkeypatch.setattr("tempfile.TemporaryFile", full)
     with pytest.raises(CapacityError, match="No space; set TMPDIR"):
         open_sound(good, 80)
 
@@ -128,7 +129,7 @@ def test_a_caller_that_leaves_ends_the_child_and_frees_the_file(
     before, begun, ended = _open_files(), threading.Event(), threading.Event()
     take, threads = module._Spectrum.take, ThreadPoolExecutor(1)
     monkeypatch.setattr(module, "_threads", threads)
-    streams = ChildPool(1, partial(process._start, process.SPECTRA))
+    streams = ChildPool(1, partial(process._start, SPECTRA))
     monkeypatch.setattr(process, "_streams", streams)
 
     def slow(self: module._Spectrum, data: bytes) -> None:

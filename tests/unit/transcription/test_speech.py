@@ -36,7 +36,7 @@ def _noise(seconds: float, kind: str, seed: int = 0) -> np.ndarray:
     if kind == "white":
         return white
     spectrum = np.fft.rfft(white) / np.sqrt(np.arange(1, len(white) // 2 + 2))
-    pink = np.fft.irfft(spectrum, len(white))
+    pink: np.ndarray = np.fft.irfft(spectrum, len(white))
     return pink / pink.std()
 
 

@@ -27,7 +27,8 @@ def _path(costs: np.ndarray) -> list[int]:
             choice = 0 if both < up and both < left else 1 if up < both and up < left else 2
             step[row, column] = choice
             total[row, column] = costs[row - 1, column - 1] + (both, up, left)[choice]
-    found, row, column = [0] * rows, rows, columns
+    found = [0] * rows
+    row, column = rows, columns
     while row > 0 and column > 0:
         found[row - 1] = column - 1
         choice = step[row, column]
