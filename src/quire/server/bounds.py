@@ -10,6 +10,8 @@ from quire.chat.job import MAX_MEMORY_BYTES, MAX_STEPS, MAX_TEXT
 from quire.config import EngineConfig
 from quire.images.job import MAX_REQUEST_SECONDS
 from quire.server.args import ServerArgs
+from quire.server.context import FORMS_ON_DISK
+from quire.server.generation.spoken import MOST_KEPT
 from quire.server.http.listening import BACKLOG
 from quire.server.requests.limits import WorkLimits
 from quire.server.served_adapters import MAX_ADDED
@@ -51,10 +53,12 @@ def describe_bounds(args: ServerArgs, config: EngineConfig | None = None) -> lis
         option("max_body_bytes", "request body", "413"),
         option("max_pending_body_bytes", "bodies that are arriving", "503 + Retry-After"),
         option("max_form_bytes", "a form with a file", "413"),
+        Bound(_FIXED, f"{FORMS_ON_DISK} x max_form_bytes", "files of all forms", "503"),
         option("max_json_values", "values in a body", "400"),
         option("max_field_bytes", "a field", "400"),
         option("max_prompts", "prompts x n in a request", "400"),
         option("max_messages", "messages in a request", "400"),
+        Bound(_FIXED, str(MOST_KEPT), "sounds of chats whose words are kept", "oldest dropped"),
         option("max_n", "n", "400"),
         option("max_stop_strings", "stop strings", "400"),
         option("max_stop_string_chars", "a stop string", "400"),

@@ -29,6 +29,8 @@ _WORST_FIRST: tuple[ServerState, ...] = (
 )  # fmt: skip
 _LATEST = ":latest"
 """Ollama's clients add it to a name without a tag."""
+FORMS_ON_DISK = 4
+"""The files of all forms together have so many times the bytes of the largest form."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,13 +74,16 @@ class ServerContext:
     tasks: set[asyncio.Task[Any]] = field(default_factory=set)
     ignored_fields: IgnoredFields = field(default_factory=IgnoredFields)
     """Reports fields without effect to callers."""
+    heard: dict[tuple[str | None, bytes], str] = field(default_factory=dict)
+    """Words of the last sounds in chats, by the salt and the sound's digest: the next message of a
+    conversation brings the same sounds."""
     pool: WorkPool = field(init=False)
     """Runs work that grows with the size of a request."""
     uploads: UploadSpace = field(init=False)
     """Large files of forms."""
 
     def __post_init__(self) -> None:
-        self.uploads = UploadSpace(4 * self.args.max_form_bytes)
+        self.uploads = UploadSpace(FORMS_ON_DISK * self.args.max_form_bytes)
         self.pool = WorkPool(self.args.max_large_requests, self.args.max_large_requests_waiting)
 
     def add_model(self, names: tuple[str, ...], args: ServerArgs | None = None) -> ServedModel:

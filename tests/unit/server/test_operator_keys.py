@@ -124,8 +124,8 @@ def test_the_live_view_shows_a_tenant_what_the_model_is(make_harness: MakeHarnes
     mine = harness.request("GET", "/quire/live", headers=with_key(TENANT)).json()
     whole = harness.request("GET", "/quire/live", headers=with_key(OPERATOR)).json()
     assert set(mine) == {
-        "state", "model", "uptime_s", "kv", "shows_use", "is_demo", "takes_images", "scoring",
-        "sampling",
+        "state", "model", "uptime_s", "kv", "shows_use", "is_demo", "takes_images", "takes_audio",
+        "transcribes", "scoring", "sampling",
     }  # fmt: skip
     assert (mine["kv"], mine["shows_use"], whole["shows_use"]) == (None, False, True)
     assert {"requests", "rates", "prefix_cache", "tokens"} <= set(whole)

@@ -40,10 +40,21 @@ def test_the_model_is_given_the_words(harness: Harness) -> None:
     assert spoken["choices"] == written["choices"]
     speech = harness.context.models[1].transcriber
     assert (speech.sounds, speech.num_open) == ([b"RIFF"], 0)
-    url = {"type": "audio_url", "audio_url": {"url": "data:audio/wav;base64,UklGRg=="}}
+    url = {"type": "audio_url", "audio_url": {"url": "data:audio/wav;base64,UklGRitl"}}
     stream = ask(harness, SOUND, url, stream=True)
     assert stream.text.endswith("data: [DONE]\n\n")
-    assert speech.sounds == [b"RIFF"] * 3
+    assert speech.sounds == [b"RIFF", b"RIFF+e"]  # that of the message before is kept
+
+
+def test_words_are_kept_for_each_tenant_within_a_bound(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("quire.server.generation.spoken.MOST_KEPT", 2)
+    speech = harness.context.models[1].transcriber
+    for salt in ("a", "b", "a", "c", "b"):
+        assert ask(harness, SOUND, cache_salt=salt).status_code == 200
+        assert len(harness.context.heard) <= 2
+    assert len(speech.sounds) == 4  # "b" made room for "c"
 
 
 @pytest.mark.parametrize(

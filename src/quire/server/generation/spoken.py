@@ -7,6 +7,7 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from hashlib import sha256
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -30,6 +31,12 @@ if TYPE_CHECKING:
     from quire.transcription.transcriber import Transcriber
 
 
+MOST_KEPT = 256
+"""Sounds whose words are kept."""
+_MOST_CHARS = 1 << 16
+"""Longest words that are kept."""
+
+
 async def with_words(
     context: ServerContext,
     model: ServedModel,
@@ -50,7 +57,8 @@ async def with_words(
         if transcriber is None:
             raise RequestError(f"the server's transcription_model {name} is not of Whisper's kind")
         config = hearing.config.model.images or ImagesConfig({})
-        words = _Words(transcriber, ImageSources.of(config, MAX_REQUEST_SECONDS), deadline)
+        sources = ImageSources.of(config, MAX_REQUEST_SECONDS)
+        words = _Words(transcriber, sources, deadline, context.heard, salt)
         made = [replace(chat, messages=await words.messages(chat.messages)) for chat in chats]
     asked.prompt = made[0] if isinstance(source, Conversation) else made
 
@@ -79,10 +87,19 @@ def _is_sound(part: str | ContentPart) -> bool:
 class _Words:
     """Finds the words of the sounds of one request."""
 
-    def __init__(self, transcriber: Transcriber, sources: ImageSources, deadline: Deadline) -> None:
+    def __init__(
+        self,
+        transcriber: Transcriber,
+        sources: ImageSources,
+        deadline: Deadline,
+        kept: dict[tuple[str | None, bytes], str],
+        salt: str | None,
+    ) -> None:
+        """`kept`: words of earlier sounds, the last ones last."""
         self._transcriber = transcriber
         self._sources = sources
         self._deadline = deadline
+        self._kept, self._salt = kept, salt
 
     async def messages(self, messages: Sequence[ChatMessage]) -> list[ChatMessage]:
         """The messages with words in place of sounds."""
@@ -103,13 +120,23 @@ class _Words:
         given = given_of_part("audio", msgspec.to_builtins(part), where)
         try:
             sound = await asyncio.to_thread(self._sources.read, given.source)
-            items = self._transcriber.transcribe(sound, TranscriptionOptions())
-            run = SpeechRun(items, self._deadline)
-            try:
-                await run.header()
-                words = [segment.text async for segment in run.segments()]
-            finally:
-                run.close()
+            key = (self._salt, sha256(sound).digest())
+            words = self._kept.pop(key, None)
+            if words is None:
+                words = await self._words_of(sound)
         except RequestError as error:
             raise RequestError(f"{where}: {error}", parameter="messages") from None
-        return ContentPart(type="text", text="".join(words).strip())
+        if len(words) <= _MOST_CHARS:
+            self._kept[key] = words
+        if len(self._kept) > MOST_KEPT:
+            del self._kept[next(iter(self._kept))]
+        return ContentPart(type="text", text=words)
+
+    async def _words_of(self, sound: bytes) -> str:
+        items = self._transcriber.transcribe(sound, TranscriptionOptions(seed=0))
+        run = SpeechRun(items, self._deadline)
+        try:
+            await run.header()
+            return "".join([segment.text async for segment in run.segments()]).strip()
+        finally:
+            run.close()

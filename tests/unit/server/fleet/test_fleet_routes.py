@@ -100,7 +100,7 @@ def test_the_page_knows_a_model_before_it_is_loaded(several: Any) -> None:
         shown.append((await client.get("/quire/live?model=a")).json())
         assert [one["state"] for one in shown] == ["unloaded", "ready"]
         assert ["requests" in one for one in shown] == [False, True]
-        for fact in ("is_demo", "takes_images", "scoring", "sampling"):
+        for fact in ("is_demo", "takes_images", "transcribes", "scoring", "sampling"):
             assert shown[0][fact] == shown[1][fact]
 
     run(several, scenario)
