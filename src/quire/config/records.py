@@ -144,6 +144,10 @@ class CacheConfig:
     """Differs between models whose K/V may differ (`planning.kv.identity`); part of the root of
     every block's key."""
 
+    most_cached_blocks: int | None = None
+    """Cached blocks beyond so many are reused before the pool takes more memory; None: any number
+    is kept while there is memory for it."""
+
     @property
     def num_gpu_blocks(self) -> int:
         """`num_blocks`, under vLLM's name."""

@@ -43,12 +43,15 @@ class BlockPool:
     A block is in exactly one state: fresh (never used; has no entry in any list, so that a large
     pool takes no time at start), empty (free, without a key), cached (free, with a key: a prefix
     hit can use it again) or held (reference count > 0). `allocate` prefers empty blocks, then
-    fresh ones, then the least recently freed cached one, which loses its key. Owned by the
-    engine's thread.
+    fresh ones unless many are cached, then the least recently freed cached one, which loses its
+    key. Owned by the engine's thread.
     """
 
-    def __init__(self, num_blocks: int) -> None:
+    def __init__(self, num_blocks: int, most_cached: int | None = None) -> None:
+        """`most_cached`: cached blocks beyond so many are reused before fresh ones, which would
+        take memory; None: fresh ones come first in any case."""
         self.num_blocks = num_blocks
+        self._most_cached = num_blocks if most_cached is None else most_cached
         self._ref_counts: list[int] = []
         """Reference count of each block that was ever used; fresh blocks are beyond the end."""
         self._keys: list[BlockKey | None] = []
@@ -195,7 +198,7 @@ class BlockPool:
     def _take(self) -> int:
         if self._empty:
             block_id = self._empty.pop()
-        elif len(self._ref_counts) < self.num_blocks:
+        elif len(self._ref_counts) < self.num_blocks and len(self._cached) <= self._most_cached:
             block_id = len(self._ref_counts)
             self._ref_counts.append(0)
             self._keys.append(None)

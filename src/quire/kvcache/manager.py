@@ -47,7 +47,7 @@ class KVCacheManager:
         self.block_size = config.block_size
         self.layout = config.layout
         self.enable_caching = config.enable_prefix_caching
-        self.pool = BlockPool(config.num_blocks)
+        self.pool = BlockPool(config.num_blocks, config.most_cached_blocks)
         self.max_chunk = max_chunk
         self._kv_cache_dtype = config.kv_cache_dtype
         self._root = model_root(config.fingerprint, config.block_size, config.kv_cache_dtype)

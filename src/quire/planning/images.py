@@ -27,6 +27,8 @@ logger = get_logger(__name__)
 _MOST_IMAGES = 999
 """vLLM's default limit."""
 _TEXT_MODEL = "it is a text model"
+_WINDOWS_KEPT = 8
+"""Windows whose encoded rows are kept."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +70,21 @@ def images_choice(
             local_path=_folder(args.allowed_local_media_path),
             domains=_domains(args.allowed_media_domains),
             download_bytes=env.max_download_bytes(),
+            **_cache_sizes(checkpoint),
         )
     )
+
+
+def _cache_sizes(checkpoint: Checkpoint) -> dict[str, int]:
+    """The sizes of the caches of a model that hears a window of a sound once; else the usual
+    ones."""
+    facts = checkpoint.model.facts
+    if not facts.num_sources:
+        return {}
+    return {
+        "cache_bytes": _WINDOWS_KEPT * 4 * facts.num_sources * facts.hidden_size,
+        "pixel_bytes": 1 << 24,
+    }
 
 
 def _check_vision(

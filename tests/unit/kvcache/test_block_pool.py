@@ -144,3 +144,15 @@ def test_a_forgotten_block_is_not_found_whoever_holds_it() -> None:
     pool.release([0, 2])
     assert pool.allocate(4) == [1, 3, 0, 2]  # what is empty before what is cached
     pool.check_integrity([[0, 1, 2, 3]])
+
+
+def test_cached_blocks_are_reused_before_fresh_ones_once_there_are_many() -> None:
+    pool = BlockPool(10, most_cached=2)
+    for number in range(4):
+        [block] = pool.allocate(1)
+        assert pool.register(block, (0, bytes([number])))
+        pool.release([block])
+    assert pool.num_used == 3  # the fourth took the block of the first
+    assert pool.lookup((0, bytes([0]))) is None
+    assert pool.lookup((0, bytes([3]))) is not None
+    assert len(set(pool.allocate(10))) == 10
