@@ -1,6 +1,6 @@
 #!/bin/sh
 # Check the files of this folder with the validators of the programs that read them:
-# nginx, caddy, promtool, systemd-analyze and hadolint must be installed.
+# nginx, caddy, promtool, systemd-analyze, hadolint, helm, kubectl and docker compose must be installed.
 set -eu
 cd "$(dirname "$0")"
 work=$(mktemp -d)
@@ -23,3 +23,8 @@ sed "s|/opt/quire/bin/quire|/bin/true|" systemd/quire.service >"$work/quire.serv
 systemd-analyze verify "$work/quire.service" && echo "quire.service: valid"
 
 hadolint docker/Dockerfile && echo "Dockerfile: valid"
+
+QUIRE_KEY_GROUP=1 docker compose -f docker/compose.yml config --quiet && echo "compose.yml: valid"
+
+helm lint --strict --quiet helm/quire && helm/render.sh && git diff --exit-code --stat -- k8s
+for one in base autoscaling; do kubectl kustomize "k8s/$one" >/dev/null && echo "k8s/$one: valid"; done

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import json
 import re
+import stat
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +55,20 @@ def test_files_that_compose_mounts_exist() -> None:
         for volume in service.get("volumes", []):
             place = volume.split(":")[0]
             assert not place.startswith(".") or (COMPOSE.parent / place).exists(), place
+
+
+def test_the_key_of_compose_is_for_a_group_of_its_containers(tmp_path: Path) -> None:
+    for service in load(COMPOSE)["services"].values():
+        if "quire_key" in service.get("secrets", []):
+            assert re.match(r"\$\{QUIRE_KEY_GROUP:\?", service["group_add"][0])
+    found = re.search(r"^# +(\(umask .*\))$", COMPOSE.read_text(), re.M)
+    assert found is not None
+    assert found[1] in (DEPLOY.parent / "docs" / "deployment.md").read_text()
+    command = found[1].replace("openssl rand -hex 32", "echo key")
+    subprocess.run(["sh", "-c", command], cwd=tmp_path, check=True)
+    key = (tmp_path / "quire.key").stat()
+    assert stat.S_IMODE(key.st_mode) == 0o640
+    assert (tmp_path / ".env").read_text() == f"QUIRE_KEY_GROUP={key.st_gid}\n"
 
 
 def test_what_the_image_copies_exists() -> None:

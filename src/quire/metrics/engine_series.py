@@ -156,6 +156,11 @@ class EngineSeries:
             ("reason",),
             [("capacity",), ("deferred",)],
         )
+        self.expected_wait_seconds = make.gauge(
+            "quire:expected_wait_seconds",
+            "Seconds that a request which would arrive now waits for its first token because of "
+            "those before it.",
+        )
         self.kv_cache_usage_perc = make.gauge(
             "vllm:kv_cache_usage_perc", "KV-cache usage. 1 means 100 percent usage."
         )

@@ -64,6 +64,19 @@ async def until(condition: Callable[[], Any], timeout_s: float = 60.0) -> None:
     await asyncio.wait_for(wait(), timeout_s)
 
 
+def test_metrics_have_the_wait_of_a_request_that_would_arrive_now(
+    make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = make_engine()
+
+    async def scenario() -> None:
+        monkeypatch.setattr(engine.requests, "expected_wait_s", lambda: 1.5)
+        await engine.refresh_metrics()
+        assert engine.metrics.series.expected_wait_seconds.value == 1.5
+
+    asyncio.run(scenario())
+
+
 def test_the_three_kinds_of_outputs(make_engine: MakeEngine) -> None:
     engine = make_engine()
 

@@ -338,9 +338,10 @@ class AsyncLLM(EngineControl, EngineBase, UnsupportedAsyncMethods):
             session.abort()
 
     async def refresh_metrics(self) -> None:
-        """Update the metrics of the KV store, which continues to work after the last step, and
-        those of ranks. Does not wait for a busy engine."""
+        """Update the metrics of the KV store, which continues to work after the last step, those
+        of ranks, and the expected wait. Does not wait for a busy engine."""
         series = self.metrics.series
+        series.expected_wait_seconds.set(self.requests.expected_wait_s())
         with suppress(asyncio.TimeoutError, QuireError):
             if series.kv_store is not None:
                 found = await asyncio.wait_for(self.call("kv_store_stats"), _REFRESH_S)
