@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from quire.config.kv_groups import KVLayout
 from quire.kvcache.sequence import SequenceBlocks
@@ -76,18 +77,20 @@ class BlockEvents:
         size, spec = self._block_size, self._groups[group]
         digests = blocks.keys[max(0, first - 1) : end]
         hashes = [event_hash(digest, as_int=self._as_int) for digest in digests]
-        extra = None
-        if first == 0 and blocks.scope.salt is not None:
-            extra = [[blocks.scope.salt], *[None] * (end - 1)]
+        lora, salt = blocks.lora, blocks.scope.salt
+        names = [] if lora is None else [lora.lora_name]
+        extra: list[list[Any] | None] = [[*names] or None for _ in range(first, end)]
+        if first == 0 and salt is not None:
+            extra[0] = [*names, salt]
         self._events.append(
             BlockStored(
                 block_hashes=hashes[1:] if first else hashes,
                 parent_block_hash=hashes[0] if first else None,
                 token_ids=list(token_ids[first * size : end * size]),
                 block_size=size,
-                lora_id=None,
+                lora_id=None if lora is None else lora.lora_int_id,
                 medium=POOL,
-                lora_name=None,
+                lora_name=None if lora is None else lora.lora_name,
                 extra_keys=extra,
                 group_idx=group,
                 kv_cache_spec_kind=spec.event_name,

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from quire.adapters.request import LoRARequest
 from quire.config.records import CacheConfig
 from quire.errors import IntegrityError
 from quire.kvcache.block_pool import BlockKey, BlockPool, Reservation
@@ -74,12 +75,15 @@ class KVCacheManager:
         scope: CacheScope = EVERYONE,
         adapter: str = "",
         input_rows: Sequence[InputRows] = (),
+        lora: LoRARequest | None = None,
     ) -> SequenceBlocks:
         """Empty block tables for a request. Requests share blocks only if their scopes, the digests
-        of their adapters, and the rows given for these blocks and earlier ones are equal."""
+        of their adapters, and the rows given for these blocks and earlier ones are equal. `lora`:
+        the adapter of that digest, for KV events."""
         namespace, root = request_roots(self._root, scope)
         root = request_root(root, adapter_digest=bytes.fromhex(adapter))
-        return SequenceBlocks(root, len(self.layout.groups), namespace, scope, input_rows)
+        num_groups = len(self.layout.groups)
+        return SequenceBlocks(root, num_groups, namespace, scope, input_rows, lora)
 
     def use_fingerprint(self, fingerprint: str) -> bool:
         """Sets the fingerprint of the model that computes K/V from now on. Returns whether it has

@@ -12,6 +12,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
+from quire.adapters.request import LoRARequest
 from quire.protocol.cache_scope import EVERYONE, CacheScope
 from quire.protocol.input_rows import InputRows
 
@@ -27,7 +28,7 @@ class SequenceBlocks:
 
     __slots__ = (
         "copied_at", "copying", "due", "first_entries", "input_rows", "is_unknown", "keys",
-        "namespace", "new_snapshot", "num_registered", "root", "scope", "snapshot_due",
+        "lora", "namespace", "new_snapshot", "num_registered", "root", "scope", "snapshot_due",
         "snapshots", "source", "tables",
     )  # fmt: skip
 
@@ -38,6 +39,7 @@ class SequenceBlocks:
         namespace: bytes | None = None,
         scope: CacheScope = EVERYONE,
         input_rows: Sequence[InputRows] = (),
+        lora: LoRARequest | None = None,
     ) -> None:
         self.root = root
         self.namespace = root if namespace is None else namespace
@@ -46,6 +48,8 @@ class SequenceBlocks:
         """Scope mixed into `root`; its salt is reported in KV events."""
         self.input_rows = input_rows
         """Rows given in place of embeddings; part of the keys of their blocks."""
+        self.lora = lora
+        """The adapter that `root` depends on; it is reported in KV events."""
         self.tables: list[list[int]] = [[] for _ in range(num_groups)]
         self.first_entries = [0] * num_groups
         self.keys: list[bytes] = []

@@ -11,6 +11,7 @@ from typing import Any
 
 from quire.config import EngineConfig
 from quire.metrics import series as buckets
+from quire.metrics.lora_series import LoRASeries
 from quire.metrics.series import Counter, Family, Gauge, MetricSet
 from quire.version import __version__
 
@@ -130,6 +131,9 @@ class EngineSeries:
         self.kv_store = None if config.kv_store is None else KVStoreSeries(self.metric_set)
         has_ranks = config.parallel.world_size_across_dp > 1
         self.ranks = RankSeries(self.metric_set) if has_ranks else None
+        lora = config.lora
+        most = 0 if lora is None else lora.max_loras or lora.max_cpu_loras
+        self.lora = None if lora is None else LoRASeries(self.metric_set, most)
         self.images = None if config.model.images is None else ImageSeries(self.metric_set)
         make = self.metric_set
         facts = cache_facts(config)

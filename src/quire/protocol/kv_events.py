@@ -35,7 +35,8 @@ class BlockStored(KVEvent):
     medium: str | None
     lora_name: str | None
     extra_keys: list[list[Any] | None] | None = None
-    """For each block, what its hash depends on besides tokens: the first block has the salt."""
+    """For each block, what its hash depends on besides tokens: every block has the name of the
+    adapter, the first one also the salt."""
     group_idx: int | None = None
     """Index of the layer group."""
     kv_cache_spec_kind: str | None = None

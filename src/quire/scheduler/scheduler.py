@@ -89,7 +89,7 @@ class Scheduler:
         if message.request_id in self.states.by_id:
             raise RequestError(f"a request with id {message.request_id!r} is being served already")
         key = POLICIES[self.config.policy](message, self._num_arrived)
-        blocks = self.kv.open(message.scope, message.adapter, message.input_rows)
+        blocks = self.kv.open(message.scope, message.adapter, message.input_rows, message.lora)
         request = Request(message, blocks, self._num_arrived, key, self._max_model_len)
         self._check_can_ever_run(request)
         if self._saves is not None:
@@ -161,7 +161,10 @@ class Scheduler:
         blocks."""
         if self.kv.use_fingerprint(fingerprint):
             for request in self.states.by_id.values():
-                request.blocks = self.kv.open(request.scope, request.adapter, request.input_rows)
+                lora = request.blocks.lora
+                request.blocks = self.kv.open(
+                    request.scope, request.adapter, request.input_rows, lora
+                )
 
     def schedule(self) -> SchedulePlan:
         """Plans the next step. A plan with requests must be executed, then passed to `update`,

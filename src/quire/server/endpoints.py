@@ -12,6 +12,7 @@ from quire.server.apis import (
     page,
     scores,
     service,
+    sglang,
 )
 from quire.server.apis import tokenizer as text
 from quire.server.apis.audio import routes as audio
@@ -46,7 +47,8 @@ SWITCHES: dict[Switch, str] = {
 _MODULES = (
     completions, chat, audio, messages, responses, compaction, fim, text, tokens, invocations,
     embeddings, scores, cohere, tei, tgi, vertex, ollama_texts, ollama_models,
-    ollama_changes, llama_server, llama_embedding, service, adapters, page, kv_store, engine,
+    ollama_changes, llama_server, llama_embedding, service, sglang, adapters, page, kv_store,
+    engine,
 )  # fmt: skip
 ENDPOINTS: tuple[Endpoint, ...] = tuple(
     endpoint for module in _MODULES for endpoint in module.ROUTES.endpoints

@@ -8,6 +8,7 @@ import msgspec
 import vllm_kv_events as vllm
 from kv_layouts import layout_of
 
+from quire.adapters.request import LoRARequest
 from quire.config.records import CacheConfig
 from quire.kvcache import BlockEvents, KVCacheManager
 from quire.protocol import CacheScope
@@ -150,3 +151,19 @@ def test_nobody_is_told_of_a_tail() -> None:
     assert kv.allocate_slots(other, list(range(50, 82)), 0, 32) is not None
     flush(kv)
     assert follower.blocks == {(0, low_bits(key)) for key in other.keys}
+
+
+def test_blocks_of_an_adapter_have_its_name() -> None:
+    follower = Follower()
+    kv = manager(follower)
+    lora = LoRARequest("sql", 3, "/adapters/sql")
+    blocks, tokens = kv.open(CacheScope("salt"), "ab", (), lora), list(range(11))
+    assert kv.allocate_slots(blocks, tokens, 0, 5)
+    assert kv.allocate_slots(blocks, tokens, 5, 11)
+    plain = kv.open()
+    assert kv.allocate_slots(plain, tokens, 0, 4)
+    flush(kv)
+    first, second, without = follower.stored
+    assert [(one.lora_name, one.lora_id) for one in (first, second)] == [("sql", 3)] * 2
+    assert (first.extra_keys, second.extra_keys) == ([("sql", "salt")], [("sql",)])
+    assert (without.lora_name, without.lora_id, without.extra_keys) == (None, None, None)

@@ -48,9 +48,15 @@ class EngineMetrics(RequestObserver):
 
     def on_handed_over(self, record: RequestRecord) -> None:
         self.num_in_flight += record.num_core_requests
+        lora = record.input.options.lora
+        if lora is not None and self.series.lora is not None:
+            self.series.lora.waits(lora.lora_name, record.num_core_requests)
 
     def on_first_token(self, record: RequestRecord, completion: CompletionState) -> None:
         series, num_cached = self.series, completion.num_cached_tokens
+        lora = record.input.options.lora
+        if lora is not None and series.lora is not None:
+            series.lora.runs(lora.lora_name)
         ttft_s = max(0.0, completion.stats.first_token_latency)
         series.time_to_first_token.observe(ttft_s)
         self.recent_ttft_s.append(ttft_s)
@@ -77,6 +83,10 @@ class EngineMetrics(RequestObserver):
         series.request_num_preemptions.observe(stats.num_preemptions)
         if stats.first_token_ts:
             self._observe_phases(record, completion)
+        lora = record.input.options.lora
+        if lora is not None and series.lora is not None:
+            has_tokens = bool(stats.first_token_ts)
+            series.lora.ends(lora.lora_name, has_tokens=has_tokens)
         self.num_in_flight -= 1
         if not self.num_in_flight:
             self._show(_IDLE)
