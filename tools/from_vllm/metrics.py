@@ -17,9 +17,6 @@ ABSENT: dict[str, tuple[str, ...]] = {
         "vllm:nixl_*", "vllm:mooncake_*", "vllm:umbp_*", "vllm:hf3fs_*", "vllm:hisparse_*",
     ),
     "the rows of images are kept, but not counted": ("vllm:mm_cache_queries", "vllm:mm_cache_hits"),
-    "the number of adapters has no limit, so their names are not labels": (
-        "vllm:lora_requests_info",
-    ),
     "Quire does not run diffusion models": ("vllm:diffusion_*",),
     "calls of tools are not counted": ("vllm:tool_call_parser_invocations",),
     "a request whose logits hold a NaN ends with an error, and `vllm:request_success` counts it": (
@@ -39,7 +36,7 @@ ABSENT: dict[str, tuple[str, ...]] = {
 
 def exposed() -> str:
     """Everything at /metrics but the process's own."""
-    args = EngineArgs(kv_store=True)
+    args = EngineArgs(kv_store=True, enable_lora=True)
     engine = EngineSeries(build_engine_config(args))
     sets = [engine.metric_set, HttpMetrics([]).metric_set, SleepMetrics().metric_set]
     return table(["metric", "type", "labels", "what"], [row for one in sets for row in _rows(one)])

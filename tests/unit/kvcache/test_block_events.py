@@ -76,7 +76,7 @@ def test_the_fields_of_stored_blocks() -> None:
     assert (first.block_hashes, second.block_hashes) == (hashes[:1], hashes[1:])
     assert (first.parent_block_hash, second.parent_block_hash) == (None, hashes[0])
     assert (first.token_ids, second.token_ids) == ([0, 1, 2, 3], [4, 5, 6, 7])
-    assert (first.extra_keys, second.extra_keys) == ([("salt",)], None)
+    assert (first.extra_keys, second.extra_keys) == ([("salt",)], [None])
     assert (first.block_size, first.medium) == (4, "GPU")
     assert (first.lora_id, first.lora_name) == (None, None)
     assert (first.group_idx, first.kv_cache_spec_kind) == (0, "full_attention")
@@ -166,4 +166,37 @@ def test_blocks_of_an_adapter_have_its_name() -> None:
     first, second, without = follower.stored
     assert [(one.lora_name, one.lora_id) for one in (first, second)] == [("sql", 3)] * 2
     assert (first.extra_keys, second.extra_keys) == ([("sql", "salt")], [("sql",)])
-    assert (without.lora_name, without.lora_id, without.extra_keys) == (None, None, None)
+    assert (without.lora_name, without.lora_id, without.extra_keys) == (None, None, [None])
+
+
+STORED = {
+    "type": str, "block_hashes": list, "parent_block_hash": int, "token_ids": list,
+    "block_size": int, "lora_id": int, "medium": str, "lora_name": str, "extra_keys": list,
+    "group_idx": int, "kv_cache_spec_kind": str,
+}  # fmt: skip
+"""The fields of `BlockStored` in the order in which llm-d's and Dynamo's readers have them."""
+REMOVED = {"type": str, "block_hashes": list, "medium": str, "group_idx": int}
+
+
+def test_names_and_order_are_those_of_routers() -> None:
+    events: list[KVEvent] = []
+    kv = manager(events.extend, 3)  # type: ignore[arg-type]
+    lora = LoRARequest("sql", 3, "/adapters/sql")
+    blocks, tokens = kv.open(lora=lora), list(range(12))
+    for start in (0, 4, 8):
+        assert kv.allocate_slots(blocks, tokens, start, start + 4)
+    kv.free(blocks, 12)
+    other = kv.open()
+    assert kv.allocate_slots(other, list(range(20, 24)), 0, 4)
+    flush(kv)
+    kv.pool.events.cleared()  # type: ignore[union-attr]
+    data = msgspec.msgpack.encode(KVEventBatch(1.5, events, 2))  # type: ignore[arg-type]
+    ts, maps, rank = msgspec.msgpack.decode(data)
+    assert (ts, rank) == (1.5, 2)
+    by_type = {one["type"]: one for one in maps}
+    stored = [one for one in maps if one["type"] == "BlockStored"][1]
+    for one, kinds in ((stored, STORED), (by_type["BlockRemoved"], REMOVED)):
+        assert list(one) == list(kinds)
+        assert [type(value) for value in one.values()] == [*kinds.values()]
+    assert len(stored["extra_keys"]) == len(stored["block_hashes"])
+    assert by_type["AllBlocksCleared"] == {"type": "AllBlocksCleared"}
