@@ -8,8 +8,10 @@ import msgspec
 import pytest
 import vllm_kv_events as vllm
 import zmq
+from adapter_writer import write_adapter
 from tiny_checkpoint import write_tiny_checkpoint
 
+from quire.adapters import LoRARequest
 from quire.errors import ConfigError
 from quire.llm import LLM
 from quire.params import SamplingParams
@@ -61,6 +63,28 @@ def test_events_of_an_engine(tmp_path: Path) -> None:
     assert files
     assert all(event.ownership == "disk" and event.block_hashes[0] in known for event in files)
     assert any(isinstance(event, vllm.AllBlocksCleared) for event in events)
+
+
+def test_blocks_of_an_adapter_are_named(tmp_path: Path) -> None:
+    replay = f"ipc://{tmp_path}/replay"
+    base = write_tiny_checkpoint(tmp_path / "model")
+    llm = LLM(
+        model=str(base), backend="reference", max_model_len=128, dtype="float32", kv_store=False,
+        enable_lora=True, max_lora_rank=8, max_loras=2,
+        kv_events_config={
+            "enable_kv_cache_events": True, "replay_endpoint": replay,
+            "endpoint": f"ipc://{tmp_path}/pub",
+        },
+    )  # fmt: skip
+    lora = LoRARequest("sql", 3, str(write_adapter(tmp_path / "sql", base)))
+    params = SamplingParams(max_tokens=2, ignore_eos=True)
+    llm.generate([{"prompt_token_ids": [*range(40)]}], params, use_tqdm=False, lora_request=lora)
+    llm.generate([{"prompt_token_ids": [*range(40)]}], params, use_tqdm=False)
+    with zmq.Context() as context:
+        events = [event for batch in batches(context, replay) for event in batch.events]
+    assert {event.lora_name for event in events} == {"sql", None}
+    series = llm.llm_engine.metrics.series.lora
+    assert [*series._info.series] == [("2", "", "")]
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from .conftest import Harness, MakeHarness
 OPERATOR, TENANT = "operator-key", "tenant-key"
 KEYS = (OPERATOR, TENANT)
 SHARED = {
-    "/metrics", "/load", "/slots", "/kv_event_sources", "/kv", "/kv/pin",
+    "/metrics", "/load", "/get_load", "/slots", "/kv_event_sources", "/kv", "/kv/pin",
     "/v1/load_lora_adapter", "/v1/unload_lora_adapter", "/adapters", "/adapters/{name}",
     "/v1/models/load", "/models/load", "/v1/models/unload", "/models/unload",
     "/api/pull", "/api/copy", "/api/create", "/api/delete",
