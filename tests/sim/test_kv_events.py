@@ -70,7 +70,7 @@ def test_blocks_of_an_adapter_are_named(tmp_path: Path) -> None:
     base = write_tiny_checkpoint(tmp_path / "model")
     llm = LLM(
         model=str(base), backend="reference", max_model_len=128, dtype="float32", kv_store=False,
-        enable_lora=True, max_lora_rank=8, max_loras=2,
+        enable_lora=True, max_lora_rank=8, max_loras=2, disable_log_stats=False,
         kv_events_config={
             "enable_kv_cache_events": True, "replay_endpoint": replay,
             "endpoint": f"ipc://{tmp_path}/pub",
@@ -83,8 +83,12 @@ def test_blocks_of_an_adapter_are_named(tmp_path: Path) -> None:
     with zmq.Context() as context:
         events = [event for batch in batches(context, replay) for event in batch.events]
     assert {event.lora_name for event in events} == {"sql", None}
-    series = llm.llm_engine.metrics.series.lora
-    assert [*series._info.series] == [("2", "", "")]
+    metrics = llm.llm_engine.metrics
+    assert metrics is not None
+    [info] = [
+        one for one in metrics.series.metric_set.families if one.name == "vllm:lora_requests_info"
+    ]
+    assert [*info.series] == [("2", "", "")]
 
 
 @pytest.mark.parametrize(

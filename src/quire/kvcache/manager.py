@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
-from quire.adapters.request import LoRARequest
 from quire.config.records import CacheConfig
 from quire.errors import IntegrityError
 from quire.kvcache.block_pool import BlockKey, BlockPool, Reservation
@@ -28,6 +28,9 @@ from quire.kvcache.snapshots import BlockCopy, Snapshots
 from quire.kvcache.tail import Tail, tail_of
 from quire.protocol.cache_scope import EVERYONE, CacheScope
 from quire.protocol.input_rows import InputRows
+
+if TYPE_CHECKING:
+    from quire.adapters.request import LoRARequest
 
 
 class KVCacheManager:

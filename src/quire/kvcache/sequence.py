@@ -11,10 +11,13 @@ import struct
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
-from quire.adapters.request import LoRARequest
 from quire.protocol.cache_scope import EVERYONE, CacheScope
 from quire.protocol.input_rows import InputRows
+
+if TYPE_CHECKING:
+    from quire.adapters.request import LoRARequest
 
 
 class SequenceBlocks:
