@@ -40,7 +40,8 @@ class LoRASeries:
         self._show()
 
     def _show(self) -> None:
-        names = (",".join(sorted(+counts)) for counts in (self._running, self._waiting))
-        self._info.series.clear()
-        gauge = self._info.series[(self._max_loras, *names)] = Gauge()
+        running, waiting = (",".join(sorted(+counts)) for counts in (self._running, self._waiting))
+        gauge = Gauge()
         gauge.set(time.time())
+        self._info.series.clear()
+        self._info.series[self._max_loras, running, waiting] = gauge
