@@ -199,7 +199,7 @@ def last_message(history: list[dict[str, Any]]) -> int:
     for place in range(len(history) - 1, -1, -1):
         if history[place]["role"] == "user":
             return place
-    raise RequestError("there is no message to answer again")
+    raise RequestError("the conversation has no message to answer again")
 
 
 @dataclass(slots=True)

@@ -23,7 +23,7 @@ _PREFIXES = ("gguf-", "whisper-")
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """What a directory holds: texts and links, by the names of their files."""
+    """The texts and links of a directory, by the names of their files."""
 
     texts: Mapping[str, str]
     links: Mapping[str, Path]

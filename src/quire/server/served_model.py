@@ -67,7 +67,7 @@ class ServedModel:
     found_format: ReplyFormat | None = None
     """The result of `reply_format`; None before the first call."""
     transcriber: Transcriber | None = None
-    """What a model of Whisper's kind gives; None for other models."""
+    """The transcriber of a model of Whisper's kind; None for other models."""
     num_generating: int = 0
     """HTTP requests for generation in flight."""
     num_preparing: int = 0

@@ -14,7 +14,7 @@ from quire.config.tool_servers import ServerEntry, read_config
 from quire.log import get_logger
 
 _HOST: Final = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9._-]*[A-Za-z0-9_.])?")
-"""What a Content-Security-Policy can name; it has no form for IPv6 addresses."""
+"""A host that a Content-Security-Policy can name; it has no form for IPv6 addresses."""
 
 _logger = get_logger(__name__)
 

@@ -136,7 +136,7 @@ def settings_of_parameters(
 
 
 def problem_of_messages(value: Any) -> str | None:
-    """What is wrong with the messages of a conversation's beginning; None: they are right."""
+    """The error of the messages of a conversation's beginning; None: they are right."""
     is_list = isinstance(value, Sequence) and not isinstance(value, str)
     if is_list and len(value) <= _MAX_MESSAGES and all(_is_message(one) for one in value):
         return None

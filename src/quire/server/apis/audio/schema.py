@@ -157,9 +157,9 @@ class TranscriptionChunk(ChunkFields, kw_only=True):
     """Empty, in `transcript.text.segment`: speakers are not distinguished."""
     language: str | UnsetType = UNSET
     duration: float | UnsetType = UNSET
-    """As in `verbose_json`, in its `transcript.text.done`; the duration in segments, too."""
+    """As `verbose_json` has them, in its `transcript.text.done`; the duration in segments, too."""
     words: list[TranscriptionWord] | UnsetType = UNSET
     """The words of a segment, if `timestamp_granularities` has them."""
     logprobs: list[PositionLogprobs] | UnsetType = UNSET
-    """Those of the tokens of `delta` or `text`, if `include` has them."""
+    """Log-probabilities of the tokens of `delta` or `text`, if `include` has them."""
     choices: list[TranscriptionChoice]
