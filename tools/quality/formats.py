@@ -6,18 +6,20 @@ import ctypes
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import gguf
 import numpy as np
 from numpy.typing import NDArray
 
 from quire.backends.base import Dtype
+from quire.config.quantization import Quantization
 from quire.gguf.block_types import BLOCK_TYPES, BlockType
 from quire.models.quantised import BlockFormats
 from quire.models.quantised.block_formats import BLOCK_FORMATS
 from quire.models.quantised.shipped_program import with_shipped_formats
-from quire.program import Experts, Linear, Logits, Program
-from quire.program.values import ActivationBits, WeightFormat
+from quire.program import Attention, Experts, Linear, Logits, Program
+from quire.program.values import ActivationBits
 from quire.weights import HostTensor, WeightStore
 
 Floats = NDArray[np.float32]
@@ -31,7 +33,7 @@ class Choice:
     """The number formats of a run. `blocks`: a type of GGUF's for all matrices."""
 
     dtype: Dtype = "bfloat16"
-    weights: WeightFormat = "dense"
+    weights: Quantization | Literal["dense"] = "dense"
     kv_cache: str = "bfloat16"
     blocks: str | None = None
     activation_bits: ActivationBits = 16
@@ -48,6 +50,8 @@ FORMATS: dict[str, Choice] = {
     "int4": Choice(weights="int4"),
     "int4_w4a8": Choice(weights="int4_w4a8"),
     "int4_w4a8, KV int8": Choice(weights="int4_w4a8", kv_cache="int8"),
+    "int4_head4": Choice(weights="int4_head4"),
+    "int4_w4a8_head4": Choice(weights="int4_w4a8_head4"),
 }
 OTHERS = {
     "Q4_K": "Q5_0", "Q5_K": "Q5_1", "Q6_K": "Q8_0", "IQ4_XS": "IQ4_NL",
@@ -56,7 +60,10 @@ OTHERS = {
 llama-quant.cpp, `tensor_type_fallback`."""
 _BY_NAME = {kind.name: kind for kind in BLOCK_TYPES.values()}
 _WITH_GGUF_PY = ("Q8_0", "Q5_1", "Q5_0", "Q4_1", "Q4_0")
-_WITH_GGML = ("Q8_0", "Q6_K", "Q5_K", "Q5_1", "Q5_0", "Q4_K", "Q4_1", "Q4_0", "IQ4_NL", "IQ4_XS")
+_WITH_GGML = (
+    "Q8_0", "Q6_K", "Q5_K", "Q5_1", "Q5_0", "Q4_K_M", "Q4_K", "Q4_1", "Q4_0", "IQ4_NL",
+    "IQ4_XS",
+)  # fmt: skip
 
 
 def block_formats(types: Iterable[str]) -> dict[str, Choice]:
@@ -146,6 +153,20 @@ class RoundedStore(WeightStore):
         self._types = {}
 
 
+def _block_type(blocks: str, name: str, program: Program) -> str:
+    """The type of a tensor; that of `Q4_K_M` depends on what it is and on its layer. Source:
+    llama.cpp, llama-quant.cpp, `llama_tensor_get_type` and `use_more_bits`."""
+    if blocks != "Q4_K_M":
+        return blocks
+    if "embed" in name or "lm_head" in name:
+        return "Q6_K"
+    layers = sum(isinstance(op, Attention) for op in program.ops)
+    layer = next(int(word) for word in name.split(".") if word.isdigit())
+    first = layers // 8
+    is_finer = layer < first or layer >= 7 * layers // 8 or (layer - first) % 3 == 2
+    return "Q6_K" if is_finer and ("v_proj" in name or "down_proj" in name) else "Q4_K"
+
+
 def rounded(
     program: Program, store: WeightStore, choice: Choice, rounding: Rounding
 ) -> tuple[Program, WeightStore]:
@@ -156,7 +177,7 @@ def rounded(
     if any(isinstance(op, Experts) for op in program.ops):
         raise ValueError(f"{program.name}: experts are not rounded here")
     types = {
-        part.name: type_of(choice.blocks, part.shape[-1])
+        part.name: type_of(_block_type(choice.blocks, part.name, program), part.shape[-1])
         for param in matrices
         for part in param.parts
     }

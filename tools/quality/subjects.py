@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 from tokenizers import Tokenizer
 from tools.demo_model.example import END, END_OF_TEXT, render_answer, render_prompt
 from tools.demo_model.score import held_out_by_skill
@@ -31,6 +32,12 @@ RANDOM_CONFIG: dict[str, Any] = {
     "hidden_act": "silu", "torch_dtype": "float32",
 }  # fmt: skip
 OUTLIER_CHANNELS = 6
+_READ_FROM = {
+    "q_proj": "input_layernorm", "k_proj": "input_layernorm", "v_proj": "input_layernorm",
+    "gate_proj": "post_attention_layernorm", "up_proj": "post_attention_layernorm",
+    "down_proj": "up_proj", "o_proj": "v_proj",
+}  # fmt: skip
+"""What gives the columns of each matrix of a Llama."""
 
 
 class Text(NamedTuple):
@@ -82,6 +89,49 @@ class OutlierStore(WeightStore):
         self._shapes = {}
 
 
+class ScaledStore(WeightStore):
+    """A Llama whose channels are divided by random numbers and multiplied by them again.
+
+    Its function stays the same, but its numbers no longer lie on the steps of a file that was
+    rounded before, which a format may happen to have, too.
+    """
+
+    def __init__(self, store: WeightStore, head_dim: int, sharing: int) -> None:
+        """`sharing`: query heads that share a KV head."""
+        self._store, self._head_dim, self._sharing = store, head_dim, sharing
+
+    def names(self) -> Iterable[str]:
+        return self._store.names()
+
+    def get(self, name: str) -> HostTensor:
+        found = self._store.get(name)
+        layer, _, what = name.removesuffix(".weight").rpartition(".")
+        layer = layer.removesuffix(".self_attn").removesuffix(".mlp")
+        values = found.to_float32()
+        if what.endswith("layernorm"):
+            values = values / self._factors(layer, what, len(values))
+        if what in _READ_FROM:
+            values = values * self._columns(layer, what, values.shape[1])
+        if what in ("v_proj", "up_proj"):
+            values = values / self._factors(layer, what, len(values))[:, None]
+        data = np.ascontiguousarray(values, np.float32).reshape(-1).view(np.uint8)
+        return HostTensor(name, "F32", found.shape, data, "scaled")
+
+    def _columns(self, layer: str, what: str, size: int) -> NDArray[np.float32]:
+        if what != "o_proj":
+            return self._factors(layer, _READ_FROM[what], size)
+        of_heads = self._factors(layer, "v_proj", size // self._sharing)
+        copies = of_heads.reshape(-1, self._head_dim).repeat(self._sharing, axis=0)
+        return copies.reshape(-1)
+
+    def _factors(self, layer: str, what: str, size: int) -> NDArray[np.float32]:
+        random = np.random.default_rng(zlib.crc32(f"{layer} {what}".encode()))
+        return np.exp(random.uniform(-0.25, 0.25, size)).astype(np.float32)
+
+    def close(self) -> None:
+        self._store.close()
+
+
 class Numbers(WeightStore):
     """The numbers of a checkpoint, whatever they are held in."""
 
@@ -106,9 +156,9 @@ def smollm2() -> Path | None:
     return Path(spec.submodule_search_locations[0]) / "SmolLM2-135M-Instruct.Q4_1.gguf"
 
 
-def smollm2_subject(path: Path) -> Subject:
+def smollm2_subject(path: Path, *, scaled: bool = False) -> Subject:
     """The numbers of the file on the fixed texts. Each begins with the token that ended a text in
-    training."""
+    training. `scaled`: as `ScaledStore` has them."""
     directory = resolve_model(str(path))
     config = as_asked(read_config(directory), "none")
     tokenizer = Tokenizer.from_file(str(Path(directory) / "tokenizer.json"))
@@ -118,8 +168,15 @@ def smollm2_subject(path: Path) -> Subject:
         for text in TEXTS.read_text(encoding="utf-8").split("\n\n\n")
     ]
     program = build_program(config)
-    store = bind(program, open_checkpoint(directory), name_map(config).canonical)
-    return Subject("SmolLM2-135M-Instruct, English", program, Numbers(store), texts)
+    store: WeightStore = Numbers(
+        bind(program, open_checkpoint(directory), name_map(config).canonical)
+    )
+    name = "SmolLM2-135M-Instruct, English"
+    if scaled:
+        heads = config["num_attention_heads"]
+        head_dim, sharing = config["hidden_size"] // heads, heads // config["num_key_value_heads"]
+        store, name = ScaledStore(store, head_dim, sharing), f"{name}, channels scaled"
+    return Subject(name, program, store, texts)
 
 
 def demo_subject(per_skill: int) -> Subject:

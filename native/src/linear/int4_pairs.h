@@ -1,10 +1,10 @@
 // 4-bit weights where pairs of products are summed in 16 bits: AVX2 without an instruction for dot
 // products of bytes.
 //
-// A weight is (u - zero) * step. The difference is within [-15, 15], so that four products of it
-// with an unsigned byte, in pairs, fit in 16 bits; the instruction that widens the sums multiplies
-// them by the step. That takes about half the multiplications of bytes widened to 16 bits, and the
-// sums are the same integers.
+// A weight is u * step - offset. u is at most 15, so that four products of it with an unsigned
+// byte, in pairs, fit in 16 bits; the instruction that widens the sums multiplies them by the step.
+// That takes about half the multiplications of bytes widened to 16 bits, and the sums are the same
+// integers. Offsets are multiplied with the sums of x over groups.
 #pragma once
 
 #include <algorithm>
@@ -33,8 +33,8 @@ struct Int4PairProduct : QuantisedX<kPlanes> {
   static QUIRE_INLINE IntVector add_scaled(IntVector sum, IntVector dot, IntVector step) {
     return sum + (IntVector)_mm256_madd_epi16((__m256i)dot, (__m256i)step);
   }
-  static QUIRE_INLINE IntVector step_of(CodeWords code) {
-    return (IntVector)((code & 0x000f000fu) + 0x00010001u);
+  static QUIRE_INLINE IntVector step_of(CodeWords steps) {
+    return (IntVector)(steps * 0x00010001u);
   }
   static void units_of(const Rows& x, int64_t row, int64_t k, int64_t count, float inverse,
                        uint32_t (*out)[kSegment]) {
@@ -43,36 +43,40 @@ struct Int4PairProduct : QuantisedX<kPlanes> {
   }
 };
 
-// A group as differences: [8 quads of K][32 columns][4] bytes, then the steps, [32 columns][2]
-// words of 16 bits.
+// A slab as bytes: for each group [8 quads of K][32 columns][4] numbers, then the steps,
+// [32 columns][2] words of 16 bits; after them the offsets of both groups, [32 columns][2] words.
 constexpr int64_t kGroupQuads = kInt4Group / 4;
-constexpr int64_t kDifferenceBytes = (kGroupQuads + 1) * kSlabColumns * 4;
+constexpr int64_t kNumberBytes = (kGroupQuads + 1) * kSlabColumns * 4;
+constexpr int64_t kPairSlabBytes = kSlabGroups * kNumberBytes + kSlabColumns * 4;
 
 template <class Product>
-void expand_differences(const uint8_t* slab, uint8_t* out) {
-  typedef uint8_t Bytes __attribute__((vector_size(kPartLanes * 4)));
-  for (int64_t group = 0; group < kSlabGroups; ++group, out += kDifferenceBytes) {
+void expand_numbers(const uint8_t* slab, uint8_t* out) {
+  for (int64_t c = 0; c < kSlabColumns; c += kPartLanes) {
+    store(out + kSlabGroups * kNumberBytes + c * 4,
+          widen_codes(slab + c) | widen_codes(slab + kSlabColumns + c) << 16);
+  }
+  for (int64_t group = 0; group < kSlabGroups; ++group, out += kNumberBytes) {
     const uint8_t* lines = slab + kCodeBytes + group * kGroupLines * kInt4LineBytes;
     for (int64_t c = 0; c < kSlabColumns; c += kPartLanes) {
-      const CodeWords code = widen_codes(slab + group * kSlabColumns + c) * 0x01010101u;
-      const Bytes zero = (Bytes)((code >> 4) & 0x0f0f0f0fu);
+      const CodeWords steps = steps_of(widen_codes(slab + kStepsAt + c), group);
 #pragma GCC unroll 4
       for (int64_t i = 0; i < kGroupLines; ++i) {
         const auto line = load<CodeWords>(lines + i * kInt4LineBytes + c * 4);
         uint8_t* to = out + 2 * i * kInt4LineBytes + c * 4;
-        store(to, (Bytes)(line & 0x0f0f0f0fu) - zero);
-        store(to + kInt4LineBytes, (Bytes)((line >> 4) & 0x0f0f0f0fu) - zero);
+        store(to, line & 0x0f0f0f0fu);
+        store(to + kInt4LineBytes, (line >> 4) & 0x0f0f0f0fu);
       }
-      store(out + kGroupQuads * kInt4LineBytes + c * 4, Product::step_of(code));
+      store(out + kGroupQuads * kInt4LineBytes + c * 4, Product::step_of(steps));
     }
   }
 }
 
 struct PairArgs {
-  const uint32_t* x;      // [4 of K][rows]
-  const uint8_t* groups;  // differences of one strip
-  int64_t count;          // of groups
-  const uint8_t* ahead;   // prefetched, ahead_bytes for each quad
+  const uint32_t* x;       // [4 of K][rows]
+  const uint32_t* totals;  // of x, [slab][rows]
+  const uint8_t* slabs;    // of one strip, as bytes
+  int64_t count;           // of slabs
+  const uint8_t* ahead;    // prefetched, ahead_bytes for each quad
   int64_t ahead_bytes;
   float* sums;  // [row][32]
   bool resume;  // K was begun before: add to the sums
@@ -94,8 +98,8 @@ void pair_rows(const PairArgs& args) {
       }
     }
     const uint32_t* x = args.x;
-    const uint8_t* quad = args.groups + c * 4;
-    for (int64_t g = 0; g < args.count; ++g, quad += kInt4LineBytes) {
+    const uint8_t* quad = args.slabs + c * 4;
+    for (int64_t g = 0; g < args.count * kSlabGroups; ++g, quad += kInt4LineBytes) {
       const uint8_t* steps = quad + kGroupQuads * kInt4LineBytes;
 #pragma GCC unroll 2
       for (int run = 0; run < kGroupQuads / Product::kQuadsInSum; ++run) {
@@ -127,6 +131,17 @@ void pair_rows(const PairArgs& args) {
           }
         }
       }
+      if (g % kSlabGroups == 0) continue;
+      quad += kInt4LineBytes;
+      const uint32_t* totals = args.totals + g / kSlabGroups * kRows;
+#pragma GCC unroll 2
+      for (int v = 0; v < kVectors; ++v) {
+        const auto offsets = load<IntVector>(quad + v * static_cast<int64_t>(sizeof(IntVector)));
+#pragma GCC unroll 3
+        for (int r = 0; r < kRows; ++r) {
+          sums[r][v] = dot_words(sums[r][v], Product::broadcast(totals + r), offsets);
+        }
+      }
     }
     for (int r = 0; r < kRows; ++r) {
       for (int v = 0; v < kVectors; ++v) store(place(r, v), sums[r][v]);
@@ -144,7 +159,7 @@ struct Int4PairFamily : VectorFamily<Int4PairProduct<kPlanes_>, Int4Weights> {
 
   static void multiply(const Block& block) {
     if (block.tiles > 1) return multiply_tiles(block, Lines{});
-    multiply_direct<Product>(block, Lines{});
+    multiply_direct<Product>(block, Base::totals_of(block, 0), Lines{});
     Base::finish(block, 0);
   }
 
@@ -155,8 +170,7 @@ struct Int4PairFamily : VectorFamily<Int4PairProduct<kPlanes_>, Int4Weights> {
     using Function = void (*)(const PairArgs&);
     static constexpr Function kTable[] = {pair_rows<Product, static_cast<int>(kRows) + 1>...};
     alignas(64) uint8_t expanded[kExpandedBytes];
-    constexpr int64_t kBytes = kSlabGroups * kDifferenceBytes;  // of a slab
-    const int64_t most = kExpandedBytes / block.strips / kBytes;
+    const int64_t most = kExpandedBytes / block.strips / kPairSlabBytes;
     const int64_t slabs = block.k / kSlabDepth;
     for (int64_t done = 0; done < slabs; done += most) {
       const int64_t count = std::min(most, slabs - done);
@@ -164,8 +178,8 @@ struct Int4PairFamily : VectorFamily<Int4PairProduct<kPlanes_>, Int4Weights> {
       const uint8_t* first = block.weight + done * kSlabBytes;
       for (int64_t i = 0; i < block.strips * count; ++i) {
         const int64_t strip = i / count;
-        expand_differences<Product>(first + strip * block.strip_bytes + i % count * kSlabBytes,
-                                    expanded + (strip * most + i % count) * kBytes);
+        expand_numbers<Product>(first + strip * block.strip_bytes + i % count * kSlabBytes,
+                                expanded + (strip * most + i % count) * kPairSlabBytes);
       }
       const uint8_t* ahead = last ? block.next : first + count * kSlabBytes;
       const int64_t ahead_bytes = ceil_div(most * kSlabBytes, block.tiles);
@@ -176,9 +190,10 @@ struct Int4PairFamily : VectorFamily<Int4PairProduct<kPlanes_>, Int4Weights> {
           fetch_destinations(block, row, row + rows / kPlanes_);
         }
         const auto* x = reinterpret_cast<const uint32_t*>(block.x + tile * block.tile_bytes);
+        const uint32_t* totals = Base::totals_of(block, tile) + done * rows;
         for (int64_t s = 0; s < block.strips; ++s) {
-          kTable[rows - 1]({x + done * kSlabDepth / 4 * rows, expanded + s * most * kBytes,
-                            count * kSlabGroups, ahead + tile * ahead_bytes,
+          kTable[rows - 1]({x + done * kSlabDepth / 4 * rows, totals,
+                            expanded + s * most * kPairSlabBytes, count, ahead + tile * ahead_bytes,
                             ceil_div(ahead_bytes, count * kSlabDepth / 2), block.sums_of(s, tile),
                             done > 0});
         }

@@ -64,8 +64,8 @@ struct Int8Product : QuantisedX<kPlanes> {
   static QUIRE_INLINE IntVector add_scaled(IntVector sum, IntVector dot, IntVector step) {
     return sum + dot * step;
   }
-  // The step of each column, from a code in every byte of a word.
-  static QUIRE_INLINE IntVector step_of(CodeWords code) { return (IntVector)((code & 15u) + 1u); }
+  // What the sums of a group of 4-bit weights are multiplied by, from the step of each column.
+  static QUIRE_INLINE IntVector step_of(CodeWords steps) { return (IntVector)steps; }
   static void units_of(const Rows& x, int64_t row, int64_t k, int64_t count, float inverse,
                        uint32_t (*out)[kSegment]) {
     // Written in place: reading small stores back as one large load would stall.
@@ -89,16 +89,12 @@ struct Int8Product : QuantisedX<kPlanes> {
     return (IntVector)((unit == 0 ? bytes << 8 : bytes) >> 8);
   }
   static QUIRE_INLINE IntVector multiply_add(IntVector sum, IntVector x, IntVector w) {
+    sum = dot_words(sum, w, x);
 #if defined(__AVX2__)
-    sum += (IntVector)_mm256_madd_epi16((__m256i)w, (__m256i)x);
     // Without it gcc delays the sums of both units, which needs too many registers.
     asm("" : "+x"(sum));
-    return sum;
-#elif defined(__SSE2__)
-    return sum + (IntVector)_mm_madd_epi16((__m128i)w, (__m128i)x);
-#else
-    return sum + ((w << 16) >> 16) * ((x << 16) >> 16) + (w >> 16) * (x >> 16);
 #endif
+    return sum;
   }
   static void units_of(const Rows& x, int64_t row, int64_t k, int64_t count, float inverse,
                        uint32_t (*out)[kSegment]) {

@@ -9,6 +9,7 @@
 #pragma once
 
 #include <algorithm>
+#include <type_traits>
 #include <utility>
 
 #include "linear/family.h"
@@ -252,14 +253,20 @@ struct VectorFamily {
   static constexpr int64_t kPlanes = Product::kSums;
   static constexpr int64_t kMaxTileRows = kMaxVectorRows / Product::kPlanes;
 
+  // Whether a tile has the sums of x in each group, [slab][row][plane], after the scales.
+  static constexpr bool kHasTotals = Weights::kExpanded && Product::kUnits == 1;
+
   static bool available() { return true; }
 
   // The units, and after them the scales of the rows where x is quantised.
   static int64_t units_bytes(int64_t rows, int64_t k) {
     return rows * Product::kPlanes * (k / Product::kDepth) * Product::kUnits * 4;
   }
-  static int64_t tile_bytes(int64_t rows, int64_t k) {
+  static int64_t totals_at(int64_t rows, int64_t k) {
     return units_bytes(rows, k) + (Product::kQuantised ? rows * 4 : 0);
+  }
+  static int64_t tile_bytes(int64_t rows, int64_t k) {
+    return totals_at(rows, k) + (kHasTotals ? rows * kPlanes * (k / kSlabDepth) * 4 : 0);
   }
 
   static int64_t strips_at_once(int64_t rows, int64_t tiles) {
@@ -292,6 +299,12 @@ struct VectorFamily {
         Product::units_of(x, row0 + r, k, std::min(kSegment, x.k - k), scales[r].inverse,
                           units + r * Product::kPlanes);
       }
+      if constexpr (kHasTotals) {
+        using Byte = std::conditional_t<Product::kUnsignedX, uint8_t, int8_t>;
+        auto* totals = reinterpret_cast<uint32_t*>(out + totals_at(tile_rows, k_padded));
+        totals += k / kSlabDepth * lines;
+        for (int64_t i = 0; i < lines; ++i) totals[i] = slab_totals<Byte>(units[i]);
+      }
       interleave(units[0], kSegment, lines, width, to);
       to += width * lines;
     }
@@ -318,6 +331,11 @@ struct VectorFamily {
     return block.sums + strip * block.rows * kStripColumns;
   }
 
+  static const uint32_t* totals_of(const Block& block, int64_t tile) {
+    const uint8_t* x = block.x + tile * block.tile_bytes;
+    return reinterpret_cast<const uint32_t*>(x + totals_at(block.rows / kPlanes, block.k));
+  }
+
   static void finish(const Block& block, int64_t tile) {
     Sums sums{};
     if constexpr (Product::kQuantised) {
@@ -338,7 +356,8 @@ struct VectorFamily {
     // Without an instruction for whole bytes, expanding costs the same.
     if constexpr (Product::kUnits == 1) {
       if (block.tiles == 1 && block.rows <= kDirectRows) {
-        multiply_direct<Product>(block, std::make_index_sequence<kDirectRows>{});
+        multiply_direct<Product>(block, totals_of(block, 0),
+                                 std::make_index_sequence<kDirectRows>{});
         return finish(block, 0);
       }
     }

@@ -23,6 +23,19 @@ QUIRE_INLINE I32Part dot_bytes(I32Part sum, I32Part a, I32Part b) {
 }
 #endif
 
+// Two products of 16 bits with a sign, which are exact.
+QUIRE_INLINE I32Part dot_words(I32Part sum, I32Part a, I32Part b) {
+#if defined(__AVX512VNNI__)
+  return (I32Part)_mm512_dpwssd_epi32((__m512i)sum, (__m512i)a, (__m512i)b);
+#elif defined(__AVX2__)
+  return sum + (I32Part)_mm256_madd_epi16((__m256i)a, (__m256i)b);
+#elif defined(__SSE2__)
+  return sum + (I32Part)_mm_madd_epi16((__m128i)a, (__m128i)b);
+#else
+  return sum + ((a << 16) >> 16) * ((b << 16) >> 16) + (a >> 16) * (b >> 16);
+#endif
+}
+
 #if defined(__ARM_FEATURE_DOTPROD)
 constexpr bool kSignedDots = true;
 #else

@@ -91,7 +91,8 @@ class EngineArgs:
     precision instead of 11; float32 keeps them all."""
     quantization: str | None = argument(None, "ModelConfig", "-q", is_common=True)
     """Round the weights while loading: `int8` and `int4` to so many bits with activations of 16,
-    `int8_w8a8` and `int4_w4a8` with activations of 8; none by default."""
+    `int8_w8a8` and `int4_w4a8` with activations of 8; none by default. With 4 bits the head has 8,
+    and with `_head4` at the end of the name 4."""
     max_model_len: int | None = argument(None, "ModelConfig", is_common=True, form="length")
     """Most tokens of a request, prompt and output together; by default the checkpoint's limit, or
     the original length of a model with longrope. -1 (`auto` on the command line): as many of them

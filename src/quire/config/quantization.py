@@ -12,13 +12,19 @@ from typing import Literal
 
 from quire.errors import ConfigError, quoted
 
-Quantization = Literal["int8", "int8_w8a8", "int4", "int4_w4a8"]
+Quantization = Literal[
+    "int8", "int8_w8a8", "int4", "int4_w4a8", "int4_head4", "int4_w4a8_head4"
+]  # fmt: skip
+HEAD_4 = "_head4"
+"""Ends the names of formats whose head has 4 bits, as the other matrices have."""
 
 MEANINGS: dict[Quantization, str] = {
     "int8": "8-bit weights, 16-bit activations",
     "int8_w8a8": "8-bit weights, 8-bit activations",
-    "int4": "4-bit weights, 16-bit activations",
-    "int4_w4a8": "4-bit weights, 8-bit activations",
+    "int4": "4-bit weights, 16-bit activations; 8-bit head",
+    "int4_w4a8": "4-bit weights, 8-bit activations; 8-bit head",
+    "int4_head4": "4-bit weights and head, 16-bit activations",
+    "int4_w4a8_head4": "4-bit weights and head, 8-bit activations",
 }
 
 _CHECKPOINTS = (
@@ -48,7 +54,7 @@ def resolve_quantization(name: str | None, weight_formats: Collection[str]) -> Q
     """
     if name is None:
         return None
-    works = [known for known in MEANINGS if known in weight_formats]
+    works = [known for known in MEANINGS if known.removesuffix(HEAD_4) in weight_formats]
     if name in works:
         return name
     reason = _REASONS.get(name, "not on this backend" if name in MEANINGS else "unknown name")

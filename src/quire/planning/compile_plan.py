@@ -16,7 +16,7 @@ from quire.backends.base import Backend, CompileOptions, KVCacheSpec
 from quire.backends.registry import make_backend
 from quire.config.kv_groups import KVLayout, StateGroup
 from quire.config.memory import MemoryNeeds, fit
-from quire.config.quantization import MEANINGS, Quantization
+from quire.config.quantization import HEAD_4, MEANINGS, Quantization
 from quire.config.ranks import ONE_RANK, Rank
 from quire.config.records import Dtype, EngineConfig, ParallelConfig
 from quire.errors import ConfigError, DoesNotFitError
@@ -262,7 +262,8 @@ def _smaller_formats(needs: MemoryNeeds, choices: Choices, facts: Facts) -> str:
     dtype = choices.arithmetic.dtype
     named = []
     for name in MEANINGS:
-        if name not in facts.backend.capabilities.weight_formats or name.endswith("a8"):
+        weights = name.removesuffix(HEAD_4)
+        if weights not in facts.backend.capabilities.weight_formats or weights.endswith("a8"):
             continue
         program = run_passes(build_program(as_asked(config, name)), name)
         num_bytes = facts.backend.weight_bytes(program, dtype)

@@ -44,21 +44,25 @@ class TestFourBits:
         integers = np.rint(integers).astype(int)
         assert 112 <= np.abs(integers).max() <= 127
         for group in integers.reshape(-1, 32):
-            step = max(int(np.gcd.reduce(group)), 1)
+            step = max(int(np.gcd.reduce(group - group.min())), 1)
             assert np.ptp(group) <= 15 * step
             assert step <= 16
 
-    def test_no_other_step_and_zero_are_better(self, name: WeightFormat) -> None:
-        """Against all 256 of them: at most 2 % more error over many groups."""
+    def test_few_other_steps_and_offsets_are_better(self, name: WeightFormat) -> None:
+        """Against all 2,048 of them: at most 5 % more error over many groups. Grids that have 0
+        among their numbers have at least a ninth more."""
         weight = np.random.default_rng(2).standard_normal((60, 32), np.float32)
+        weight[:, 0] = 4  # the rows' scales
         scales = np.abs(weight).max(axis=1, keepdims=True) / 119
-        steps, zeros = np.meshgrid(np.arange(1, 17), np.arange(16), indexing="ij")
-        steps, zeros = steps.reshape(-1, 1, 1), zeros.reshape(-1, 1, 1)
-        u = np.clip(np.rint(weight / scales / steps) + zeros, 0, 15)
-        every = np.square((u - zeros) * steps * scales - weight).sum(axis=2)
+        steps, offsets = np.meshgrid(np.arange(1, 17), np.arange(128), indexing="ij")
+        steps, offsets = steps.reshape(-1, 1, 1), offsets.reshape(-1, 1, 1)
+        u = np.clip(np.rint((weight / scales + offsets) / steps), 0, 15)
+        every = np.square((u * steps - offsets) * scales - weight).sum(axis=2)
         found = np.square(round_weights(weight, name) - weight).sum(axis=1)
         assert (found >= every.min(axis=0) * (1 - 1e-5) - 1e-6).all()
-        assert found.sum() < 1.02 * every.min(axis=0).sum()
+        assert found.sum() < 1.05 * every.min(axis=0).sum()
+        on_zero = every[(offsets % steps == 0).reshape(-1)].min(axis=0)
+        assert found.sum() < 0.9 * on_zero.sum()
 
     def test_rows_do_not_know_each_other_and_bad_ones_stay_alone(self, name: WeightFormat) -> None:
         weight = np.random.default_rng(3).standard_normal((5, 70), np.float32)

@@ -73,6 +73,23 @@ def test_explain_says_how_the_cache_is_held(
     assert "int8 (8 bits" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("int4", "int4: 4-bit weights, 16-bit activations; 8-bit head"),
+        ("int4_w4a8_head4", "int4_w4a8_head4: 4-bit weights and head, 8-bit activations"),
+    ],
+)
+def test_explain_says_what_the_head_has(
+    model_dir: Path, capsys: pytest.CaptureFixture[str], name: str, says: str
+) -> None:
+    assert main(["explain", str(model_dir), "-q", name]) == 0
+    text = capsys.readouterr().out
+    assert says in text
+    [head] = [row for row in text.splitlines() if " %logits[" in row]
+    assert ("int8]" in head) == (name == "int4")
+
+
 def test_explain_shows_what_a_window_saves(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

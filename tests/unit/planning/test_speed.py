@@ -151,7 +151,9 @@ def test_every_format_has_a_speed(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     args = EngineArgs(str(path), backend="cpu", quantization="int8")
     found = expected_speeds(args, plan_engine(args), "llm")
     names = [speed.name for speed in found.speeds]
-    assert names == ["int8", "bfloat16", "int8_w8a8", "int4", "int4_w4a8"]
+    assert names == [
+        "int8", "bfloat16", "int8_w8a8", "int4", "int4_w4a8", "int4_head4", "int4_w4a8_head4"
+    ]  # fmt: skip
     for speed in found.speeds:
         assert list(speed.streams) == list(STREAMS)
         assert min(*speed.streams.values(), speed.prompt) > 0

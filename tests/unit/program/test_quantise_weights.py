@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from small_model import small_program
 
+from quire.config.quantization import Quantization
 from quire.program import ActivationBits, Attention, Embed, Logits, Program, WeightFormat
 from quire.program.passes import quantise_weights, take_rows_early
 from quire.program.printer import format_program
@@ -55,3 +56,26 @@ def test_the_format_is_printed() -> None:
     text = format_program(quantise_weights(small_program(), "int8"))
     assert "o.weight[8x8 int8]" in text
     assert "embed_positions[34x8]" in text
+
+
+@pytest.mark.parametrize("tied", [True, False], ids=["tied", "untied"])
+@pytest.mark.parametrize(
+    ("quantization", "body", "head"),
+    [
+        ("int4", "int4", "int8"),
+        ("int4_w4a8", "int4_w4a8", "int8_w8a8"),
+        ("int4_head4", "int4", "int4"),
+        ("int4_w4a8_head4", "int4_w4a8", "int4_w4a8"),
+        ("int8_w8a8", "int8_w8a8", "int8_w8a8"),
+    ],
+)
+def test_the_head_has_a_format_of_its_own(
+    tied: bool, quantization: Quantization, body: str, head: str
+) -> None:
+    program = quantise_weights(small_program(tied=tied), quantization)
+    assert isinstance(program.logits, Logits)
+    found = formats(program)
+    assert found.pop(program.logits.weight.name) == head
+    assert set(found.values()) == {body, "dense"}
+    attention = {op.activation_bits for op in program.ops if isinstance(op, Attention)}
+    assert attention == {8 if "a8" in quantization else 16}

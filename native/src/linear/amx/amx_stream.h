@@ -57,7 +57,7 @@ void stream_int4(const Block& block) {
                                : block.next + (i + kAheadSlabs - steps) * kSlabBytes;
 #pragma GCC unroll 2
     for (int s = 0; s < kStrips; ++s) {
-      prefetch_lines<kSlabBytes / 64>(ahead + s * block.strip_bytes);
+      prefetch_lines<ceil_div(kSlabBytes, 64)>(ahead + s * block.strip_bytes);
       expand_slab(slab + s * block.strip_bytes + i * kSlabBytes, expanded[i % 2][s]);
     }
   };

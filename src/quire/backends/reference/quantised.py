@@ -5,8 +5,8 @@ output channel, of an activation [T, K] over those of a token. Rounded numbers a
 float32s that they stand for, integer times scale; a product of two such matrices is then the
 format's result, up to the rounding of its sums.
 
-The integers of 4-bit weights are (u - zero) * step: u from 0 to 15 for each weight, a zero from 0
-to 15 and a step from 1 to 16 for each group of 32 along K. They stay within 8 bits. This is
+The integers of 4-bit weights are u * step - offset: u from 0 to 15 for each weight, a step from 1
+to 16 and an offset from 0 to 127 for each group of 32 along K. They stay within 8 bits. This is
 progressive quantisation (Source: Lin et al., QServe, section 4.1) in smaller groups.
 """
 
@@ -31,7 +31,9 @@ _WEIGHT_LIMIT = 127
 _GROUP = 32
 _GROUP_LIMIT = 119  # and at most half a step of 16 away from it: 127
 _TOP = 15
-_STEPS_TRIED = 3
+_MOST_OFFSET = 127
+_STEPS_TRIED = 2
+_MIDDLES = (7.5, 7.1875, 7.8125)  # u of the middle of a group
 _FINE = 8  # errors are counted in eighths of an integer, so that all of them are whole
 _ACTIVATION_LIMITS = {8: 127, 16: 127 * 256}  # by bits; 16: two planes of 8 bits
 
@@ -58,7 +60,7 @@ def round_weights(weight: Floats, weight_format: WeightFormat | GroupedFormat) -
 
 
 def _round_to_4_bits(weight: Floats) -> Floats:
-    """[N, K] of integers (u - zero) * step times a scale for each row."""
+    """[N, K] of integers u * step - offset times a scale for each row."""
     num_rows, depth = weight.shape
     scales = _largest(weight) / np.float32(_GROUP_LIMIT)
     fine = np.rint(weight * _inverse(np.float32(1), scales) * np.float32(_FINE))
@@ -69,27 +71,41 @@ def _round_to_4_bits(weight: Floats) -> Floats:
 
 
 def _nearest_integers(fine: Floats) -> Floats:
-    """Groups [N, K / 32, 32], in eighths, as (u - zero) * step with the smallest squared error.
+    """Groups [N, K / 32, 32], in eighths, as u * step - offset with a small squared error.
 
-    From the step that just spans a group downwards, with a zero on either side of the middle; of
-    equal errors the first is taken.
+    Tried are the step that just spans a group and the next smaller one, with the middle of the
+    group in the middle of the numbers u and to both sides of it. Each offset is improved once: to
+    the best one for the numbers u that were found with it. Of equal errors the first is taken.
     """
     low = np.minimum(fine.min(axis=2, keepdims=True), 0)
     high = np.maximum(fine.max(axis=2, keepdims=True), 0)
     spanning = np.ceil((high - low) / np.float32(_TOP * _FINE))
+    middle = (low + high) * np.float32(0.5 / _FINE)
     best = np.zeros_like(fine)
     least = np.full_like(low, np.inf)
     for less in range(_STEPS_TRIED):
         step = np.maximum(spanning - np.float32(less), 1)
-        size = step * np.float32(_FINE)
-        middle = np.floor((_TOP * size - low - high) / (2 * size))
-        for zero in (np.clip(middle, 0, _TOP), np.clip(middle + 1, 0, _TOP)):
-            u = np.clip(np.rint(fine * (np.float32(1) / size)) + zero, 0, _TOP)
-            integers = (u - zero) * step
-            error = np.square(integers * _FINE - fine).sum(axis=2, keepdims=True)
-            best = np.where(error < least, integers, best)
-            least = np.minimum(error, least)
+        for at in _MIDDLES:
+            offset = _whole_offset(step * np.float32(at) - middle)
+            for _ in range(2):
+                integers = _integers(fine, step, offset)
+                errors = integers * _FINE - fine
+                squares = np.square(errors).sum(axis=2, keepdims=True)
+                best = np.where(squares < least, integers, best)
+                least = np.minimum(squares, least)
+                mean = errors.sum(axis=2, keepdims=True) * np.float32(1 / (_FINE * _GROUP))
+                offset = _whole_offset(offset + mean)
     return best
+
+
+def _integers(fine: Floats, step: Floats, offset: Floats) -> Floats:
+    inverse = np.float32(1) / (step * np.float32(_FINE))
+    integers: Floats = np.clip(np.rint((fine + offset * _FINE) * inverse), 0, _TOP) * step - offset
+    return integers
+
+
+def _whole_offset(offset: Floats) -> Floats:
+    return np.clip(np.rint(offset), 0, _MOST_OFFSET)
 
 
 def round_activations(x: Floats, weight_format: WeightFormat | GroupedFormat) -> Floats:

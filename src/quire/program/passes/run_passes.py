@@ -8,7 +8,9 @@ further: the CPU backend does so in `backends/cpu/lowering/fuse.py`.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
+from quire.config.quantization import Quantization
 from quire.config.ranks import Rank
 from quire.errors import ConfigError
 from quire.program.passes.cut import cut
@@ -16,12 +18,13 @@ from quire.program.passes.quantise_weights import quantise_weights
 from quire.program.passes.shard import shard
 from quire.program.passes.take_rows_early import take_rows_early
 from quire.program.program import Program
-from quire.program.values import WeightFormat
 
 
-def run_passes(program: Program, weight_format: WeightFormat | None = None) -> Program:
-    """A model's program for backends. `weight_format` None: weights stay in the model's dtype."""
-    program = quantise_weights(program, weight_format or "dense")
+def run_passes(
+    program: Program, quantization: Quantization | Literal["dense"] | None = None
+) -> Program:
+    """A model's program for backends. `quantization` None: weights stay in the model's dtype."""
+    program = quantise_weights(program, quantization or "dense")
     return take_rows_early(program)
 
 
