@@ -145,6 +145,23 @@ def test_the_limits_count_tokens_of_the_decoder(tmp_path: Path) -> None:
         LLM(str(tmp_path), limit_mm_per_prompt={"audio": 0}, **_OPTIONS)
 
 
+def test_a_reply_may_begin_with_tokens_that_transcriptions_suppress(tmp_path: Path) -> None:
+    """A prompt without a task has a reply that begins with the task, which `suppress_tokens` has,
+    too."""
+    write(tmp_path)
+    with LLM(str(tmp_path), **_OPTIONS) as llm:
+        [wanted] = llm.generate([_prompt(sound(1.0), [4])], _PARAMS, use_tqdm=False)
+    own = {"suppress_tokens": [*range(4, 200)], "begin_suppress_tokens": [*range(200, 300)]}
+    (tmp_path / "generation_config.json").write_text(json.dumps(own))
+    with LLM(str(tmp_path), **_OPTIONS) as llm:
+        [found] = llm.generate([_prompt(sound(1.0), [4])], _PARAMS, use_tqdm=False)
+    assert bits_of(found) == bits_of(wanted)
+    asked = {"suppress_tokens": [wanted.outputs[0].token_ids[0]]}
+    with LLM(str(tmp_path), override_generation_config=asked, **_OPTIONS) as llm:
+        [found] = llm.generate([_prompt(sound(1.0), [4])], _PARAMS, use_tqdm=False)
+    assert asked["suppress_tokens"][0] not in found.outputs[0].token_ids
+
+
 async def _windows(path: Path, window: Any, **options: Any) -> list[Any]:
     engine = AsyncLLM.from_engine_args(EngineArgs(model=str(path), **_OPTIONS, **options))
     try:
