@@ -129,7 +129,7 @@ def test_the_limits_count_tokens_of_the_decoder(tmp_path: Path) -> None:
         [output] = llm.generate([_prompt(sound(1.0))], most, use_tqdm=False)
         assert len(output.outputs[0].token_ids) == 60 - len(_PROMPT)
         for prompt, what in (
-            ({"prompt_token_ids": _PROMPT}, "the prompt must have audio"),
+            ({"prompt_token_ids": _PROMPT}, "writes down what it hears"),
             ({"encoder_prompt": "a", "decoder_prompt": _PROMPT}, "must have the form"),
             (_prompt(sound(30.1)), "hears at most 30 s"),
             (_prompt(sound(1.0), [4] * 60), "maximum context length|60"),
