@@ -89,6 +89,34 @@ def test_the_openai_client_and_the_command_have_the_same_words(
         assert [one["text"].strip() for one in found["segments"]] == texts[name]
 
 
+@pytest.mark.parametrize(
+    "path", ["chat/completions", "completions", "responses", "embeddings", "messages", "/api/chat",
+             "/api/generate", "/api/embed", "/completion", "/rerank", "/tokenize"],
+)  # fmt: skip
+def test_a_request_without_a_sound_names_the_route_for_sounds(
+    server: RunningServer, path: str
+) -> None:
+    message = [{"role": "user", "content": "Hello"}]
+    body = {"model": "ears", "messages": message, "max_tokens": 5}
+    if path.endswith(("ompletion", "ompletions", "generate")) and "chat" not in path:
+        body = {"model": "ears", "prompt": "Hello"}
+    if path.endswith(("embeddings", "embed", "responses")):
+        body = {"model": "ears", "input": "Hello"}
+    if path == "/rerank":
+        body = {"model": "ears", "query": "Hello", "documents": ["you"]}
+    with server.client() as client:
+        reply = client.post(path if path[0] == "/" else f"/v1/{path}", json=body)
+    assert reply.status_code == 400
+    assert "POST /v1/audio/transcriptions" in reply.text
+
+
+def test_the_command_for_chats_names_the_one_for_sounds(model: Path) -> None:
+    command = [sys.executable, "-m", "quire", "run", str(model), "Hello"]
+    found = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert found.returncode == 1
+    assert "quire transcribe" in found.stderr
+
+
 def test_clients_that_leave_leave_nothing(server: RunningServer) -> None:
     with server.client() as client:
         request = client.build_request(

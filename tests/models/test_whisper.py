@@ -17,6 +17,7 @@ from whisper_cases import CASES, RATE, TOKENS, features, logprobs, sound, write
 
 from quire import LLM, EngineArgs, SamplingParams
 from quire.errors import ConfigError, QuireError, RequestError
+from quire.frontend.observers.admission import AdmissionControl, QueueFullError
 from quire.frontend.online.async_llm import AsyncLLM
 from quire.models.families import whisper
 from quire.program import HeadLayout
@@ -128,7 +129,7 @@ def test_the_limits_count_tokens_of_the_decoder(tmp_path: Path) -> None:
         [output] = llm.generate([_prompt(sound(1.0))], most, use_tqdm=False)
         assert len(output.outputs[0].token_ids) == 60 - len(_PROMPT)
         for prompt, what in (
-            ({"prompt_token_ids": _PROMPT}, "the prompt must have audio"),
+            ({"prompt_token_ids": _PROMPT}, "writes down what it hears"),
             ({"encoder_prompt": "a", "decoder_prompt": _PROMPT}, "must have the form"),
             (_prompt(sound(30.1)), "hears at most 30 s"),
             (_prompt(sound(1.0), [4] * 60), "maximum context length|60"),
@@ -145,6 +146,23 @@ def test_the_limits_count_tokens_of_the_decoder(tmp_path: Path) -> None:
         LLM(str(tmp_path), limit_mm_per_prompt={"audio": 0}, **_OPTIONS)
 
 
+def test_a_reply_may_begin_with_tokens_that_transcriptions_suppress(tmp_path: Path) -> None:
+    """A prompt without a task has a reply that begins with the task, which `suppress_tokens` has,
+    too."""
+    write(tmp_path)
+    with LLM(str(tmp_path), **_OPTIONS) as llm:
+        [wanted] = llm.generate([_prompt(sound(1.0), [4])], _PARAMS, use_tqdm=False)
+    own = {"suppress_tokens": [*range(4, 200)], "begin_suppress_tokens": [*range(200, 300)]}
+    (tmp_path / "generation_config.json").write_text(json.dumps(own))
+    with LLM(str(tmp_path), **_OPTIONS) as llm:
+        [found] = llm.generate([_prompt(sound(1.0), [4])], _PARAMS, use_tqdm=False)
+    assert bits_of(found) == bits_of(wanted)
+    asked = {"suppress_tokens": [wanted.outputs[0].token_ids[0]]}
+    with LLM(str(tmp_path), override_generation_config=asked, **_OPTIONS) as llm:
+        [found] = llm.generate([_prompt(sound(1.0), [4])], _PARAMS, use_tqdm=False)
+    assert asked["suppress_tokens"][0] not in found.outputs[0].token_ids
+
+
 async def _windows(path: Path, window: Any, **options: Any) -> list[Any]:
     engine = AsyncLLM.from_engine_args(EngineArgs(model=str(path), **_OPTIONS, **options))
     try:
@@ -159,6 +177,31 @@ async def _windows(path: Path, window: Any, **options: Any) -> list[Any]:
         )]  # fmt: skip
     finally:
         engine.shutdown()
+
+
+def test_a_busy_server_refuses_the_first_request_of_a_transcription_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = write(tmp_path)
+    window = features(model, sound(1.0))[0].T.numpy()
+
+    async def ask() -> None:
+        engine = AsyncLLM.from_engine_args(EngineArgs(model=str(tmp_path), **_OPTIONS))
+        try:
+            begun, new = (EngineWindows(engine, TOKENS).within(None) for _ in range(2))
+            await begun.probabilities(window, [4], [7])
+
+            def full(*_: Any) -> None:
+                raise QueueFullError("full", reason="max_num_queued_reqs", retry_after_s=1)
+
+            monkeypatch.setattr(AdmissionControl, "check", full)
+            with pytest.raises(QueueFullError):
+                await new.probabilities(window, [4], [7])
+            assert len(await begun.probabilities(window, [4], [7])) == 1
+        finally:
+            engine.shutdown()
+
+    asyncio.run(ask())
 
 
 @pytest.mark.parametrize("backend", ["reference", "cpu"])

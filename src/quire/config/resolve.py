@@ -13,7 +13,11 @@ from importlib.util import find_spec
 from typing import Any, Literal, cast, get_args
 
 from quire.config.checkpoint.model_files import GenerationConfig, default_sampling_params
-from quire.config.checkpoint.never_generated import never_generated, without_effect
+from quire.config.checkpoint.never_generated import (
+    WHISPER_KEYS,
+    never_generated,
+    without_effect,
+)
 from quire.config.declaration import with_same_names
 from quire.config.engine_args import EngineArgs
 from quire.config.kv_cache import KVMemoryChoice
@@ -292,13 +296,21 @@ def resolve_sampling_defaults(args: EngineArgs, own: GenerationConfig) -> dict[s
 
 
 def resolve_never_generated(
-    args: EngineArgs, own: GenerationConfig, eos_token_ids: Collection[int], vocab_size: int
+    args: EngineArgs,
+    own: GenerationConfig,
+    eos_token_ids: Collection[int],
+    vocab_size: int,
+    *,
+    is_whisper: bool = False,
 ) -> ForbiddenTokens:
     """Tokens that no request generates; a warning names the settings of the model or
-    of the user that have no effect. `own` are the model's own."""
+    of the user that have no effect. `own` are the model's own. `is_whisper`: those that the model
+    suppresses are left to transcriptions, because its reply to a prompt without a language or a
+    task begins with them."""
     given = args.override_generation_config or {}
     source = own.source if own.values else "override_generation_config"
-    values = {**own.values, **given}
+    skipped = WHISPER_KEYS if is_whisper else ()
+    values = {key: one for key, one in own.values.items() if key not in skipped} | given
     if ignored := without_effect(values):
         logger.warning(
             "These settings of %s have no effect here: %s",

@@ -124,7 +124,9 @@ def settle_choices(args: EngineArgs, usage: Usage, facts: Facts) -> Choices:
         kv_memory=resolve.resolve_kv_choice(args, facts.kv_cache_bytes),
         sampling_defaults=sampling_defaults,
         never_generated=(
-            resolve.resolve_never_generated(args, facts.generation, facts.eos_token_ids, vocab_size)
+            resolve.resolve_never_generated(
+                args, facts.generation, facts.eos_token_ids, vocab_size, is_whisper=of_sources > 0
+            )
             if pooling is None
             else ForbiddenTokens()
         ),

@@ -43,7 +43,8 @@ def transcriber_for(engine: AsyncLLM) -> Transcriber | None:
 
 
 class EngineWindows(WindowEngine):
-    """A window is encoded once for all of its requests, which share its K/V in the prefix cache."""
+    """A window is encoded once for all of its requests, which share its K/V in the prefix cache.
+    Each transcription of a server has one of its own: `within`."""
 
     def __init__(
         self,
@@ -134,8 +135,9 @@ class EngineWindows(WindowEngine):
         )
         self._count += 1
         name = f"{self._name}-{self._count}"
+        # A busy server refuses the first request of a transcription, not one in the middle of it.
         stream = self._engine.requests.start(
-            self._engine.input_processor.process(name, prompt, params)
+            self._engine.input_processor.process(name, prompt, params), follows=self._count > 1
         )
         try:
             async for output in stream:

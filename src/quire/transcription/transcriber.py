@@ -106,7 +106,7 @@ class Transcriber:
         found = self._coder.encode(f" {prompt}", add_special_tokens=False) if prompt else []
         if any(token >= self._tokens.eot for token in found):
             raise RequestError(
-                "initial_prompt must have no special tokens, such as <|endoftext|>",
+                "prompt must have no special tokens, such as <|endoftext|>",
                 parameter="prompt",
             )
         return found

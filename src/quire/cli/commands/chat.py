@@ -318,8 +318,13 @@ def _talk(
     conversation.reasoning = REASONING[args.reasoning]
     if hasattr(args, "seed"):
         conversation.settings["seed"] = args.seed
+    model = conversation.engine.model_config
+    if model.num_sources:
+        from quire.frontend.inputs.refusals import only_hears
+
+        raise ConfigError(only_hears(model))
     repl = Repl(conversation, "run", show_stats=args.stats, toolbox=toolbox)
-    name = conversation.engine.model_config.served_model_name[0]
+    name = model.served_model_name[0]
     if prompt is not None:
         if note := _no_template(conversation):
             say(f"{name}: {note}", file=sys.stderr)

@@ -13,6 +13,8 @@ from quire.errors import ConfigError, quoted
 from quire.forbidden_tokens import ForbiddenTokens
 
 BANNING_KEYS = ("suppress_tokens", "bad_words_ids", "begin_suppress_tokens", "min_new_tokens")
+WHISPER_KEYS = ("suppress_tokens", "begin_suppress_tokens")
+"""Keys that transformers applies to what Whisper writes after a language and a task."""
 _NO_END = 1 << 31
 _MAX_TOKENS = 1 << 16
 """Every request carries them."""

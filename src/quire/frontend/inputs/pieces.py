@@ -15,7 +15,7 @@ from quire.config.records import ModelConfig
 from quire.errors import RequestError
 from quire.frontend.inputs.prompt_embeds import PLACEHOLDER
 from quire.frontend.inputs.prompt_parser import ParsedPrompt
-from quire.frontend.inputs.refusals import prompt_fills_context, prompt_too_long
+from quire.frontend.inputs.refusals import only_hears, prompt_fills_context, prompt_too_long
 from quire.outputs.pooling import LateChunk, LateChunkingMetadata
 from quire.params import SamplingParams
 from quire.protocol import EngineCoreRequest, InputRows
@@ -88,11 +88,7 @@ def with_sources(prompt: ParsedPrompt, model: ModelConfig) -> ParsedPrompt:
     """The prompt as the engine core gets it: placeholders of the rows of an encoder, then its own
     tokens. Raises RequestError if it has no rows."""
     if sum(one.count for one in prompt.input_rows) != model.num_sources:
-        raise RequestError(
-            "the prompt must have audio, for example multi_modal_data={'audio': samples}: this "
-            "model writes down what it hears",
-            parameter="multi_modal_data",
-        )
+        raise RequestError(only_hears(model), parameter="multi_modal_data")
     return replace(prompt, token_ids=[PLACEHOLDER] * model.num_sources + prompt.token_ids)
 
 

@@ -31,8 +31,19 @@ def cannot_generate(model: ModelConfig) -> str:
     return f"{quoted(model.served_model_name[0])} is a pooling model and generates no text{what}"
 
 
+def only_hears(model: ModelConfig) -> str:
+    """The error for a request without a sound to a model of Whisper's kind."""
+    return (
+        f"{quoted(model.served_model_name[0])} writes down what it hears: send a sound to "
+        "POST /v1/audio/transcriptions, use `quire transcribe FILES`, or give LLM.generate a "
+        "prompt with multi_modal_data={'audio': samples}"
+    )
+
+
 def cannot_pool(model: ModelConfig) -> str:
     """The error for a request for vectors or classes to a model that generates."""
+    if model.num_sources:
+        return only_hears(model)
     return (
         f"{quoted(model.served_model_name[0])} generates text and gives no vectors or classes; use "
         "LLM.generate or LLM.chat (POST /v1/completions, /v1/chat/completions), or start the "

@@ -10,6 +10,7 @@ from quire.chat.job import VARIABLES, ChatInput, ContentFormat, has_images
 from quire.errors import RequestError
 from quire.frontend.arguments import located
 from quire.frontend.inputs.images.prompts import ImagePrompts, rendered_with_images
+from quire.frontend.inputs.refusals import only_hears
 from quire.frontend.inputs.tokenization import Tokenization
 from quire.frontend.offline.calls import from_column, wrong
 from quire.images.config import PROCESSOR_KWARGS
@@ -136,6 +137,8 @@ class ChatPrompts:
 
     def _render(self, chat: ChatInput, image_settings: Mapping[str, Any] | None) -> PromptType:
         renderer, model = self.get_tokenizer().renderer(), self._engine.model_config
+        if model.num_sources:
+            raise RequestError(only_hears(model))
         if not has_images(chat.messages):
             return renderer.render(replace(chat, no_images=model.no_images))
         text, placed = rendered_with_images(

@@ -18,6 +18,7 @@ from quire.chat.job import ChatInput, take_images
 from quire.config.model_lookup.settings import messages_of
 from quire.errors import RequestError
 from quire.frontend.inputs.prompt_embeds import PlacedRows, embeds_error, rows_among
+from quire.frontend.inputs.refusals import only_hears
 from quire.frontend.inputs.tokenization import Truncation
 from quire.frontend.kv_hand_off import FIELD as TRANSFER
 from quire.images.job import MAX_REQUEST_SECONDS
@@ -331,6 +332,8 @@ def _is_system(message: ChatMessage) -> bool:
 
 async def render_chat(model: ServedModel, chat: ChatInput, *, offers_tools: bool) -> str:
     """The prompt. `offers_tools`: the reply may call the chat's tools. Raises RequestError."""
+    if model.config.model.num_sources:
+        raise RequestError(only_hears(model.config.model), parameter="model")
     renderer = model.chat_renderer()
     if not chat.tools or not offers_tools or not await model.describes_tools_in_words():
         return await renderer.render(chat)
