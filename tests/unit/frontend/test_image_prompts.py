@@ -41,7 +41,7 @@ def _vision(*, is_same: bool) -> Any:
     row = _PLACE if is_same else _ROW
     return SimpleNamespace(
         placeholder=_PLACE, row_token=row, row_token_id=_IDS[row], video=None,
-        kind="image",
+        kind="image", is_source=False,
         num_rows=lambda layout: 2 * len(layout.sizes),
         patching=SimpleNamespace(grid=lambda _: None, order=lambda _: None, sees_itself=False),
         expansion=lambda layout: "".join(f"[{row}{row}" for _ in layout.sizes) + "]",
@@ -156,7 +156,7 @@ def test_no_more_pictures_are_decoded_than_the_context_has_room_for(
 ) -> None:
     """Also none after the caller has left, or after the time of a request."""
     images = ImagesConfig({"image": 999}, pixel_bytes=0)
-    found = ImagePrompts(SimpleNamespace(images=images, max_model_len=9))  # type: ignore[arg-type]
+    found = ImagePrompts(SimpleNamespace(images=images, max_positions=9))  # type: ignore[arg-type]
     monkeypatch.setitem(found.__dict__, "_vision", _vision(is_same=True))
     decoded = list[str]()
 

@@ -11,6 +11,7 @@ from quire.errors import BackendError
 from quire.params import SamplingParams
 from quire.protocol import ScheduledRequest
 from quire.sampling.columns import COLUMNS, SamplingColumns, TokenLists
+from quire.timestamp_rules import TimestampRules
 from quire.worker.sampling_rows import SamplingRows
 
 VOCAB = 100
@@ -19,10 +20,11 @@ USED = SamplingParams(
     temperature=0.5, top_k=7, top_p=0.5, min_p=0.25, seed=-7, logprobs=3, repetition_penalty=1.5,
     frequency_penalty=-0.5, presence_penalty=0.75,
 )  # fmt: skip
+USED.write_timestamps(TimestampRules(first=90, end=80))
 VALUES = {
     "repetition_penalty": 1.5, "frequency_penalty": -0.5, "presence_penalty": 0.75,
     "temperature": 0.5, "top_k": 7, "top_p": 0.5, "min_p": 0.25, "seeds": 2**64 - 7,
-    "num_logprobs": 3,
+    "num_logprobs": 3, "mass_from": 90,
 }  # fmt: skip
 
 LIMITED = [name for name, column in COLUMNS.items() if column.value and column.lowest is not None]

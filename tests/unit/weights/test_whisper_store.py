@@ -238,7 +238,7 @@ def test_files_of_other_models(tmp_path: Path, model: Model) -> None:
         resolve_model(str(path))
     other = {**arrays, "decoder/layer_0/self_attention/rotary": np.zeros(3, np.float32)}
     (path / "model.bin").write_bytes(ct2_file(other))
-    with pytest.raises(UnsupportedModelError, match="'decoder/layer_0/self_attention/rotary' is"):
+    with pytest.raises(UnsupportedModelError, match="self_attention/rotary' does not"):
         resolve_model(str(path))
     for numbers in ([32000, 4096, 256, 32, 32, 128, 2], [10, 1, 2, 3]):  # LLaMA's, others
         file = tmp_path / "other.bin"
@@ -301,7 +301,7 @@ def test_scales_by_which_nothing_can_be_divided(tmp_path: Path, model: Model) ->
         ("tokenizer.json", '{"added_tokens": 3}', r"must have <\|endoftext\|>"),
         ("vocabulary.json", '["a", "b"]', "must be a list of tokens"),
         ("vocabulary.json", '[3, "<|endoftext|>"]', "all of them strings"),
-        ("vocabulary.json", '["é", " ", "<|endoftext|>"]', "no letter of GPT-2's alphabet"),
+        ("vocabulary.json", '["é", " ", "<|endoftext|>"]', "not a letter of GPT-2's alphabet"),
         ("vocabulary.json", '["a", "<|endoftext|>"]', "cannot belong to each other"),
     ],
 )
