@@ -187,6 +187,7 @@ def test_an_engine_that_dies_is_started_again(model: str) -> None:
         whole = await generated(engine, "b", SHARED)
         long = {**{name: getattr(params(1), name) for name in ("seed", "ignore_eos")}}
         given = SamplingParams(max_tokens=80, **long)
+        os.kill(client.pids[1], signal.SIGSTOP)  # its request does not end before the kill
         streams = [
             await engine.add_request(f"s{rank}", "text", given, data_parallel_rank=rank)
             for rank in (0, 1)
