@@ -19,7 +19,7 @@ from quire.timestamp_rules import TimestampRules
 
 NUM_REQUESTS = 10
 Bits = list[tuple[tuple[int, ...], tuple[float, ...]]]
-Work = list[tuple[dict[str, Any], SamplingParams]]
+Work = list[tuple[Any, SamplingParams]]
 
 
 def bits_of(output: RequestOutput) -> Bits:
@@ -28,7 +28,7 @@ def bits_of(output: RequestOutput) -> Bits:
     return [
         (
             tuple(one.token_ids),
-            tuple(each.logprob for entry in one.logprobs or () for each in entry.values()),
+            tuple(each.logprob for entry in one.logprobs or () for each in (entry or {}).values()),
         )
         for one in output.outputs
     ]
@@ -98,7 +98,11 @@ def disturbed(llm: LLM, work: Work, random: Random) -> tuple[list[Bits], int]:
                 leavers.append(f"leaver {number}")
                 [(other, asked)] = random.choices(work)
                 engine.add_request(leavers[-1], other, asked)
-        found |= {one.request_id: one for one in engine.step() if one.finished}
+        found |= {
+            one.request_id: one
+            for one in engine.step()
+            if isinstance(one, RequestOutput) and one.finished
+        }
         running = scheduler.states.running
         if leavers and random.random() < 0.2:
             engine.abort_request(leavers.pop(random.randrange(len(leavers))))
