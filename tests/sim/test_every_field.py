@@ -76,6 +76,7 @@ BESIDE: dict[str, dict[str, Any]] = {
 """What must be set too, for a field to have an effect or to be accepted."""
 NOT_SAMPLED = set(NOT_YET) | {
     "_bad_words_token_ids", "_kept_token_ids", "_never_generated", "_reasoning",
+    "_timestamps", "_gives_rows",  # of speech models: test_whisper_sameness.py
     "routed_experts_prompt_start",
 }  # fmt: skip
 """Fields that no request may use, results of `bad_words`, and fields that the engine ignores."""

@@ -27,8 +27,8 @@ logger = get_logger(__name__)
 _MOST_IMAGES = 999
 """vLLM's default limit."""
 _TEXT_MODEL = "it is a text model"
-_WINDOWS_KEPT = 8
-"""Windows whose encoded rows are kept."""
+_WINDOWS_KEPT = 16
+"""Windows whose encoded rows are kept: those of the files that `quire transcribe` reads at once."""
 
 
 @dataclass(frozen=True, slots=True)

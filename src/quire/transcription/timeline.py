@@ -37,9 +37,7 @@ class Timeline:
         return found
 
     def head(self) -> Floats:
-        """The first window, with silence after the last frame."""
-        if len(self._spans) <= 1:
-            return self._sound.window(self._spans[0].start if self._spans else 0)
+        """The first window, with zeros after the last frame, as it is decoded."""
         return self.window(0, min(WINDOW_FRAMES, self.num_frames))
 
     def independent(self) -> list[range]:

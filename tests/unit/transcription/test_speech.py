@@ -103,4 +103,4 @@ def test_a_timeline_has_the_frames_of_its_spans_and_their_times() -> None:
         assert everything.independent() == [
             range(0, 3000), range(3000, 6000), range(6000, 9000), range(9000, 10_000)
         ]  # fmt: skip
-        assert np.array_equal(everything.head(), sound.window(0))
+        assert np.array_equal(everything.head(), everything.window(0, 3000))
