@@ -76,7 +76,8 @@ class WindowDecoder:
         # As in faster-whisper, where openai-whisper takes the last one.
         varied = [one for one in attempts if not self._is_repetitive(one)]
         best = max(reversed(varied or attempts), key=lambda one: one.avg_logprob)
-        # The temperature says that no attempt was good, so the text is no condition of the next.
+        # The last temperature shows that no attempt was good: the next window is decoded
+        # without this text.
         return replace(best, temperature=attempts[-1].temperature)
 
     def is_silent(self, found: DecodedWindow) -> bool:

@@ -17,7 +17,7 @@ from quire.transcription.records import (
     WindowEngine,
 )
 from quire.transcription.segmenting import Segmenting
-from quire.transcription.sound_file import MAX_SECONDS, SoundFile, opened_sound
+from quire.transcription.sound_file import MAX_SECONDS, opened_sound
 from quire.transcription.speech import speech_spans
 from quire.transcription.timeline import Timeline
 
@@ -81,10 +81,6 @@ class Transcriber:
                 async for segment in segments:
                     yield segment
 
-    async def language_probabilities(self, sound: SoundFile) -> dict[str, float]:
-        """The probability of each language that the model knows, in the first 30 s."""
-        return await self._language(Timeline(sound), None)
-
     def _check(self, options: TranscriptionOptions) -> None:
         if options.language is not None and options.language not in self.languages:
             raise RequestError(
@@ -112,6 +108,7 @@ class Transcriber:
         return found
 
     async def _language(self, timeline: Timeline, given: str | None) -> dict[str, float]:
+        """The probability of each language in the first 30 s; of the given one alone, if any."""
         if given is not None:
             return {given: 1.0}
         if not self._tokens.is_multilingual:

@@ -157,7 +157,7 @@ class TranscriptionChunk(ChunkFields, kw_only=True):
     """Empty, in `transcript.text.segment`: speakers are not distinguished."""
     language: str | UnsetType = UNSET
     duration: float | UnsetType = UNSET
-    """As `verbose_json` has them, in its `transcript.text.done`; the duration in segments, too."""
+    """In the `transcript.text.done` of `verbose_json`; segments have the duration, too."""
     words: list[TranscriptionWord] | UnsetType = UNSET
     """The words of a segment, if `timestamp_granularities` has them."""
     logprobs: list[PositionLogprobs] | UnsetType = UNSET
