@@ -142,7 +142,7 @@ def tensors(path: Path) -> dict[str, Floats]:
     assert vision is not None
     text = DummyStore(build_program(config))
     found = {name: text.describe(name).shape for name in text.names()}
-    for program in (vision.tower, vision.projector):
+    for program in filter(None, (vision.tower, vision.projector)):
         for part in (part for param in program.params() for part in param.parts):
             if not part.name.endswith(PATCHES):
                 root, _, rest = part.name.partition(".")

@@ -43,7 +43,7 @@ def main() -> int:
     options = named_values(args.option, "--option")
     peers: dict[str, SpeechPeer] = {}
     times: dict[tuple[str, int], list[float]] = defaultdict(list)
-    memory: dict[str, int] = defaultdict(int)
+    memory: dict[tuple[str, int], int] = defaultdict(int)
     failed = False
     try:
         for name, checkpoint in named_values(args.checkpoint, "--checkpoint").items():
@@ -60,7 +60,8 @@ def main() -> int:
                 files = [_variant(args, number, at) for at in range(count)]
                 for name, peer in peers.items():
                     answer = peer.answer({"files": files})
-                    memory[name] = max(memory[name], peer.resident_bytes())
+                    if count > 1 or number < 0:  # later, several files have been heard
+                        memory[name, count] = max(memory[name, count], peer.resident_bytes())
                     if number >= 0:
                         times[name, count].append(answer["seconds"])
                     elif count == 1:
@@ -91,15 +92,15 @@ def _table(
     args: argparse.Namespace,
     names: list[str],
     times: dict[tuple[str, int], list[float]],
-    memory: dict[str, int],
+    memory: dict[tuple[str, int], int],
 ) -> str:
     """Medians, with the ratio to the first engine's."""
     with wave.open(str(args.sound)) as sound:
         seconds = sound.getnframes() / sound.getframerate()
     lines = [
         f"{seconds:.1f} s of speech, {args.rounds} rounds",
-        f"| engine | 1 file | x real time | {args.several} files | x real time | memory MiB |",
-        "|---|---:|---:|---:|---:|---:|",
+        f"| engine | 1 file | x real time | MiB | {args.several} files | x real time | MiB |",
+        "|---|---:|---:|---:|---:|---:|---:|",
     ]
     medians: dict[tuple[str, int], float] = {
         key: statistics.median(found) for key, found in times.items()
@@ -109,7 +110,8 @@ def _table(
         for count in (1, args.several):
             own, first = medians[name, count], medians[names[0], count]
             cells += [f"{own:.2f} s ({own / first:.2f})", f"{count * seconds / own:.1f}"]
-        lines.append(f"| {' | '.join(map(str, cells))} | {memory[name] / 2**20:.0f} |")
+            cells.append(f"{memory[name, count] / 2**20:.0f}")
+        lines.append(f"| {' | '.join(map(str, cells))} |")
     return "\n".join(lines)
 
 

@@ -54,7 +54,8 @@ class Encoder:
             seconds += time.perf_counter() - begin
             patches = self.vision.patching.step(np.zeros(tile.shape, np.float32), self.tables)
             operations += num_operations(self.vision.tower, len(patches.rows))
-            operations += num_operations(self.vision.projector, len(rows))
+            if self.vision.projector is not None:
+                operations += num_operations(self.vision.projector, len(rows))
         return seconds, operations
 
     @property

@@ -40,9 +40,11 @@ class Quire(Engine):
     def __init__(self, checkpoint: str, options: dict[str, Any]) -> None:
         import quire
         from quire.frontend.online.async_llm import AsyncLLM
+        from quire.system.free_memory import bound_free_memory
         from quire.transcription.engine import transcriber_for
         from quire.transcription.records import TranscriptionOptions
 
+        bound_free_memory()  # as `quire transcribe` and `quire serve` do
         self.version = quire.__version__
         self._loop = asyncio.new_event_loop()
         args = quire.EngineArgs(model=checkpoint, speculation=False, **options)

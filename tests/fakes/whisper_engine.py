@@ -136,6 +136,9 @@ class WhisperEngine:
         row = self._logits(window, prompt_token_ids).logits[0, -1]
         return torch.softmax(row, -1)[[*token_ids]].tolist()
 
+    async def finish(self, window: Floats) -> None:
+        del window
+
     async def alignment(self, window: Floats, token_ids: Sequence[int]) -> Floats:
         """The logarithms of the weights, which differ from the products by a constant of a row."""
         with torch.no_grad():

@@ -122,7 +122,7 @@ def test_a_chat_has_tensors_in_base64_which_are_not_unpickled(tmp_path: Path) ->
             messages = [{"role": "user", "content": [one, {"type": "text", "text": "What?"}]}]
             return llm.chat(messages, _PARAMS, use_tqdm=False)[0].outputs[0].token_ids
 
-        width = vision_model(llm.llm_engine.model_config.hf_config).projector.result_width
+        width = vision_model(llm.llm_engine.model_config.hf_config).row_width
         assert rows.shape[1] == width
         count = vision_model(llm.llm_engine.model_config.hf_config).patching.most_rows
         assert rows.shape[0] == count

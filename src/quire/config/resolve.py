@@ -34,6 +34,9 @@ Usage = Literal["llm", "server"]
 """Who uses the engine: `LLM` in a script, or the clients of a server. Selects defaults."""
 
 _BUDGETS: dict[Usage, int] = {"llm": 4096, "server": 2048}
+_SOURCES_BUDGET = 512
+"""Budget where a request begins with the rows of an encoder: more of them at once are not faster,
+and take memory."""
 _SEQS: dict[Usage, int] = {"llm": 256, "server": 128}
 _SLOWDOWN: dict[Usage, float | None] = {"llm": None, "server": 1.75}
 _QUEUED_REQS: dict[Usage, int | None] = {"llm": None, "server": 1024}
@@ -189,12 +192,19 @@ def _check_sizes(args: EngineArgs) -> None:
 
 
 def resolve_scheduler(
-    args: EngineArgs, usage: Usage, max_model_len: int, *, needs_whole: bool = False
+    args: EngineArgs,
+    usage: Usage,
+    max_model_len: int,
+    *,
+    needs_whole: bool = False,
+    has_sources: bool = False,
 ) -> SchedulerConfig:
     """Limits of a step and of the queue. The defaults are vLLM's for a CPU. `needs_whole`: the
-    model computes all tokens of a request in one step."""
+    model computes all tokens of a request in one step. `has_sources`: a request begins with the
+    rows of an encoder."""
     chunked = args.enable_chunked_prefill is not False and not needs_whole
-    budget, seqs = _step_limits(args, usage, max_model_len, chunked)
+    usual = _SOURCES_BUDGET if has_sources else _BUDGETS[usage]
+    budget, seqs = _step_limits(args, usage, max_model_len, chunked, usual)
     return with_same_names(
         SchedulerConfig,
         args,
@@ -214,13 +224,13 @@ def resolve_scheduler(
 
 
 def _step_limits(
-    args: EngineArgs, usage: Usage, max_model_len: int, chunked: bool
+    args: EngineArgs, usage: Usage, max_model_len: int, chunked: bool, usual: int
 ) -> tuple[int, int]:
-    """max_num_batched_tokens and max_num_seqs."""
+    """max_num_batched_tokens, of which `usual` is the default, and max_num_seqs."""
     budget = args.max_num_batched_tokens
     if budget is None:
-        budget = _BUDGETS[usage] if chunked else max(_BUDGETS[usage], max_model_len)
-    _check_positive("max_num_batched_tokens", budget, _BUDGETS[usage])
+        budget = usual if chunked else max(usual, max_model_len)
+    _check_positive("max_num_batched_tokens", budget, usual)
     seqs = args.max_num_seqs
     if seqs is None:
         seqs = min(_SEQS[usage], budget)

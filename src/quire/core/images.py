@@ -85,7 +85,10 @@ class ImageManager(Stage):
 
     @property
     def commands(self) -> Mapping[str, Callable[..., Any]]:
-        return {"reset_encoder_cache": self.cache.clear}
+        return {
+            "reset_encoder_cache": self.cache.clear,
+            "drop_encoded_picture": self.cache.drop,
+        }
 
     def is_needed_by(self, request: EngineCoreRequest) -> bool:
         return bool(request.images)
@@ -251,7 +254,9 @@ def image_stage(config: EngineConfig, executor: Executor, scheduler: Scheduler) 
         return _NoImages()
     cache: PictureCache[bytes] = PictureCache(config.model.images.cache_bytes)
     level = partial(level_of, config.scheduler.policy)
-    return ImageManager(WorkerEncoder(executor), cache, level, partial(_seconds, scheduler))
+    # Windows of sounds are encoded first, so that many of them are decoded in one batch.
+    seconds = (lambda: _ALONE_S) if config.model.num_sources else partial(_seconds, scheduler)
+    return ImageManager(WorkerEncoder(executor), cache, level, seconds)
 
 
 def _seconds(scheduler: Scheduler) -> float:

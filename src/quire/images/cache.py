@@ -47,6 +47,12 @@ class PictureCache(Generic[Kept]):
                 _, (_, dropped) = self._kept.popitem(last=False)
                 self.num_bytes -= dropped
 
+    def drop(self, tenant: str, digest: bytes) -> None:
+        """Drops the value of a picture, if it is kept."""
+        with self._lock:
+            _, num_bytes = self._kept.pop((tenant, digest), (None, 0))
+            self.num_bytes -= num_bytes
+
     def clear(self) -> None:
         """Drops everything."""
         with self._lock:

@@ -186,12 +186,15 @@ def _scheduler(
     args: EngineArgs, facts: Facts, usage: Usage, max_model_len: int, *, needs_whole: bool
 ) -> SchedulerConfig:
     """`resolve_scheduler`, without speculation where it cannot work."""
-    scheduler = resolve.resolve_scheduler(args, usage, max_model_len, needs_whole=needs_whole)
+    has_sources = facts.checkpoint.model.facts.num_sources > 0
+    scheduler = resolve.resolve_scheduler(
+        args, usage, max_model_len, needs_whole=needs_whole, has_sources=has_sources
+    )
     ops = facts.checkpoint.model.program.ops
     reason = None
     if facts.logits_processors:
         reason = "custom logits processors see one token of a request in a step"
-    elif facts.checkpoint.model.facts.num_sources:
+    elif has_sources:
         reason = "the rules for timestamps see one token of a request in a step"
     elif not all(op.takes_rows_back for op in ops):
         reason = "the states of Mamba 1 cannot take tokens back"

@@ -15,6 +15,9 @@ from quire.program.passes import run_passes
 
 _MAX_PIECE_TOKENS = 2048
 """A larger image is encoded in pieces of so many rows, which bounds most of the workspace."""
+_MAX_SOURCE_TOKENS = 512
+"""The same for the encoder of a model that consists of it and a decoder: its size is always the
+same, and larger pieces are not faster."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,21 +41,24 @@ def encoder_plans(
     max_model_len: int,
     quantization: Quantization | None = None,
 ) -> list[EncoderPlan]:
-    """The plans of the stem, of the tower and of the projector, in order. A picture with more than
+    """The plans of the stem, the tower and the projector that the encoder has, in order. A picture with more than
     `max_model_len` rows does not reach the encoder, because its prompt is refused. `quantization`:
     that of the model, which an encoder has too if the model consists of it and a decoder."""
     patching = vision.patching
     most_rows = min(patching.most_rows, max_model_len)
     most_patches = -(-patching.most_patches * most_rows // patching.most_rows)
     block = max(16, backend.capabilities.block_size_multiple)
+    piece = _MAX_SOURCE_TOKENS if vision.is_source else _MAX_PIECE_TOKENS
     plans = []
-    programs = [(vision.tower, most_patches), (vision.projector, most_rows)]
+    programs = [(vision.tower, most_patches)]
     if vision.stem is not None:
         programs.insert(0, (vision.stem, 2 * most_patches))
+    if vision.projector is not None:
+        programs.append((vision.projector, most_rows))
     for program, num_rows in programs:
         program = run_passes(program, quantization if vision.is_source else None)
         kv = KVCacheSpec(1, block, dtype, kv_layout(program, num_rows))
-        options = CompileOptions(dtype, num_rows, 1, num_rows, max_piece_tokens=_MAX_PIECE_TOKENS)
+        options = CompileOptions(dtype, num_rows, 1, num_rows, max_piece_tokens=piece)
         plans.append(EncoderPlan(program, kv, options))
     return plans
 

@@ -28,7 +28,7 @@ _MOST_IMAGES = 999
 """vLLM's default limit."""
 _TEXT_MODEL = "it is a text model"
 _WINDOWS_KEPT = 16
-"""Windows whose encoded rows are kept: those of the files that `quire transcribe` reads at once."""
+"""Windows whose encoded rows are kept, at most: those that are being decoded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,7 @@ def _cache_sizes(checkpoint: Checkpoint) -> dict[str, int]:
         return {}
     return {
         "cache_bytes": _WINDOWS_KEPT * 4 * facts.num_sources * facts.hidden_size,
-        "pixel_bytes": 1 << 24,
+        "pixel_bytes": 1 << 22,
     }
 
 

@@ -30,9 +30,6 @@ from quire.units import format_bytes
 
 logger = get_logger(__name__)
 
-_WINDOWS_KEPT = 4
-"""Windows of sounds whose K/V is kept when their requests have ended: others follow at once."""
-
 
 @dataclass(frozen=True, slots=True)
 class EnginePlan:
@@ -80,9 +77,8 @@ def settle(args: EngineArgs, usage: Usage, facts: Facts) -> EnginePlan:
         block_bytes=choices.parallel.nnodes * needs.kv_block_bytes,
         layout=needs.kv_layout,
         asked=choices.kv_memory,
-        most_cached_blocks=(
-            _WINDOWS_KEPT * needs.kv_blocks(needs.max_model_len) if num_sources else None
-        ),
+        # A sound is rarely heard twice: its blocks are the first that others use.
+        most_cached_blocks=0 if num_sources else None,
     )
     draft, weights = None, facts.weights_digest
     if facts.draft is not None and choices.draft is not None:

@@ -31,7 +31,7 @@ class DecodedWindow:
     temperature: float
     avg_logprob: float
     compression_ratio: float
-    no_speech_prob: float = 0.0
+    no_speech_prob: float | None = None
 
 
 class WindowDecoder:
@@ -64,11 +64,13 @@ class WindowDecoder:
         prompt = before + self.head + ([] if options.timestamps else [tokens.no_timestamps])
         room = min(most, self._num_positions - len(prompt))
         num_tokens = room if options.max_tokens is None else min(room, options.max_tokens)
-        # One after the other, so that the second request finds K and V of the window cached.
-        no_speech_prob = await self._silence(window, before)
+        no_speech_prob = None
         attempts = []
         for temperature in options.temperatures:
             found = await self._attempt(window, prompt, temperature, num_tokens)
+            # After the text, so that the request finds K and V of the window cached.
+            if no_speech_prob is None and (options.silence or self._may_be_silent(found)):
+                no_speech_prob = await self._silence(window, before)
             found = replace(found, no_speech_prob=no_speech_prob)
             if self._is_good(found):
                 return found
@@ -78,30 +80,33 @@ class WindowDecoder:
         best = max(reversed(varied or attempts), key=lambda one: one.avg_logprob)
         # The last temperature shows that no attempt was good: the next window is decoded
         # without this text.
-        return replace(best, temperature=attempts[-1].temperature)
+        return replace(
+            best, temperature=attempts[-1].temperature, no_speech_prob=no_speech_prob
+        )
 
     def is_silent(self, found: DecodedWindow) -> bool:
         """Whether nothing is said in the window."""
+        return self._may_be_silent(found) and self._has_no_speech(found)
+
+    def _may_be_silent(self, found: DecodedWindow) -> bool:
+        """Whether the text is so improbable that the window may be silent."""
         options = self._options
         if options.no_speech_threshold is None:
             return False
-        is_unsure = (
-            options.logprob_threshold is None or found.avg_logprob <= options.logprob_threshold
-        )
-        return is_unsure and found.no_speech_prob > options.no_speech_threshold
+        return options.logprob_threshold is None or found.avg_logprob <= options.logprob_threshold
+
+    def _has_no_speech(self, found: DecodedWindow) -> bool:
+        most, probability = self._options.no_speech_threshold, found.no_speech_prob
+        return most is not None and probability is not None and probability > most
 
     def _is_good(self, found: DecodedWindow) -> bool:
         """Whether the text is neither repetitive nor improbable, or there is none."""
         options = self._options
         least = options.logprob_threshold
         is_improbable = least is not None and found.avg_logprob < least
-        if (
-            is_improbable
-            and options.no_speech_threshold is not None
-            and found.no_speech_prob > options.no_speech_threshold
-        ):
-            return True
-        return not is_improbable and not self._is_repetitive(found)
+        if is_improbable:
+            return self._has_no_speech(found)
+        return not self._is_repetitive(found)
 
     def _is_repetitive(self, found: DecodedWindow) -> bool:
         most = self._options.compression_ratio_threshold
@@ -128,6 +133,10 @@ class WindowDecoder:
             avg_logprob=found.avg_logprob,
             compression_ratio=len(text) / len(zlib.compress(text)),
         )
+
+    async def finish(self, window: Floats) -> None:
+        """Ends the work on a window."""
+        await self._engine.finish(window)
 
     async def alignment(self, window: Floats, text: Sequence[int]) -> Floats:
         """The products [heads, tokens, positions] of a text without timestamps, as `WordTimes`

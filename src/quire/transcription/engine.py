@@ -147,6 +147,10 @@ class EngineWindows(WindowEngine):
             stream.close()
         raise QuireError(f"request {name} ended without a result")
 
+    async def finish(self, window: Floats) -> None:
+        digest = self._picture(window).digest
+        await self._engine.call("drop_encoded_picture", self._scope.tenant, digest)
+
     def _picture(self, window: Floats) -> Picture:
         data = np.ascontiguousarray(window, "<f4").tobytes()
         layout = Layout((window.shape,), depth=4, seconds=len(window) * HOP / RATE)

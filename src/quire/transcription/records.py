@@ -31,6 +31,9 @@ class TranscriptionOptions:
     logprob_threshold: float | None = -1.0
     no_speech_threshold: float | None = 0.6
     condition_on_previous_text: bool = True
+    silence: bool = False
+    """Whether each segment has its `no_speech_prob`; False: only the windows whose text is
+    improbable have it, because it decides whether they are silent."""
     timestamps: bool = True
     """Whether the model writes times, from which segments follow; False: one segment a window."""
     word_timestamps: bool = False
@@ -68,7 +71,8 @@ class Segment:
     temperature: float
     avg_logprob: float
     compression_ratio: float
-    no_speech_prob: float
+    no_speech_prob: float | None
+    """None: it was neither needed nor asked for (`TranscriptionOptions.silence`)."""
     logprobs: tuple[float, ...] = ()
     """Log-probability of each of `tokens`."""
     words: tuple[Word, ...] | None = None
@@ -133,6 +137,10 @@ class WindowEngine(Protocol):
         self, window: Floats, prompt_token_ids: Sequence[int], token_ids: Sequence[int]
     ) -> list[float]:
         """The probability of each of `token_ids` after the prompt, among all tokens."""
+
+    async def finish(self, window: Floats) -> None:
+        """Gives back what is kept of a window, because no more is asked about it. Windows that are
+        never finished are dropped by later ones."""
 
     async def alignment(self, window: Floats, token_ids: Sequence[int]) -> Floats:
         """The raw products q.k / sqrt(H) [heads, tokens, positions] of the alignment heads, for

@@ -55,14 +55,16 @@ class Segmenting:
             frames = range(begin, min(begin + WINDOW_FRAMES, self._timeline.num_frames))
             window = self._timeline.window(frames.start, len(frames))
             found = await self._decoder.decode(window, self._previous)
-            begin = frames.stop
-            if self._decoder.is_silent(found):
-                continue
+            begin, is_silent = frames.stop, self._decoder.is_silent(found)
             parts = self._cut(found, frames)
-            begin = frames.start + parts.num_frames
-            if self._words is not None:
-                await self._words.add(parts.pieces, window, found, frames)
-                begin = _end_of_words(parts, frames) or begin
+            if not is_silent:
+                begin = frames.start + parts.num_frames
+                if self._words is not None:
+                    await self._words.add(parts.pieces, window, found, frames)
+                    begin = _end_of_words(parts, frames) or begin
+            await self._decoder.finish(window)
+            if is_silent:
+                continue
             for segment in self._segments(found, parts.pieces, frames):
                 self._previous += segment.tokens
                 yield segment
@@ -87,12 +89,13 @@ class Segmenting:
                 frames, window, task = begun[0]
                 found = await task
                 begun.popleft()
-                if not self._decoder.is_silent(found):
-                    parts = self._cut(found, frames, has_tail=True)
-                    if self._words is not None:
-                        await self._words.add(parts.pieces, window, found, frames)
-                    for segment in self._segments(found, parts.pieces, frames):
-                        yield segment
+                is_silent = self._decoder.is_silent(found)
+                parts = self._cut(found, frames, has_tail=True)
+                if self._words is not None and not is_silent:
+                    await self._words.add(parts.pieces, window, found, frames)
+                await self._decoder.finish(window)
+                for segment in () if is_silent else self._segments(found, parts.pieces, frames):
+                    yield segment
         finally:
             for *_, task in begun:
                 task.cancel()

@@ -88,9 +88,11 @@ class TileEncoding:
         if isinstance(vision.resizing, Resizing):
             self._size = (tile.shape[1], tile.shape[2])
             values = normalised(values if len(tile) > 1 else values[0], vision.resizing)
-        inputs: list[Callable[[Floats], TileStep]] = [self._of_tower, self._of_projector]
+        inputs: list[Callable[[Floats], TileStep]] = [self._of_tower]
         if vision.stem is not None:
             inputs.insert(0, self._patching.stem_step)
+        if vision.projector is not None:
+            inputs.append(self._of_projector)
         self._left = [*zip(models, inputs, strict=True)]
         self._running: StepInPieces | None = self._next(values)
 

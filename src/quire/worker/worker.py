@@ -76,6 +76,7 @@ class Worker:
         self._block_bytes = loaded.block_bytes
         self._encoder = load_encoder(config, loaded.backend)
         self._tile: TileEncoding | None = None
+        release_free_memory()  # tensors that were converted while the weights were packed
 
     def step(self, batch: StepBatch) -> StepOutput:
         """Runs one step. Raises BackendError if the backend fails, and CheckpointError in any case

@@ -67,6 +67,7 @@ class _Engine:
         self.temperatures: list[float] = []
         self.windows: list[Floats] = []
         self.num_running = self.most_running = 0
+        self.num_finished = 0
         self.num_quick = 1000
         """Calls that end soon."""
         self.pick: Callable[[Floats], Any] = lambda _: self.replies.pop(0)
@@ -104,6 +105,10 @@ class _Engine:
         assert window.shape == (3000, 80)
         assert prompt_token_ids[-1] == _SOT
         return [{_NO_SPEECH: self.no_speech, _EN: 0.1, _DE: 0.3}[one] for one in token_ids]
+
+    async def finish(self, window: Floats) -> None:
+        assert window.shape == (3000, 80)
+        self.num_finished += 1
 
     async def alignment(self, window: Floats, token_ids: Sequence[int]) -> Floats:
         """Each token of the text takes 0.2 s, from 0 s on."""
@@ -152,6 +157,7 @@ def test_segments_end_at_pairs_of_times_and_the_rest_is_heard_again() -> None:
         (3, 3400, 34.0, 64.0, " Four"),
         (4, 6400, 64.0, 65.5, " Five"),
     ]
+    assert engine.num_finished == 4
     assert segments[1].tokens == tuple(_said(2.5, " Two", 4.0))
     assert segments[1].logprobs == (-0.1,) * 6
     assert segments[0].avg_logprob == pytest.approx(-0.1)
@@ -206,7 +212,10 @@ def test_windows_without_speech_give_nothing() -> None:
     header, segments = _run(engine, _sound(20))
     assert (header.duration, segments, engine.temperatures) == (20.0, [], [0.0])
     sure = _said(0.0, " Thanks.", 2.0)
-    assert len(_run(_Engine(sure, no_speech=0.7), _sound(20))[1]) == 1
+    [segment] = _run(_Engine(sure, no_speech=0.7), _sound(20))[1]
+    assert segment.no_speech_prob is None
+    [segment] = _run(_Engine(sure, no_speech=0.7), _sound(20), silence=True)[1]
+    assert segment.no_speech_prob == 0.7
     assert len(_run(_Engine(poor, no_speech=0.7), _sound(20), temperatures=(0.0,),
                     no_speech_threshold=None)[1]) == 1  # fmt: skip
     assert _run(_Engine(sure, no_speech=0.7), _sound(20), logprob_threshold=None)[1] == []

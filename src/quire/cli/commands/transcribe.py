@@ -23,6 +23,7 @@ from quire.config.engine_args import AsyncEngineArgs
 from quire.errors import ConfigError, EngineDeadError, QuireError, RequestError, quoted
 from quire.files import replacing
 from quire.log.writer import printable, say
+from quire.system.free_memory import bound_free_memory
 from quire.transcription.formats import TEXT_FORMATS, verbose_json
 from quire.transcription.records import Segment, Transcript, TranscriptionOptions
 
@@ -95,6 +96,7 @@ def execute(args: argparse.Namespace) -> int:
     """Transcribe all files. Returns 1 if one of them failed."""
     if not args.files:
         raise ConfigError("give a file: quire transcribe talk.mp3 --model base --format srt")
+    bound_free_memory()
     named = getattr(args, "model", None) or "base"
     is_local = Path(named).exists()
     args.model = named if is_local else _NAMES.get(named, named)
@@ -158,6 +160,7 @@ class _Job:
             word_timestamps=args.word_timestamps,
             vad_filter=args.vad_filter,
             seed=getattr(args, "seed", None),
+            silence=args.format in ("json", "all"),
         )
         is_printed = args.format is None and args.output_dir is None
         one = () if is_printed else (args.format or "txt",)

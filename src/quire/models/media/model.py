@@ -118,13 +118,14 @@ class VideoForm:
 @dataclass(frozen=True)
 class VisionModel:
     """The encoder of one checkpoint. A tile is encoded by itself: its patches are the rows of one
-    step of the tower, `patching` joins rows, and the rows of the second step are the result."""
+    step of the tower, `patching` joins rows, and the rows of the projector's step are the result."""
 
     family: str
     resizing: Rules
     patching: Patching
     tower: Program
-    projector: Program
+    projector: Program | None
+    """None: the results of the tower are the rows."""
     placeholder: str
     """Placeholder of a picture in a prompt; chat templates write it."""
     row_token: str
@@ -156,6 +157,11 @@ class VisionModel:
     def kind(self) -> str:
         """Modality of the model's inputs besides videos."""
         return self.resizing.modality
+
+    @property
+    def row_width(self) -> int:
+        """Numbers of a row of the text model."""
+        return (self.projector or self.tower).result_width
 
     def num_rows(self, layout: Layout) -> int:
         """Rows of the text model that a picture becomes."""

@@ -92,11 +92,8 @@ def whisper(reader: ConfigReader, settings: ConfigReader, text: HfConfig) -> Vis
     spec, frames = _spec(audio), _frames(audio, settings, pool=1, has_means=False)
     if ConfigReader(text).size("d_model", 1 << 17, example=512) != spec.hidden_size:
         raise audio.error("d_model", spec.hidden_size, "that of the decoder", spec.hidden_size)
-    builder = Builder("whisper-rows")
-    x = builder.embed(Tensor(PROJECTOR + PATCHES, (1, spec.hidden_size)))
-    builder.vectors(builder.take_rows(x))
     rules = msgspec.structs.replace(_rules(audio, frames, is_divided=True), most_tiles=1)
-    parts = _Parts(rules, frames, spec, builder.program(), is_normed=True)
+    parts = _Parts(rules, frames, spec, None, is_normed=True)
     model = parts.model("whisper", "", 0)
     return replace(model, is_source=True, prefixes=_ENCODER, projector_prefixes=_ENCODER)
 
@@ -194,7 +191,7 @@ class _Parts:
     rules: Sound
     frames: PooledFrames
     spec: EncoderSpec
-    projector: Program
+    projector: Program | None
     is_normed: bool
     """Whether the norm is at the end of the tower, and not in the projector."""
 

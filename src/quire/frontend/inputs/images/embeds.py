@@ -61,7 +61,7 @@ def embedded_pictures(value: Any, vision: VisionModel) -> list[Picture]:
             )
         ends = np.cumsum(counts).tolist()
         parts = [rows[end - count : end] for end, count in zip(ends, counts, strict=True)]
-    width = vision.projector.result_width
+    width = vision.row_width
     return [
         _picture(as_rows(rows, width, _MOST_ROWS, _NAME), layout)
         for rows, layout in zip(parts, layouts, strict=True)

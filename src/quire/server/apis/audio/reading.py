@@ -123,7 +123,11 @@ def transcription_options(
     for name in ("vad_filter", "condition_on_previous_text"):
         if (value := getattr(form, name)) is not None:
             own[name] = value
-    return TranscriptionOptions(word_timestamps="word" in form.timestamp_granularities, **own)
+    return TranscriptionOptions(
+        word_timestamps="word" in form.timestamp_granularities,
+        silence=form.response_format == "verbose_json",
+        **own,
+    )
 
 
 def _checked(form: TranscriptionRequest) -> dict[str, Any]:
