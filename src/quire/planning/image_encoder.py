@@ -16,8 +16,8 @@ from quire.program.passes import run_passes
 _MAX_PIECE_TOKENS = 2048
 """A larger image is encoded in pieces of so many rows, which bounds most of the workspace."""
 _MAX_SOURCE_TOKENS = 512
-"""The same for the encoder of a model that consists of it and a decoder: its size is always the
-same, and larger pieces are not faster."""
+"""The same for the encoder of a model that consists of it and a decoder, whose windows have few
+rows: larger pieces are not faster there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,9 +41,10 @@ def encoder_plans(
     max_model_len: int,
     quantization: Quantization | None = None,
 ) -> list[EncoderPlan]:
-    """The plans of the stem, the tower and the projector that the encoder has, in order. A picture with more than
-    `max_model_len` rows does not reach the encoder, because its prompt is refused. `quantization`:
-    that of the model, which an encoder has too if the model consists of it and a decoder."""
+    """The plans of the stem, the tower and the projector that the encoder has, in order. A picture
+    with more than `max_model_len` rows does not reach the encoder, because its prompt is refused.
+    `quantization`: that of the model, which an encoder has too if the model consists of it and a
+    decoder."""
     patching = vision.patching
     most_rows = min(patching.most_rows, max_model_len)
     most_patches = -(-patching.most_patches * most_rows // patching.most_rows)

@@ -80,9 +80,7 @@ class WindowDecoder:
         best = max(reversed(varied or attempts), key=lambda one: one.avg_logprob)
         # The last temperature shows that no attempt was good: the next window is decoded
         # without this text.
-        return replace(
-            best, temperature=attempts[-1].temperature, no_speech_prob=no_speech_prob
-        )
+        return replace(best, temperature=attempts[-1].temperature, no_speech_prob=no_speech_prob)
 
     def is_silent(self, found: DecodedWindow) -> bool:
         """Whether nothing is said in the window."""

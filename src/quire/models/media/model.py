@@ -118,7 +118,8 @@ class VideoForm:
 @dataclass(frozen=True)
 class VisionModel:
     """The encoder of one checkpoint. A tile is encoded by itself: its patches are the rows of one
-    step of the tower, `patching` joins rows, and the rows of the projector's step are the result."""
+    step of the tower, and `patching` joins rows for the step of the projector, which has the
+    result."""
 
     family: str
     resizing: Rules
