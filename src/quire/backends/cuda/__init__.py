@@ -1,4 +1,4 @@
-"""The CUDA backend: a program on an NVIDIA GPU, without torch. `docs/internals/cuda.md` explains it.
+"""The CUDA backend: a program on an NVIDIA GPU, without torch. See `docs/internals/cuda.md`.
 
 Nothing outside this package imports `cuda` or `triton`. Inside it, `driver.py` alone imports
 `cuda`, and `build.py` and `kernels/` alone import `triton`.

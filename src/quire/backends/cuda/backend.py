@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import os
-
+from quire import env
 from quire.backends.base import (
     Backend,
     Capabilities,
@@ -30,7 +29,7 @@ class CudaBackend(Backend):
     """One GPU, or the emulated device."""
 
     def __init__(self, device: Device | None = None, index: int = 0) -> None:
-        """`device`: None: GPU number `index`; or the emulated device, if QUIRE_CUDA_EMULATED is 1.
+        """`device`: None: GPU number `index`; or the emulated device, if QUIRE_CUDA_EMULATED is on.
         Raises BackendError if there is no GPU, or if `cuda-core` is missing."""
         self._device = device or open_device(index)
 
@@ -53,9 +52,11 @@ class CudaBackend(Backend):
         )
 
     @property
-    def device_memory(self) -> AvailableMemory:
-        """Of the GPU."""
+    def device_memory(self) -> AvailableMemory | None:
+        """Of the GPU; the emulated device uses the host's."""
         facts = self._device.facts
+        if facts.is_emulated:
+            return None
         return AvailableMemory(facts.free_bytes, f"the GPU {facts.name}")
 
     def kv_block_bytes(self, program: Program, kv: KVCacheSpec) -> int:
@@ -109,7 +110,7 @@ class CudaBackend(Backend):
 
 def open_device(index: int) -> Device:
     """GPU number `index`, or the emulated device. Raises BackendError."""
-    if os.environ.get("QUIRE_CUDA_EMULATED") == "1":
+    if env.cuda_is_emulated():
         from quire.backends.cuda.emulated import EmulatedDevice
 
         return EmulatedDevice()

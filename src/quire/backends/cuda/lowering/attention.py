@@ -206,4 +206,6 @@ def _padded_head(head_dim: int, lowering: Lowering) -> int:
     for head in HEADS:
         if head_dim <= head:
             return head
-    lowering.refuse(f"attention with heads of {head_dim} numbers; {HEADS[-1]} is the largest size")
+    return lowering.refuse(
+        f"attention with heads of {head_dim} numbers; {HEADS[-1]} is the largest size"
+    )

@@ -90,4 +90,4 @@ def lower_result(lowering: Lowering) -> Result:
         return LogitsResult(op, lowering)
     if isinstance(op, Vectors):
         return VectorsResult(op, lowering)
-    lowering.refuse(f"op {type(op).__name__}")
+    return lowering.refuse(f"op {type(op).__name__}")
