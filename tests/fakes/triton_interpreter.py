@@ -1,8 +1,8 @@
 """`InterpretedDevice`: the emulated device, with Triton's interpreter in place of the twins.
 
-So the kernels themselves compute, on NumPy memory and without a GPU. Three things of the interpreter
-are repaired: it multiplies the bit patterns of bfloat16 numbers, cuts bits off where a float32
-becomes bfloat16, and lets BLAS choose the order of a product's sums.
+So the kernels themselves compute, on NumPy memory and without a GPU. Three things of the
+interpreter are repaired: it multiplies the bit patterns of bfloat16 numbers, cuts bits off where a
+float32 becomes bfloat16, and lets BLAS choose the order of a product's sums.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def _numbers(handle: Any) -> NDArray[np.float32]:
     return np.asarray(numbers, np.float32)
 
 
-def _repaired_dot(self: Any, a: Any, b: Any, d: Any, *_precision: Any) -> Any:
+def _repaired_dot(_builder: Any, a: Any, b: Any, d: Any, *_precision: Any) -> Any:
     """Adds the products along K one after the other, so that no sum follows the shape of a tile.
     Whole numbers have exact sums."""
     if a.data.dtype.kind in "iu" and a.dtype.scalar != tl.bfloat16:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from quire.backends.cuda.compiled import ARCHITECTURES, key_of
+from quire.backends.cuda.cubin import ARCHITECTURES, key_of
 from quire.backends.cuda.lowering import attention, linear
 
 COMPILE = """

@@ -21,13 +21,14 @@ from quire.program.passes import run_passes
 
 OPTIONS = CompileOptions("bfloat16", max_num_tokens=96, max_num_seqs=4, max_model_len=64)
 VOCABULARY = 40
+HEADS = HeadLayout(num_heads=6, num_kv_heads=2, head_dim=16)
 Change = Callable[[Builder, Any], Any]
 
 
 def program(
     change: Change | None = None,
     *,
-    heads: HeadLayout = HeadLayout(num_heads=6, num_kv_heads=2, head_dim=16),
+    heads: HeadLayout = HEADS,
     window: int | None = None,
     **attention: Any,
 ) -> Program:
@@ -61,6 +62,7 @@ def compiled(of: Program, device: EmulatedDevice, **changes: Any) -> CompiledMod
 
 
 LENGTHS = (50, 3, 33)
+BLOCKS = np.array([3, 0, 2, 1])
 TOKENS = [np.random.default_rng(i).integers(0, VOCABULARY, n) for i, n in enumerate(LENGTHS)]
 
 

@@ -11,7 +11,7 @@ from quire.backends.base import (
     KVCacheSpec,
 )
 from quire.backends.cuda.blocks import DeviceBlocks
-from quire.backends.cuda.compiled import build_name
+from quire.backends.cuda.cubin import build_name
 from quire.backends.cuda.device import Device
 from quire.backends.cuda.model import CudaModel
 from quire.backends.cuda.packing import FORMS

@@ -18,7 +18,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from quire.backends.cuda.compiled import (
+from quire.backends.cuda.cubin import (
     ARCHITECTURES,
     TRITON_VERSION,
     Cubin,

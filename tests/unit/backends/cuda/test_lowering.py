@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -35,7 +36,7 @@ def test_values_that_live_together_do_not_share_memory(family: str) -> None:
         living.update(op.outputs())
         spans = {begin_of[value][0]: sum(o.dim for o in begin_of[value][1]) for value in living}
         ends = sorted((begin, begin + size) for begin, size in spans.items())
-        assert all(a[1] <= b[0] for a, b in zip(ends, ends[1:], strict=False))
+        assert all(a[1] <= b[0] for a, b in pairwise(ends))
         assert ends[-1][1] <= end
         living.difference_update(dying)
 
