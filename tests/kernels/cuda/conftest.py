@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
-import pytest
+import os
+from importlib.util import find_spec
 
-pytest.importorskip("triton", reason="Triton is not installed")
+os.environ["TRITON_INTERPRET"] = "1"  # before anything imports it
+collect_ignore_glob = [] if find_spec("triton") else ["test_*"]

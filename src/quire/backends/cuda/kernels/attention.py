@@ -39,6 +39,7 @@ def attend(
 ):  # fmt: skip
     """EXTRAS: scores have a soft cap or slopes. WIDE: products are of float32, because q and the
     cache have different types."""
+    tl.static_assert(CHUNK % TILE == 0)
     entry = query_blocks + FIELDS * tl.program_id(0)
     head = tl.program_id(1)
     request, begin, first_row = tl.load(entry), tl.load(entry + 1), tl.load(entry + 2)
@@ -142,7 +143,8 @@ def merge(
     first, last = tl.load(visible + token), tl.load(visible + num_tokens + token)
     dims = tl.arange(0, HEAD)
     line = (token * tl.num_programs(1) + head).to(tl.int64) * num_chunks
-    most, total = NONE, 0.0
+    most = tl.full([], NONE, tl.float32)
+    total = tl.full([], 0.0, tl.float32)
     result = tl.zeros([HEAD], tl.float32)
     for chunk in range(first // CHUNK, last // CHUNK + 1):
         part = parts + (line + chunk) * (value_dim + 2)

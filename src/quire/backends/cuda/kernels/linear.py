@@ -16,6 +16,7 @@ def linear(
     SPLIT: tl.constexpr, EVEN: tl.constexpr,
 ):  # fmt: skip
     """EVEN: K is a multiple of BLOCK_K. With SPLIT, program z computes chunk z."""
+    tl.static_assert(CHUNK % BLOCK_K == 0)
     tile_m, tile_n, split = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     rows = tile_m * BLOCK_M + tl.arange(0, BLOCK_M)
     cols = tile_n * BLOCK_N + tl.arange(0, BLOCK_N)

@@ -26,6 +26,14 @@ HEADS = (16, 32, 64, 128, 256)
 """Sizes of heads that kernels are compiled for; a head is padded to the next one."""
 
 
+def tile_of(dtype: str, cache: str, head: int) -> int:
+    """Positions of a tile, which divide CHUNK: as many as registers and shared memory have room
+    for."""
+    if dtype == cache == "bf16":
+        return 64 if head <= 128 else 32
+    return 32 if head <= 64 else 16
+
+
 def attend_kernel(dtype: str, cache: str, head: int, *, is_split: bool, has_extras: bool) -> Kernel:
     """Attention of queries of one type over a cache of another."""
     integers = (
@@ -40,8 +48,7 @@ def attend_kernel(dtype: str, cache: str, head: int, *, is_split: bool, has_extr
         ("softcap", "fp32"), *((name, "i32") for name in integers),
     )  # fmt: skip
     is_wide = dtype != cache
-    narrow = dtype == cache == "bf16"
-    tile = 64 if narrow and head <= 128 else 32 if narrow or head <= 64 else 16
+    tile = tile_of(dtype, cache, head)
     constants = (
         ("BLOCK_M", BLOCK_M), ("HEAD", head), ("TILE", tile), ("CHUNK", CHUNK),
         ("SPLIT", int(is_split)), ("EXTRAS", int(has_extras)), ("WIDE", int(is_wide)),

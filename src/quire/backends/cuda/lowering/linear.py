@@ -13,13 +13,13 @@ BLOCK_M, BLOCK_N = 64, 128
 CHUNK = 1024
 """Numbers of K whose products are summed from 0."""
 _REDUCED = 256
-_TILES = {"bf16": (64, 3), "fp32": (32, 2)}
+TILES = {"bf16": (64, 3), "fp32": (32, 2)}
 """BLOCK_K, and stages of the pipeline."""
 
 
 def product_kernel(dtype: str, out: str, *, is_split: bool, is_even: bool) -> Kernel:
     """The product of numbers of one type, with a result of another."""
-    block_k, stages = _TILES[dtype]
+    block_k, stages = TILES[dtype]
     return Kernel(
         "linear",
         "linear",
@@ -86,7 +86,7 @@ class Product:
         if not num_rows:
             return
         is_split, parts = num_rows <= self._most_split_rows, self._parts(0)
-        block_k, _ = _TILES[x.type_name]
+        block_k, _ = TILES[x.type_name]
         args: dict[str, Buffer | int | float] = {
             "x": x.buffer, "w": self._weight, "bias": self._bias, "y": y.buffer, "parts": parts,
             "num_rows": num_rows, "N": self._num_out, "K": self._depth, "stride_x": x.stride,
