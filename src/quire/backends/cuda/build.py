@@ -42,7 +42,7 @@ class Resources:
     registers: int
     """Of each thread."""
     spilled_bytes: int
-    """Local memory of each thread: registers that had no room."""
+    """Stack and local memory of each thread: registers that had no room."""
 
 
 def compile_kernel(kernel: Kernel, architecture: int) -> Cubin:
@@ -103,10 +103,10 @@ def resources_of(code: bytes) -> Resources:
             text=True,
             check=True,
         ).stdout
-    found = re.search(r"REG:(\d+) STACK:\d+ SHARED:\d+ LOCAL:(\d+)", text)
+    found = re.search(r"REG:(\d+) STACK:(\d+) SHARED:\d+ LOCAL:(\d+)", text)
     if found is None:
         raise BackendError("cuobjdump did not say what the kernel uses")
-    return Resources(int(found[1]), int(found[2]))
+    return Resources(int(found[1]), int(found[2]) + int(found[3]))
 
 
 def build_archive(kernels: Iterable[Kernel], architecture: int, folder: Path) -> None:

@@ -8,7 +8,7 @@ from itertools import product
 import numpy as np
 
 from quire.backends.base import StepBatch
-from quire.backends.cuda.kernel import TYPE_NAMES, Action, Kernel, Launch, both
+from quire.backends.cuda.kernel import TYPE_NAMES, Action, Kernel, Launch, Upload, both
 from quire.backends.cuda.lowering.context import Emit, LayerPlace, Lowering, Rows
 from quire.backends.cuda.lowering.visible import (
     FIELDS,
@@ -22,6 +22,7 @@ from quire.program import Attention
 BLOCK_M = 64
 CHUNK = 256
 """Positions that are reduced with a softmax of their own."""
+_GIVEN_ROWS = 64
 HEADS = (16, 32, 64, 128, 256)
 """Sizes of heads that kernels are compiled for; a head is padded to the next one."""
 
@@ -104,10 +105,10 @@ def lower_attention(op: Attention, lowering: Lowering) -> Emit:
     attend = _Attend(op, lowering, lowering.layer(op.layer))
 
     def emit(step: Step) -> Iterator[Action]:
-        if step.batch.given_kv:
-            lowering.refuse("K and V that are given with a step")
         if op.k is not None and op.v is not None:
-            yield attend.write(step, lowering.rows[op.k], lowering.rows[op.v])
+            k, v = lowering.rows[op.k], lowering.rows[op.v]
+            yield attend.write(step, k, v, 0, step.num_tokens)
+            yield from attend.write_given(step, k)
         yield from attend.attend(step)
 
     return emit
@@ -132,6 +133,8 @@ class _Attend:
         self._row_bytes = 4 * op.num_heads * (self._value_dim + 2)
         self._most_parts = lowering.split_bytes // self._row_bytes
         self._parts = lowering.scratch(self._row_bytes * self._parts_needed(lowering))
+        width = 2 * place.k.count
+        self._given = lowering.scratch(_GIVEN_ROWS * width * lowering.item)
         self._view = View.of(op)
         self._add_arrays(lowering)
 
@@ -154,18 +157,32 @@ class _Attend:
         most = most_query_blocks(options.max_num_tokens, options.max_num_seqs, group, BLOCK_M)
         lowering.arrays.add((view, group), StepArray(blocks, FIELDS * most))
 
-    def write(self, step: Step, k: Rows, v: Rows) -> Launch:
-        """K and V of all tokens of the step."""
+    def write(self, step: Step, k: Rows, v: Rows, first: int, count: int) -> Launch:
+        """K and V of some tokens of the step, from one on."""
         place, op = self._place, self._op
         kernel = write_kernel(k.type_name, self._cache_type, self._head)
         args = {
-            "k": k.buffer, "v": v.buffer, "slots": step.buffers["slots", place.group],
+            "k": k.buffer, "v": v.buffer,
+            "slots": step.buffers["slots", place.group].from_byte(4 * first),
             "k_cache": self._k, "v_cache": self._v, "page": self._page, "head_dim": op.head_dim,
             "value_dim": self._value_dim, "stride_k": k.stride, "stride_v": v.stride,
             "stride_block_k": self._block_stride, "stride_block_v": self._block_stride,
             "stride_slot_k": place.k.count, "stride_slot_v": place.v.count,
         }  # fmt: skip
-        return Launch(kernel, (step.num_tokens, op.num_kv_heads), args)
+        return Launch(kernel, (count, op.num_kv_heads), args)
+
+    def write_given(self, step: Step, like: Rows) -> Iterator[Action]:
+        """K and V that are given with the step take the place of those that were written, some
+        rows at a time."""
+        width, layer = like.width, self._op.layer or 0
+        for given in step.batch.given_kv:
+            own = given.rows[:, 2 * layer * width : 2 * (layer + 1) * width]
+            for first in range(0, len(own), _GIVEN_ROWS):
+                rows = own[first : first + _GIVEN_ROWS]
+                pair = Rows(self._given(0), 2 * width, 2 * width, like.type_name)
+                yield Upload(pair.buffer, pair.encoded(rows))
+                k, v = pair.columns(0, width), pair.columns(width, width)
+                yield self.write(step, k, v, given.first + first, len(rows))
 
     def attend(self, step: Step) -> Iterator[Launch]:
         """All queries of the step."""

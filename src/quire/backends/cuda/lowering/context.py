@@ -19,6 +19,7 @@ from quire.backends.cuda.kernel import TYPE_NAMES, Action
 from quire.backends.cuda.lowering.values import plan_values, taken_values
 from quire.backends.cuda.packing import ITEM_BYTES, packed_bytes
 from quire.backends.cuda.step import Step, StepArrays
+from quire.backends.kv_formats import narrow_to_bfloat16
 from quire.backends.paged_kv_cache import SlotArray, block_bytes, slot_arrays
 from quire.errors import BackendError
 from quire.program import Param, Program, Value
@@ -58,6 +59,10 @@ class Rows:
     def columns(self, first: int, width: int) -> Rows:
         """Some of its columns."""
         return replace(self, buffer=self.buffer.from_byte(first * self.item), width=width)
+
+    def encoded(self, rows: NDArray[np.float32]) -> NDArray[np.generic]:
+        """Rows of the host as they are held."""
+        return narrow_to_bfloat16(rows) if self.type_name == "bf16" else np.ascontiguousarray(rows)
 
     def from_row(self, row: int) -> Rows:
         """The rows from one on."""

@@ -10,7 +10,6 @@ from quire.backends.cuda.device import Buffer
 from quire.backends.cuda.kernel import TYPE_NAMES, Action, Kernel, Launch, Upload, both
 from quire.backends.cuda.lowering.context import Emit, Lowering, Rows
 from quire.backends.cuda.step import Step
-from quire.backends.kv_formats import narrow_to_bfloat16
 from quire.program import Embed, LearnedPositions, TakeRows
 
 _BLOCK = 512
@@ -43,8 +42,7 @@ def lower_embed(op: Embed, lowering: Lowering) -> Emit:
         yield take.launch(step, step.num_tokens)
         for given in step.batch.input_rows:
             rows = given.rows[:, : op.out.dim] * np.float32(op.given_scale)
-            numbers = narrow_to_bfloat16(rows) if out.type_name == "bf16" else rows
-            yield Upload(out.from_row(given.first).buffer, numbers)
+            yield Upload(out.from_row(given.first).buffer, out.encoded(rows))
 
     return emit
 
