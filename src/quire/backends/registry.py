@@ -94,9 +94,9 @@ def choose_device(
 
 def _gpu_index(device: str | None) -> int | None:
     """The number of a GPU; None for the CPU. Raises ConfigError for another name."""
-    if device in (None, "auto", "cpu"):
+    if device is None or device in ("auto", "cpu"):
         return None
-    found = _GPU.fullmatch(device)  # type: ignore[arg-type]  # None is in the list above
+    found = _GPU.fullmatch(device)
     if found is None:
         raise ConfigError(
             f"device={quoted(device)} is not known; use auto, cpu, cuda, or cuda:1 for the second "

@@ -121,9 +121,11 @@ def _sizes(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, size in (("BLOCK_M", 16), ("BLOCK_N", 32), ("CHUNK", 16)):
         monkeypatch.setattr(linear, name, size)
     monkeypatch.setattr(linear, "TILES", {"bf16": (16, 3), "fp32": (16, 2)})
+    monkeypatch.setattr(linear, "UNEVEN_K", 8)
     for name, size in (("BLOCK_M", 16), ("CHUNK", 16)):
         monkeypatch.setattr(attention, name, size)
     monkeypatch.setattr(attention, "tile_of", lambda *_: 8)
+    monkeypatch.setattr(attention, "value_of", lambda *_: 16)
 
 
 @pytest.fixture(params=CASES)

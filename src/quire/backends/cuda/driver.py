@@ -245,7 +245,7 @@ class _Pinned:
         size = 1 << max(16, (num_bytes - 1).bit_length())
         self._held = self._core.LegacyPinnedMemoryResource().allocate(size)
         memory = (ctypes.c_uint8 * size).from_address(int(self._held.handle))
-        self.array = np.frombuffer(memory, np.uint8)
+        self.array = np.ctypeslib.as_array(memory)
 
     def first(self, num_bytes: int) -> Any:
         """Its first bytes, as the driver's copies need them."""
@@ -260,7 +260,7 @@ def _arguments(launch: Launch) -> Iterator[Any]:
         if isinstance(value, Buffer):
             yield _address(value)
         else:
-            yield ARRAY_TYPES[kind](value)  # type: ignore[call-arg]
+            yield ARRAY_TYPES[kind](value)
 
 
 def _address(buffer: Buffer) -> int:

@@ -75,9 +75,7 @@ class EmulatedDevice(Device):
             if kind.startswith("*") != isinstance(value, Buffer):
                 raise BackendError(f"{launch.kernel}: argument {name} is not of type {kind}")
             number = ARRAY_TYPES[kind.removeprefix("*")]
-            args[name] = (
-                _bytes(value).view(number) if isinstance(value, Buffer) else number(value)  # type: ignore[arg-type]
-            )
+            args[name] = _bytes(value).view(number) if isinstance(value, Buffer) else number(value)
         if len(launch.args) != len(args):
             raise BackendError(f"{launch.kernel} has other arguments than {sorted(launch.args)}")
         return args

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +15,9 @@ from numpy.typing import NDArray
 if TYPE_CHECKING:
     from quire.backends.cuda.device import Buffer
     from quire.config.records import Dtype
+
+Arguments: TypeAlias = "dict[str, Buffer | int | float]"
+"""Arguments of a launch by name: addresses, whole numbers and numbers of float32."""
 
 TYPE_NAMES: Mapping[Dtype, str] = {"float32": "fp32", "bfloat16": "bf16"}
 """Triton's names of the model's dtypes."""
@@ -59,7 +62,7 @@ class Kernel:
             if kind.startswith("*") or name in _WIDTHS or name.startswith("stride")
         )
 
-    def fitted(self, args: Mapping[str, Buffer | int | float]) -> Kernel:
+    def fitted(self, args: Arguments) -> Kernel:
         """The kernel for aligned arguments if these are, otherwise this one."""
         values = (args[name] for name in self.aligned_names)
         starts = (value if isinstance(value, int | float) else value.begin for value in values)
@@ -86,7 +89,7 @@ class Launch:
 
     kernel: Kernel
     grid: tuple[int, ...]
-    args: Mapping[str, Buffer | int | float]
+    args: Arguments
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,12 +17,12 @@ from quire.backends.base import (
 from quire.backends.batch_check import check_axes_and_spans, check_batch, check_token_types
 from quire.backends.cuda.blocks import DeviceBlocks
 from quire.backends.cuda.device import Device
+from quire.backends.cuda.kernel import ARRAY_TYPES
 from quire.backends.cuda.lowering.context import Rows
 from quire.backends.cuda.lowering.results import PIECE
 from quire.backends.cuda.plan import Plan
 from quire.backends.cuda.step import Step
 from quire.backends.given_rows import RowWidths
-from quire.backends.kv_formats import widen_bfloat16
 from quire.backends.paged_model import placed, sampled_output
 from quire.errors import BackendError
 from quire.program import Op, OpPlace, Value, Vectors, place_of
@@ -125,12 +125,10 @@ class CudaModel(CompiledModel):
 
     def _rows(self, rows: Rows, count: int) -> Floats:
         """Rows of a value as the host reads them."""
-        kind = np.float32 if rows.type_name == "fp32" else np.uint16
-        numbers = max(0, (count - 1) * rows.stride + rows.width) if count else 0
-        flat = np.zeros(count * rows.stride, kind)
+        numbers = (count - 1) * rows.stride + rows.width if count else 0
+        flat = np.zeros(count * rows.stride, ARRAY_TYPES[rows.type_name])
         self._device.download(rows.buffer, flat[:numbers])
-        found = flat.reshape(count, rows.stride)[:, : rows.width]
-        return widen_bfloat16(found) if kind is np.uint16 else found
+        return rows.decoded(flat.reshape(count, rows.stride)[:, : rows.width])
 
     def read_blocks(
         self, block_ids: NDArray[np.int32], out: NDArray[np.uint8] | None = None

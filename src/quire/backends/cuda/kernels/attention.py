@@ -33,15 +33,18 @@ def _tanh(x):
 def attend(
     q, k_cache, v_cache, out, parts, tables, visible, query_blocks, slopes, sinks,
     scale, softcap, num_tokens, group, head_dim, value_dim, page, table_width, stride_block_k,
-    stride_block_v, stride_k, stride_v, stride_q, stride_out, num_chunks, has_slopes, has_sinks,
-    BLOCK_M: tl.constexpr, HEAD: tl.constexpr, TILE: tl.constexpr, CHUNK: tl.constexpr,
+    stride_block_v, stride_k, stride_v, stride_q, stride_out, num_chunks, value_parts, has_slopes,
+    has_sinks, BLOCK_M: tl.constexpr, HEAD: tl.constexpr, VALUE: tl.constexpr, TILE: tl.constexpr, CHUNK: tl.constexpr,
     SPLIT: tl.constexpr, EXTRAS: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
-    """EXTRAS: scores have a soft cap or slopes. WIDE: products are of float32, because q and the
+    """A program computes VALUE numbers of each result, `value_parts` programs all of them.
+    EXTRAS: scores have a soft cap or slopes. WIDE: products are of float32, because q and the
     cache have different types."""
     tl.static_assert(CHUNK % TILE == 0)
     entry = query_blocks + FIELDS * tl.program_id(0)
-    head = tl.program_id(1)
+    head, num_heads = tl.program_id(1) // value_parts, tl.num_programs(1) // value_parts * group
+    outs = tl.program_id(1) % value_parts * VALUE + tl.arange(0, VALUE)
+    is_out = outs < value_dim
     request, begin, first_row = tl.load(entry), tl.load(entry + 1), tl.load(entry + 2)
     num_rows, lowest, highest = tl.load(entry + 3), tl.load(entry + 4), tl.load(entry + 5)
     row = first_row + tl.arange(0, BLOCK_M)
@@ -65,11 +68,11 @@ def attend(
         to_chunk = tl.minimum(to_chunk, tl.program_id(2) + 1)
     most = tl.full([BLOCK_M], NONE, tl.float32)
     total = tl.zeros([BLOCK_M], tl.float32)
-    result = tl.zeros([BLOCK_M, HEAD], tl.float32)
+    result = tl.zeros([BLOCK_M, VALUE], tl.float32)
     for chunk in range(from_chunk, to_chunk):
         top = tl.full([BLOCK_M], NONE, tl.float32)
         weight = tl.zeros([BLOCK_M], tl.float32)
-        mixed = tl.zeros([BLOCK_M, HEAD], tl.float32)
+        mixed = tl.zeros([BLOCK_M, VALUE], tl.float32)
         for tile in range(chunk * CHUNK, tl.minimum((chunk + 1) * CHUNK, highest + 1), TILE):
             at = tile + tl.arange(0, TILE)
             is_read = (at >= lowest) & (at <= highest)
@@ -78,9 +81,9 @@ def attend(
             k_at = block.to(tl.int64) * stride_block_k + place * stride_k + head * head_dim
             v_at = block.to(tl.int64) * stride_block_v + place * stride_v + head * value_dim
             k_is = (dims < head_dim)[:, None] & is_read[None, :]
-            v_is = is_read[:, None] & (dims < value_dim)[None, :]
+            v_is = is_read[:, None] & is_out[None, :]
             keys = tl.load(k_cache + dims[:, None] + k_at[None, :], mask=k_is, other=0.0)
-            values = tl.load(v_cache + v_at[:, None] + dims[None, :], mask=v_is, other=0.0)
+            values = tl.load(v_cache + v_at[:, None] + outs[None, :], mask=v_is, other=0.0)
             if WIDE:
                 wide_q, wide_k = queries.to(tl.float32), keys.to(tl.float32)
                 scores = tl.dot(wide_q, wide_k, input_precision="ieee") * scale
@@ -105,12 +108,12 @@ def attend(
                 mixed = tl.dot(weights.to(values.dtype), values, acc=mixed, input_precision="ieee")
             top = new_top
         if SPLIT:
-            line = (token * tl.num_programs(1) * group + query_head).to(tl.int64) * num_chunks
+            line = (token * num_heads + query_head).to(tl.int64) * num_chunks
             part = parts + (line + chunk) * (value_dim + 2)
             tl.store(part, top, mask=is_row)
             tl.store(part + 1, weight, mask=is_row)
-            part_is = is_row[:, None] & (dims < value_dim)[None, :]
-            tl.store(part[:, None] + 2 + dims[None, :], mixed, mask=part_is)
+            part_is = is_row[:, None] & is_out[None, :]
+            tl.store(part[:, None] + 2 + outs[None, :], mixed, mask=part_is)
         else:
             new_most = tl.maximum(most, top)
             old, new = tl.exp2(most - new_most), tl.exp2(top - new_most)
@@ -127,9 +130,9 @@ def attend(
         # Adding 0 makes the sign of a zero the same, however many tiles were added to it.
         result = result / total[:, None] + 0.0
         out_at = token.to(tl.int64) * stride_out + query_head * value_dim
-        out_is = is_row[:, None] & (dims < value_dim)[None, :]
+        out_is = is_row[:, None] & is_out[None, :]
         tl.store(
-            out + out_at[:, None] + dims[None, :], result.to(out.dtype.element_ty), mask=out_is
+            out + out_at[:, None] + outs[None, :], result.to(out.dtype.element_ty), mask=out_is
         )
 
 

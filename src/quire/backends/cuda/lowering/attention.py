@@ -8,7 +8,7 @@ from itertools import product
 import numpy as np
 
 from quire.backends.base import StepBatch
-from quire.backends.cuda.kernel import TYPE_NAMES, Action, Kernel, Launch, Upload, both
+from quire.backends.cuda.kernel import TYPE_NAMES, Action, Arguments, Kernel, Launch, Upload, both
 from quire.backends.cuda.lowering.context import Emit, LayerPlace, Lowering, Rows
 from quire.backends.cuda.lowering.visible import (
     FIELDS,
@@ -30,9 +30,16 @@ HEADS = (16, 32, 64, 128, 256)
 def tile_of(dtype: str, cache: str, head: int) -> int:
     """Positions of a tile, which divide CHUNK: as many as registers and shared memory have room
     for."""
+    if head > 128:
+        return 16
     if dtype == cache == "bf16":
-        return 64 if head <= 128 else 32
+        return 64 if head > 16 else 32
     return 32 if head <= 64 else 16
+
+
+def value_of(dtype: str, cache: str, head: int) -> int:
+    """Numbers of a result that one program computes: as many as registers have room for."""
+    return min(head, 128 if dtype == cache == "bf16" else 64)
 
 
 def attend_kernel(dtype: str, cache: str, head: int, *, is_split: bool, has_extras: bool) -> Kernel:
@@ -40,7 +47,7 @@ def attend_kernel(dtype: str, cache: str, head: int, *, is_split: bool, has_extr
     integers = (
         "num_tokens", "group", "head_dim", "value_dim", "page", "table_width", "stride_block_k",
         "stride_block_v", "stride_k", "stride_v", "stride_q", "stride_out", "num_chunks",
-        "has_slopes", "has_sinks",
+        "value_parts", "has_slopes", "has_sinks",
     )  # fmt: skip
     types = (
         ("q", f"*{dtype}"), ("k_cache", f"*{cache}"), ("v_cache", f"*{cache}"),
@@ -51,8 +58,8 @@ def attend_kernel(dtype: str, cache: str, head: int, *, is_split: bool, has_extr
     is_wide = dtype != cache
     tile = tile_of(dtype, cache, head)
     constants = (
-        ("BLOCK_M", BLOCK_M), ("HEAD", head), ("TILE", tile), ("CHUNK", CHUNK),
-        ("SPLIT", int(is_split)), ("EXTRAS", int(has_extras)), ("WIDE", int(is_wide)),
+        ("BLOCK_M", BLOCK_M), ("HEAD", head), ("VALUE", value_of(dtype, cache, head)),
+        ("TILE", tile), ("CHUNK", CHUNK), ("SPLIT", int(is_split)), ("EXTRAS", int(has_extras)), ("WIDE", int(is_wide)),
     )  # fmt: skip
     warps = 4 if head <= 64 else 8
     return Kernel("attention", "attend", types, constants, num_warps=warps)
@@ -124,6 +131,8 @@ class _Attend:
         self._group = op.num_heads // op.num_kv_heads
         self._head = _padded_head(max(op.head_dim, self._value_dim), lowering)
         self._cache_type = TYPE_NAMES[lowering.kv.dtype]  # type: ignore[index]
+        value = value_of(self._q.type_name, self._cache_type, self._head)
+        self._value_parts = -(-self._value_dim // value)
         item = 4 if self._cache_type == "fp32" else 2
         self._block_stride = place.block_bytes // item
         self._k, self._v = (lowering.cache_from(side.begin) for side in (place.k, place.v))
@@ -161,7 +170,7 @@ class _Attend:
         """K and V of some tokens of the step, from one on."""
         place, op = self._place, self._op
         kernel = write_kernel(k.type_name, self._cache_type, self._head)
-        args = {
+        args: Arguments = {
             "k": k.buffer, "v": v.buffer,
             "slots": step.buffers["slots", place.group].from_byte(4 * first),
             "k_cache": self._k, "v_cache": self._v, "page": self._page, "head_dim": op.head_dim,
@@ -194,14 +203,14 @@ class _Attend:
             and num_blocks * op.num_kv_heads < self._most_tiles
             and num_chunks * step.num_tokens <= self._most_parts
         )
-        shared = {
+        shared: Arguments = {
             "out": self._out.buffer, "parts": self._parts(0), "visible": step.buffers[self._view],
             "sinks": self._sinks, "num_tokens": step.num_tokens, "value_dim": self._value_dim,
             "stride_out": self._out.stride, "num_chunks": num_chunks,
             "has_sinks": int(op.sinks is not None),
         }  # fmt: skip
         tables = ("tables", place.group)
-        args = {
+        args: Arguments = {
             **shared, "q": self._q.buffer, "k_cache": self._k, "v_cache": self._v,
             "tables": step.buffers[tables], "query_blocks": step.buffers[self._view, self._group],
             "slopes": self._slopes, "scale": op.scale, "softcap": op.softcap or 0.0,
@@ -209,9 +218,10 @@ class _Attend:
             "table_width": step.shapes[tables][1], "stride_block_k": self._block_stride,
             "stride_block_v": self._block_stride, "stride_k": place.k.count,
             "stride_v": place.v.count, "stride_q": self._q.stride,
-            "has_slopes": int(op.alibi_slopes is not None),
+            "value_parts": self._value_parts, "has_slopes": int(op.alibi_slopes is not None),
         }  # fmt: skip
-        grid = (num_blocks, op.num_kv_heads, num_chunks if is_split else 1)
+        heads = op.num_kv_heads * self._value_parts
+        grid = (num_blocks, heads, num_chunks if is_split else 1)
         kernel = self._kernel(is_split=is_split)
         yield Launch(kernel.fitted(args), grid, args)
         if is_split:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass, replace
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +19,7 @@ from quire.backends.cuda.kernel import TYPE_NAMES, Action
 from quire.backends.cuda.lowering.values import plan_values, taken_values
 from quire.backends.cuda.packing import ITEM_BYTES, packed_bytes
 from quire.backends.cuda.step import Step, StepArrays
-from quire.backends.kv_formats import narrow_to_bfloat16
+from quire.backends.kv_formats import narrow_to_bfloat16, widen_bfloat16
 from quire.backends.paged_kv_cache import SlotArray, block_bytes, slot_arrays
 from quire.errors import BackendError
 from quire.program import Param, Program, Value
@@ -63,6 +63,10 @@ class Rows:
     def encoded(self, rows: NDArray[np.float32]) -> NDArray[np.generic]:
         """Rows of the host as they are held."""
         return narrow_to_bfloat16(rows) if self.type_name == "bf16" else np.ascontiguousarray(rows)
+
+    def decoded(self, numbers: NDArray[Any]) -> NDArray[np.float32]:
+        """Numbers that were read from the device as the host computes with them."""
+        return widen_bfloat16(numbers) if self.type_name == "bf16" else numbers
 
     def from_row(self, row: int) -> Rows:
         """The rows from one on."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from quire.backends.cuda.device import Buffer
-from quire.backends.cuda.kernel import TYPE_NAMES, Action, Kernel, Launch
+from quire.backends.cuda.kernel import TYPE_NAMES, Action, Arguments, Kernel, Launch
 from quire.backends.cuda.lowering.context import Emit, Lowering, Rows
 from quire.program import Linear, Param
 
@@ -15,6 +15,8 @@ CHUNK = 1024
 _REDUCED = 256
 TILES = {"bf16": (64, 3), "fp32": (32, 2)}
 """BLOCK_K, and stages of the pipeline."""
+UNEVEN_K = 16
+"""BLOCK_K where K is not a multiple of the one above, or rows are not aligned."""
 
 
 def product_kernel(dtype: str, out: str, *, is_split: bool, is_even: bool) -> Kernel:
@@ -29,10 +31,12 @@ def product_kernel(dtype: str, out: str, *, is_split: bool, is_even: bool) -> Ke
             ("stride_x", "i32"), ("stride_y", "i32"), ("has_bias", "i32"),
         ),
         (
-            ("BLOCK_M", BLOCK_M), ("BLOCK_N", BLOCK_N), ("BLOCK_K", block_k), ("CHUNK", CHUNK),
+            ("BLOCK_M", BLOCK_M), ("BLOCK_N", BLOCK_N),
+            ("BLOCK_K", block_k if is_even else UNEVEN_K), ("CHUNK", CHUNK),
             ("SPLIT", int(is_split)), ("EVEN", int(is_even)),
         ),
         is_aligned=is_even,
+        num_warps=4 if is_even else 8,  # single numbers that are read need more registers
         num_stages=stages,
     )  # fmt: skip
 
@@ -87,7 +91,7 @@ class Product:
             return
         is_split, parts = num_rows <= self._most_split_rows, self._parts(0)
         block_k, _ = TILES[x.type_name]
-        args: dict[str, Buffer | int | float] = {
+        args: Arguments = {
             "x": x.buffer, "w": self._weight, "bias": self._bias, "y": y.buffer, "parts": parts,
             "num_rows": num_rows, "N": self._num_out, "K": self._depth, "stride_x": x.stride,
             "stride_y": y.stride, "has_bias": self._has_bias,

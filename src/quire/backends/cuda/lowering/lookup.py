@@ -7,7 +7,7 @@ from collections.abc import Hashable, Iterator
 import numpy as np
 
 from quire.backends.cuda.device import Buffer
-from quire.backends.cuda.kernel import TYPE_NAMES, Action, Kernel, Launch, Upload, both
+from quire.backends.cuda.kernel import TYPE_NAMES, Action, Arguments, Kernel, Launch, Upload, both
 from quire.backends.cuda.lowering.context import Emit, Lowering, Rows
 from quire.backends.cuda.step import Step
 from quire.program import Embed, LearnedPositions, TakeRows
@@ -81,7 +81,7 @@ class _Take:
     ) -> None:
         added = x or out
         self._places, self._width, self._type = places, out.width, lowering.type_name
-        self._args = {
+        self._args: Arguments = {
             "table": table.buffer, "x": added.buffer, "out": out.buffer, "width": out.width,
             "factor": factor, "offset": offset, "stride_table": table.stride,
             "stride_x": added.stride, "stride_out": out.stride, "has_x": int(x is not None),
@@ -89,6 +89,6 @@ class _Take:
 
     def launch(self, step: Step, num_rows: int) -> Launch:
         """The first rows of the step."""
-        args = {**self._args, "places": step.buffers[self._places]}
+        args: Arguments = {**self._args, "places": step.buffers[self._places]}
         kernel = take_kernel(self._type).fitted(args)
         return Launch(kernel, (num_rows, -(-self._width // _BLOCK)), args)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from quire.backends.cuda.kernel import TYPE_NAMES, Kernel, Launch, both
+from quire.backends.cuda.kernel import TYPE_NAMES, Arguments, Kernel, Launch, both
 from quire.backends.cuda.lowering.context import Emit, Lowering
 from quire.program import HeadNorm, LayerNorm, Param, RmsNorm, Value
 
@@ -73,7 +73,7 @@ def _lower(norm: _Norm, lowering: Lowering) -> Emit:
     has_own = norm.weight is not None and norm.weight.num_elements > width
     block = _BLOCKS[0] if width <= _BLOCKS[0] else _BLOCKS[1]
     kernel = norm_kernel(x.type_name, block, is_centred=norm.is_centred)
-    args = {
+    args: Arguments = {
         "x": x.buffer, "weight": lowering.vector(norm.weight), "bias": lowering.vector(norm.bias),
         "out": out.buffer, "width": width, "eps": norm.eps, "offset": norm.offset,
         "stride_x": x.stride, "stride_out": out.stride, "weight_step": width if has_own else 0,

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import get_args
 
 from quire.backends.cuda.device import Buffer
-from quire.backends.cuda.kernel import TYPE_NAMES, Action, Kernel, Launch, both
+from quire.backends.cuda.kernel import TYPE_NAMES, Action, Arguments, Kernel, Launch, both
 from quire.backends.cuda.lowering.context import Emit, Lowering, Rows
 from quire.backends.cuda.step import Step
 from quire.program import (
@@ -77,7 +77,7 @@ def variants() -> Iterator[Kernel]:
 def lower_act(op: Act, lowering: Lowering) -> Emit:
     """An activation."""
     x, out = lowering.rows[op.x], lowering.rows[op.out]
-    args = {
+    args: Arguments = {
         "x": x.buffer, "out": out.buffer, "width": out.width, "stride_x": x.stride,
         "stride_out": out.stride,
     }  # fmt: skip
@@ -87,7 +87,7 @@ def lower_act(op: Act, lowering: Lowering) -> Emit:
 def lower_glu(op: Glu, lowering: Lowering) -> Emit:
     """A gated activation."""
     gate, up, out = (lowering.rows[value] for value in (op.gate, op.up, op.out))
-    args = {
+    args: Arguments = {
         "gate": gate.buffer, "up": up.buffer, "out": out.buffer, "width": out.width,
         "stride_gate": gate.stride, "stride_up": up.stride, "stride_out": out.stride,
     }  # fmt: skip
@@ -144,7 +144,7 @@ def lower_columns(op: Columns, lowering: Lowering) -> Emit:
 
 def combine_args(
     x: Rows, out: Rows, positions: Buffer, second: Rows | None = None, **numbers: float
-) -> dict[str, Buffer | int | float]:
+) -> Arguments:
     """The arguments of `combine`. x and out may be the same."""
     y = second or x
     scalars: dict[str, float] = {"a": 0.0, "shift": 0, "period": 1, **numbers}
@@ -177,9 +177,7 @@ def _combine(
     return emit
 
 
-def _rows(
-    kernel: Kernel, args: dict[str, Buffer | int | float], x: Value, lowering: Lowering
-) -> Emit:
+def _rows(kernel: Kernel, args: Arguments, x: Value, lowering: Lowering) -> Emit:
     """A launch over the rows of x and the columns of the result."""
     fitted, columns = kernel.fitted(args), -(-int(args["width"]) // _BLOCK)  # type: ignore[arg-type]
     return lambda step: [Launch(fitted, (lowering.num_rows(x, step), columns), args)]

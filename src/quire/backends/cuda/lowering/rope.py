@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quire.backends.base import StepBatch
-from quire.backends.cuda.kernel import TYPE_NAMES, Kernel, Launch
+from quire.backends.cuda.kernel import TYPE_NAMES, Arguments, Kernel, Launch
 from quire.backends.cuda.lowering.context import Emit, Lowering
 from quire.backends.cuda.step import Integers, StepArray
 from quire.program import MAX_AXES, Rope
@@ -46,7 +46,7 @@ def lower_rope(op: Rope, lowering: Lowering) -> Emit:
     most = MAX_AXES * lowering.options.max_num_tokens
     lowering.arrays.add(name, StepArray(lambda batch: _axis_positions(batch, num_axes), most))
     kernel, heads = rope_kernel(x.type_name), op.num_heads
-    args = {
+    args: Arguments = {
         "x": x.buffer, "axes": axes, "cosines": cosines, "sines": sines, "out": out.buffer,
         "half": half, "head_dim": op.head_dim, "num_axes": num_axes,
         "pair_step": 2 if op.interleaved else 1, "pair_distance": 1 if op.interleaved else half,

@@ -52,11 +52,11 @@ def attend(
     tables: Integers, visible: Integers, query_blocks: Integers, slopes: Floats, sinks: Floats,
     scale: float, softcap: float, num_tokens: int, group: int, head_dim: int, value_dim: int,
     page: int, table_width: int, stride_block_k: int, stride_block_v: int, stride_k: int,
-    stride_v: int, stride_q: int, stride_out: int, num_chunks: int, has_slopes: int,
-    has_sinks: int, BLOCK_M: int, CHUNK: int, SPLIT: int, **_tile: int,
+    stride_v: int, stride_q: int, stride_out: int, num_chunks: int, value_parts: int,
+    has_slopes: int, has_sinks: int, BLOCK_M: int, CHUNK: int, SPLIT: int, **_tile: int,
 ) -> None:  # fmt: skip
     """Token by token, chunk by chunk, in arrays of CHUNK positions."""
-    num_blocks, kv_heads = grid[:2]
+    num_blocks, kv_heads = grid[0], grid[1] // value_parts
     heads = kv_heads * group
     first, last = visible[:num_tokens], visible[num_tokens : 2 * num_tokens]
     lines = parts[: num_tokens * heads * num_chunks * (value_dim + 2)] if SPLIT else parts[:0]

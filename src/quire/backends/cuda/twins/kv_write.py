@@ -18,9 +18,10 @@ def write(
     tokens, heads = grid
     all_k = widened(rows_of(k, tokens, stride_k, heads * head_dim)).reshape(tokens, heads, -1)
     all_v = widened(rows_of(v, tokens, stride_v, heads * value_dim)).reshape(tokens, heads, -1)
-    is_good = np.isfinite(all_k).all(axis=2) & np.isfinite(all_v).all(axis=2)
-    all_k = np.where(is_good[..., None], all_k, np.float32(np.nan))
-    all_v = np.where(is_good[..., None], all_v, np.float32(0))
+    both = np.concatenate([all_k, all_v], axis=2)
+    is_good = np.isfinite(both).all(axis=2, keepdims=True)
+    all_k = np.where(is_good, all_k, np.float32(np.nan))
+    all_v = np.where(is_good, all_v, np.float32(0))
     for slot, keys, values in zip(slots[:tokens].tolist(), all_k, all_v, strict=True):
         if slot < 0:
             continue
