@@ -34,8 +34,8 @@ def attend(
     q, k_cache, v_cache, out, parts, tables, visible, query_blocks, slopes, sinks,
     scale, softcap, num_tokens, group, head_dim, value_dim, page, table_width, stride_block_k,
     stride_block_v, stride_k, stride_v, stride_q, stride_out, num_chunks, value_parts, has_slopes,
-    has_sinks, BLOCK_M: tl.constexpr, HEAD: tl.constexpr, VALUE: tl.constexpr, TILE: tl.constexpr, CHUNK: tl.constexpr,
-    SPLIT: tl.constexpr, EXTRAS: tl.constexpr, WIDE: tl.constexpr,
+    has_sinks, BLOCK_M: tl.constexpr, HEAD: tl.constexpr, VALUE: tl.constexpr, TILE: tl.constexpr,
+    CHUNK: tl.constexpr, SPLIT: tl.constexpr, EXTRAS: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
     """A program computes VALUE numbers of each result, `value_parts` programs all of them.
     EXTRAS: scores have a soft cap or slopes. WIDE: products are of float32, because q and the

@@ -59,7 +59,8 @@ def attend_kernel(dtype: str, cache: str, head: int, *, is_split: bool, has_extr
     tile = tile_of(dtype, cache, head)
     constants = (
         ("BLOCK_M", BLOCK_M), ("HEAD", head), ("VALUE", value_of(dtype, cache, head)),
-        ("TILE", tile), ("CHUNK", CHUNK), ("SPLIT", int(is_split)), ("EXTRAS", int(has_extras)), ("WIDE", int(is_wide)),
+        ("TILE", tile), ("CHUNK", CHUNK), ("SPLIT", int(is_split)),
+        ("EXTRAS", int(has_extras)), ("WIDE", int(is_wide)),
     )  # fmt: skip
     warps = 4 if head <= 64 else 8
     return Kernel("attention", "attend", types, constants, num_warps=warps)
