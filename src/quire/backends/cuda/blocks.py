@@ -6,7 +6,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quire.backends.base import KVCacheSpec, check_blocks
-from quire.backends.cuda.device import Buffer, Device, Memory
+from quire.backends.cuda.device import Device
+from quire.backends.cuda.memory import Buffer, Memory
 from quire.backends.paged_kv_cache import clear_behind
 
 Ids = NDArray[np.int32]

@@ -29,6 +29,7 @@ from quire.backends.cuda.cubin import (
 from quire.backends.cuda.kernel import Kernel
 from quire.backends.cuda.lowering.table import all_kernels
 from quire.errors import BackendError
+from quire.log.writer import say
 
 SHARED_LIMITS = {80: 163, 86: 99, 89: 99, 90: 227, 100: 227, 120: 99}
 """KiB of shared memory that a block may have. Source: NVIDIA, "CUDA C++ Programming Guide",
@@ -119,7 +120,7 @@ def build_archive(kernels: Iterable[Kernel], architecture: int, folder: Path) ->
             archive.writestr(f"{key}.cubin", cubin.code)
             archive.writestr(f"{key}.json", json.dumps(asdict(cubin.facts)))
             used = resources_of(cubin.code)
-            print(
+            say(
                 f"sm_{architecture} {kernel}: {used.registers} registers, "
                 f"{used.spilled_bytes} bytes spilled, {cubin.facts.shared_bytes} bytes shared"
             )

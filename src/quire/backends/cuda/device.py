@@ -9,21 +9,12 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from quire.backends.cuda.kernel import Action, Launch
-from quire.errors import BackendError
-
-ALIGNMENT = 256
-"""Bytes; every part of a memory begins at a multiple of it."""
-
-
-def aligned(num_bytes: int) -> int:
-    """The next multiple of ALIGNMENT."""
-    return -(-num_bytes // ALIGNMENT) * ALIGNMENT
+from quire.backends.cuda.memory import Buffer, Memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,44 +31,6 @@ class DeviceFacts:
     bytes_per_second: float
     """Peak bandwidth of its memory; 0 if it is not known."""
     is_emulated: bool = False
-
-
-@dataclass(eq=False, slots=True)
-class Memory:
-    """A piece of the device's memory, which has an address only while it is held."""
-
-    num_bytes: int = 0
-    handle: Any = None
-    """What the device knows it by; None while it is not held."""
-
-    def add(self, num_bytes: int) -> Buffer:
-        """A new part at the end, before the memory is held."""
-        if self.handle is not None:
-            raise BackendError("memory that the device holds cannot grow")
-        begin = self.num_bytes
-        self.num_bytes += aligned(num_bytes)
-        return Buffer(self, begin, num_bytes)
-
-    def part(self, begin: int, num_bytes: int) -> Buffer:
-        """Some of its bytes."""
-        return Buffer(self, begin, num_bytes)
-
-
-@dataclass(frozen=True, slots=True)
-class Buffer:
-    """Some bytes of a memory."""
-
-    memory: Memory
-    begin: int
-    num_bytes: int
-
-    def from_byte(self, begin: int, num_bytes: int | None = None) -> Buffer:
-        """The bytes from `begin` on; all that follow, if no number is given."""
-        rest = self.num_bytes - begin
-        count = rest if num_bytes is None else num_bytes
-        if begin < 0 or not 0 <= count <= rest:
-            raise BackendError(f"bytes {begin} to {begin + count} are not in {self.num_bytes}")
-        return Buffer(self.memory, self.begin + begin, count)
 
 
 class Device(ABC):

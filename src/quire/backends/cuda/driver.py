@@ -16,8 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quire.backends.cuda.compiled import find_cubin
-from quire.backends.cuda.device import Buffer, Device, DeviceFacts, Memory, Recording
+from quire.backends.cuda.device import Device, DeviceFacts, Recording
 from quire.backends.cuda.kernel import ARRAY_TYPES, Kernel, Launch
+from quire.backends.cuda.memory import Buffer, Memory
 from quire.errors import BackendError
 
 _STAGING_BYTES = 32 << 20

@@ -7,16 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-if TYPE_CHECKING:
-    from quire.backends.cuda.device import Buffer
-    from quire.config.records import Dtype
+from quire.backends.cuda.memory import Buffer
+from quire.config.records import Dtype
 
-Arguments: TypeAlias = "dict[str, Buffer | int | float]"
+Arguments = dict[str, Buffer | int | float]
 """Arguments of a launch by name: addresses, whole numbers and numbers of float32."""
 
 TYPE_NAMES: Mapping[Dtype, str] = {"float32": "fp32", "bfloat16": "bf16"}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,12 +21,14 @@ from quire.backends.cuda.device import Device
 from quire.backends.cuda.kernel import ARRAY_TYPES
 from quire.backends.cuda.lowering.context import Rows
 from quire.backends.cuda.lowering.results import PIECE
-from quire.backends.cuda.plan import Plan
 from quire.backends.cuda.step import Step
 from quire.backends.given_rows import RowWidths
 from quire.backends.paged_model import placed, sampled_output
 from quire.errors import BackendError
 from quire.program import Op, OpPlace, Value, Vectors, place_of
+
+if TYPE_CHECKING:
+    from quire.backends.cuda.plan import Plan
 
 Floats = NDArray[np.float32]
 

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quire.backends.base import CompileOptions, KVCacheSpec, StepBatch
-from quire.backends.cuda.device import Buffer, Memory
+from quire.backends.cuda.memory import Buffer, Memory
 
 Integers = NDArray[np.int32]
 

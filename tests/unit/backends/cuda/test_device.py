@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from quire.backends.cuda.device import Memory
 from quire.backends.cuda.emulated import EmulatedDevice
 from quire.backends.cuda.kernel import Launch
 from quire.backends.cuda.lowering.pointwise import combine_kernel
+from quire.backends.cuda.memory import Memory
 from quire.errors import BackendError
 
 

@@ -14,9 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quire.backends.base import CompileOptions, KVCacheSpec
-from quire.backends.cuda.device import Buffer, DeviceFacts, Memory, aligned
+from quire.backends.cuda.device import DeviceFacts
 from quire.backends.cuda.kernel import TYPE_NAMES, Action
 from quire.backends.cuda.lowering.values import plan_values, taken_values
+from quire.backends.cuda.memory import Buffer, Memory, aligned
 from quire.backends.cuda.packing import ITEM_BYTES, packed_bytes
 from quire.backends.cuda.step import Step, StepArrays
 from quire.backends.kv_formats import narrow_to_bfloat16, widen_bfloat16

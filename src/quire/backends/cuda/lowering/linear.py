@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from quire.backends.cuda.device import Buffer
 from quire.backends.cuda.kernel import TYPE_NAMES, Action, Arguments, Kernel, Launch
 from quire.backends.cuda.lowering.context import Emit, Lowering, Rows
+from quire.backends.cuda.memory import Buffer
 from quire.program import Linear, Param
 
 BLOCK_M, BLOCK_N = 64, 128

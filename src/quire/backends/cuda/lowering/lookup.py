@@ -6,9 +6,9 @@ from collections.abc import Hashable, Iterator
 
 import numpy as np
 
-from quire.backends.cuda.device import Buffer
 from quire.backends.cuda.kernel import TYPE_NAMES, Action, Arguments, Kernel, Launch, Upload, both
 from quire.backends.cuda.lowering.context import Emit, Lowering, Rows
+from quire.backends.cuda.memory import Buffer
 from quire.backends.cuda.step import Step
 from quire.program import Embed, LearnedPositions, TakeRows
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import get_args
 
-from quire.backends.cuda.device import Buffer
 from quire.backends.cuda.kernel import TYPE_NAMES, Action, Arguments, Kernel, Launch, both
 from quire.backends.cuda.lowering.context import Emit, Lowering, Rows
+from quire.backends.cuda.memory import Buffer
 from quire.backends.cuda.step import Step
 from quire.program import (
     Act,
