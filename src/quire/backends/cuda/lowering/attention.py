@@ -62,7 +62,7 @@ def attend_kernel(dtype: str, cache: str, head: int, *, is_split: bool, has_extr
         ("TILE", tile), ("CHUNK", CHUNK), ("SPLIT", int(is_split)),
         ("EXTRAS", int(has_extras)), ("WIDE", int(is_wide)),
     )  # fmt: skip
-    warps = 4 if head <= 64 else 8
+    warps = 4 if head <= 64 and dtype == cache == "bf16" else 8
     return Kernel("attention", "attend", types, constants, num_warps=warps)
 
 
