@@ -33,7 +33,7 @@ def tile_of(dtype: str, cache: str, head: int) -> int:
     if head > 128:
         return 16
     if dtype == cache == "bf16":
-        return 64 if head > 16 else 32
+        return 64 if 16 < head <= 64 else 32
     return 32 if head <= 64 else 16
 
 
