@@ -72,7 +72,7 @@ class CudaBackend(Backend):
         return weight_bytes(program, dtype)
 
     def workspace_bytes(self, program: Program, kv: KVCacheSpec, options: CompileOptions) -> int:
-        """What a model of this program reserves."""
+        """Bytes that a model of this program reserves."""
         return self._plan(program, kv, options).workspace_bytes
 
     def compile(

@@ -38,7 +38,7 @@ section "Compute Capabilities", table of technical specifications."""
 
 @dataclass(frozen=True, slots=True)
 class Resources:
-    """What a kernel uses of a processor."""
+    """Parts of a processor that a kernel uses."""
 
     registers: int
     """Of each thread."""

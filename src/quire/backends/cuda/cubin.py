@@ -31,7 +31,7 @@ class Cubin:
 
 @dataclass(frozen=True, slots=True)
 class CubinFacts:
-    """What a launch of it needs."""
+    """Facts that a launch of it needs."""
 
     symbol: str
     num_warps: int
@@ -39,7 +39,8 @@ class CubinFacts:
     """Dynamic shared memory of a block."""
     global_scratch_bytes: int
     profile_scratch_bytes: int
-    """Bytes behind the two pointers that Triton adds to the arguments; all kernels have 0."""
+    """Bytes of the memory that the two pointers point to which Triton adds to the arguments; all
+    kernels have 0."""
 
 
 @cache

@@ -23,7 +23,7 @@ class Memory:
 
     num_bytes: int = 0
     handle: Any = None
-    """What the device knows it by; None while it is not held."""
+    """The device's own record of it; None while it is not held."""
 
     def add(self, num_bytes: int) -> Buffer:
         """A new part at the end, before the memory is held."""

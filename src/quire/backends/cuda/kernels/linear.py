@@ -20,7 +20,7 @@ def linear(
     tile_m, tile_n, split = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     rows = tile_m * BLOCK_M + tl.arange(0, BLOCK_M)
     cols = tile_n * BLOCK_N + tl.arange(0, BLOCK_N)
-    # Rows and columns behind the last are computed from the last, and not stored.
+    # Rows and columns after the last one are computed from the last one, and are not stored.
     row_at = tl.minimum(rows, num_rows - 1).to(tl.int64) * stride_x
     col_at = tl.minimum(cols, N - 1).to(tl.int64) * K
     steps = tl.arange(0, BLOCK_K)

@@ -10,7 +10,7 @@ def rope(
     stride_x, stride_out, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """One program turns one head: pair i is numbers `i * pair_step` and that one plus
-    `pair_distance`. Numbers behind the pairs pass through."""
+    `pair_distance`. Numbers after the pairs pass through."""
     row, head = tl.program_id(0).to(tl.int64), tl.program_id(1)
     source = x + row * stride_x + head * head_dim
     target = out + row * stride_out + head * head_dim

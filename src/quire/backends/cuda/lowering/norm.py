@@ -34,7 +34,7 @@ def variants() -> Iterator[Kernel]:
 
 @dataclass(frozen=True, slots=True)
 class _Norm:
-    """What the three ops have."""
+    """Operands and numbers that the three ops have."""
 
     x: Value
     out: Value

@@ -19,8 +19,8 @@ FIELDS = 8
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """What some attention ops of a program have in common: the rule by which tokens see
-    positions."""
+    """The rule by which tokens see positions, which some attention ops of a program have in
+    common."""
 
     window: int | None
     is_chunked: bool
