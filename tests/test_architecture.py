@@ -268,9 +268,19 @@ def test_no_import_is_relative() -> None:
     assert [path for path in MODULES.values() if "" in _top_names(path)] == []
 
 
-def test_only_the_cuda_backend_and_models_of_transformers_may_import_torch() -> None:
+def test_few_modules_import_what_a_gpu_needs() -> None:
+    """A machine without a GPU has neither package, and a run needs no compiler."""
+    cuda = SRC / "backends/cuda"
+    allowed = {"cuda": {cuda / "driver.py"}, "triton": {cuda / "build.py"}}
+    allowed["triton"].update((cuda / "kernels").glob("*.py"))
     for path in MODULES.values():
-        if "cuda" not in path.parts and path.parent.name != "transformers":
+        found = {package for package in allowed if package in _top_names(path)}
+        assert all(path in allowed[package] for package in found), path
+
+
+def test_only_models_of_transformers_may_import_torch() -> None:
+    for path in MODULES.values():
+        if path.parent.name != "transformers":
             assert not _top_names(path) & {"torch", "transformers"}, path
 
 

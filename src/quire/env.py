@@ -52,8 +52,14 @@ def _whole(name: str, rule: str, hint: str, least: int = 1, most: int = 10**9) -
 
 
 def forced_backend() -> str | None:
-    """`QUIRE_BACKEND`: `cpu` or `reference`; None: the best one that loads."""
+    """`QUIRE_BACKEND`: the backend, such as `cpu` or `reference`; None: the best one that loads."""
     return os.environ.get("QUIRE_BACKEND") or None
+
+
+def cuda_is_emulated() -> bool:
+    """`QUIRE_CUDA_EMULATED`: whether NumPy takes the place of the GPU of the `cuda` backend, for
+    tests."""
+    return is_true("QUIRE_CUDA_EMULATED")
 
 
 def log_level() -> str:

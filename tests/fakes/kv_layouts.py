@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import pytest
+
+from quire.backends.base import Backend
 from quire.config.kv_groups import AnyKVGroup, FullGroup, KVLayout, KVShape, WindowGroup
 
 
@@ -25,3 +28,9 @@ def layout_of(*windows: int | None) -> KVLayout:
 
 FULL = layout_of(None)
 """One group that sees everything."""
+
+
+def skip_without(backend: Backend, *, kv_dtype: str) -> None:
+    """Skips what needs a KV cache that a backend does not have."""
+    if kv_dtype not in backend.capabilities.kv_cache_dtypes:
+        pytest.skip(f"the {backend.capabilities.name} backend has no KV cache of {kv_dtype}")

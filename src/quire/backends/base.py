@@ -26,6 +26,7 @@ from quire.sampling.columns import SamplingColumns
 from quire.sampling.records import Logprobs
 
 if TYPE_CHECKING:
+    from quire.config.memory import AvailableMemory
     from quire.program import OpPlace, Program
     from quire.ranks import RankGroup
     from quire.weights import PackedFile, PackedWriter, WeightStore
@@ -371,6 +372,11 @@ class Backend(ABC):
     @abstractmethod
     def capabilities(self) -> Capabilities:
         """The abilities of this backend on this machine."""
+
+    @property
+    def device_memory(self) -> AvailableMemory | None:
+        """Memory of the device that holds weights, K and V; None: it is the host's."""
+        return None
 
     @abstractmethod
     def kv_block_bytes(self, program: Program, kv: KVCacheSpec) -> int:

@@ -5,6 +5,7 @@ Knows blocks and slots; what they hold, and for whom, is the scheduler's busines
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -42,6 +43,56 @@ def _fields(group: KVGroup, dtype: str) -> list[tuple[int, int]]:
     ]
 
 
+@dataclass(frozen=True, slots=True)
+class SlotArray:
+    """An array of numbers in a layer's slot of every block: [block_size, count]."""
+
+    begin: int
+    """Its first byte in the block."""
+    kind: type[np.generic]
+    count: int
+    """Numbers of a token."""
+
+
+def slot_arrays(spec: KVCacheSpec, layer: int) -> tuple[list[SlotArray], list[SlotArray]]:
+    """The arrays of both parts of what a token stores in a layer."""
+    place = spec.layout.places()[layer]
+    group = spec.layout.groups[place.group]
+    begin = place.slot * _slot_bytes(group, spec.block_size, spec.dtype)
+    sides: tuple[list[SlotArray], list[SlotArray]] = ([], [])
+    for side, width in zip(sides, group.shape.parts, strict=True):
+        if not width:
+            continue
+        for kind, count in kv_format(spec.dtype).fields(group.shape.num_heads, width):
+            side.append(SlotArray(begin, kind, count))
+            begin += spec.block_size * count * np.dtype(kind).itemsize
+    return sides
+
+
+def clear_behind(spec: KVCacheSpec, block: NDArray[np.uint8], group: int, kept: int) -> None:
+    """Zeroes all of a block that the group does not keep. Raises BackendError for a group or a
+    number of tokens that does not exist."""
+    num_bytes = block_bytes(spec.layout, spec.block_size, spec.dtype)
+    check_blocks(block, (num_bytes,))
+    size, groups = spec.block_size, spec.layout.groups
+    own = groups[group] if 0 <= group < len(groups) else None
+    if isinstance(own, StateGroup):
+        block[own.used_bytes(kept, num_bytes) :] = 0
+        return
+    if own is None or not 0 <= kept <= size:
+        raise BackendError(
+            f"{kept} tokens of layer group {group} do not fit in a block: there are "
+            f"{len(groups)} groups, and a block has {size} tokens"
+        )
+    begin = 0
+    for _ in own.layers:
+        for item, count in _fields(own, spec.dtype):
+            end = begin + size * count * item
+            block[begin:end].reshape(size, -1)[kept:] = 0
+            begin = end
+    block[begin:] = 0
+
+
 class PagedKVCache:
     """K and V of layer l are some arrays [num_blocks, block_size, numbers of a token] each. Layers
     of different groups may share a slot, that is memory: which blocks are whose keeps them apart.
@@ -66,18 +117,13 @@ class PagedKVCache:
 
     def _arrays(self, layer: int) -> tuple[list[NDArray[Any]], list[NDArray[Any]]]:
         """Views of both parts of what a token stores in the layer's slot of all blocks."""
-        place, spec = self.places[layer], self.spec
-        group = spec.layout.groups[place.group]
-        begin = place.slot * _slot_bytes(group, spec.block_size, spec.dtype)
+        spec = self.spec
         sides: tuple[list[NDArray[Any]], list[NDArray[Any]]] = ([], [])
-        for side, width in zip(sides, group.shape.parts, strict=True):
-            if not width:
-                continue
-            for kind, count in self._format.fields(group.shape.num_heads, width):
-                end = begin + spec.block_size * count * np.dtype(kind).itemsize
-                numbers = self._blocks[:, begin:end].view(kind)
-                side.append(numbers.reshape(spec.num_blocks, spec.block_size, count))
-                begin = end
+        for side, arrays in zip(sides, slot_arrays(spec, layer), strict=True):
+            for array in arrays:
+                end = array.begin + spec.block_size * array.count * np.dtype(array.kind).itemsize
+                numbers = self._blocks[:, array.begin : end].view(array.kind)
+                side.append(numbers.reshape(spec.num_blocks, spec.block_size, array.count))
         return sides
 
     def write(
@@ -144,24 +190,7 @@ class PagedKVCache:
     def clear_behind(self, block: NDArray[np.uint8], group: int, kept: int) -> None:
         """Zeroes all that the group does not keep. Raises BackendError for a group or a number of
         tokens that does not exist."""
-        check_blocks(block, (self.block_bytes,))
-        size, groups = self.spec.block_size, self.spec.layout.groups
-        own = groups[group] if 0 <= group < len(groups) else None
-        if isinstance(own, StateGroup):
-            block[own.used_bytes(kept, self.block_bytes) :] = 0
-            return
-        if own is None or not 0 <= kept <= size:
-            raise BackendError(
-                f"{kept} tokens of layer group {group} do not fit in a block: there are "
-                f"{len(groups)} groups, and a block has {size} tokens"
-            )
-        begin = 0
-        for _ in own.layers:
-            for item, count in _fields(own, self.spec.dtype):
-                end = begin + size * count * item
-                block[begin:end].reshape(size, -1)[kept:] = 0
-                begin = end
-        block[begin:] = 0
+        clear_behind(self.spec, block, group, kept)
 
     def _group(self, layer: int) -> KVGroup:
         return self.spec.layout.groups[self.places[layer].group]

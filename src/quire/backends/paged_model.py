@@ -37,19 +37,12 @@ class PagedModel(CompiledModel):
         if batch.sampling is not None:
             output = self.sample(logits, batch.sampling)
         if batch.want_logits:
-            output.logits = _placed(logits, batch)
+            output.logits = placed(logits, batch)
         return output
 
     def sample(self, logits: NDArray[np.float32], columns: SamplingColumns) -> StepOutput:
         """Sample by `quire.sampling.reference`."""
-        columns.check(len(logits))
-        sampled = sample(logits, columns)
-        return StepOutput(
-            sampled,
-            logprobs(logits, sampled, columns),
-            not_finite=not_finite(logits),
-            no_choice=no_choice(logits, columns),
-        )
+        return sampled_output(logits, columns)
 
     def read_blocks(
         self, block_ids: NDArray[np.int32], out: NDArray[np.uint8] | None = None
@@ -82,11 +75,23 @@ class PagedModel(CompiledModel):
         return self._cache
 
 
-def _placed(logits: NDArray[np.float32], batch: StepBatch) -> NDArray[np.float32]:
+def sampled_output(logits: NDArray[np.float32], columns: SamplingColumns) -> StepOutput:
+    """A token from each row of logits, as `quire.sampling.reference` says."""
+    columns.check(len(logits))
+    sampled = sample(logits, columns)
+    return StepOutput(
+        sampled,
+        logprobs(logits, sampled, columns),
+        not_finite=not_finite(logits),
+        no_choice=no_choice(logits, columns),
+    )
+
+
+def placed(logits: NDArray[np.float32], batch: StepBatch) -> NDArray[np.float32]:
     """The rows of logits that are wanted, where they are wanted."""
     if batch.logits_places is None:
         return logits
-    placed = np.empty((batch.num_logits_out, logits.shape[1]), np.float32)
+    found = np.empty((batch.num_logits_out, logits.shape[1]), np.float32)
     is_wanted = batch.logits_places >= 0
-    placed[batch.logits_places[is_wanted]] = logits[is_wanted]
-    return placed
+    found[batch.logits_places[is_wanted]] = logits[is_wanted]
+    return found

@@ -254,9 +254,11 @@ class EngineArgs:
     """Number format of adapters: `auto` is the model's dtype, `float16` is kept as bfloat16."""
     stream_interval: int = argument(1, "SchedulerConfig", check=at_least_one(1))
     """Tokens between two streamed outputs of a request; the first and the last come at once."""
-    backend: Literal["auto", "cpu", "reference"] = "auto"
-    """Backend that computes: the native library, or NumPy; `auto` takes the native one if it
-    loads."""
+    backend: str = "auto"
+    """Backend that computes: `cpu` (the native library), `cuda` (a GPU), `reference` (NumPy), or
+    one that a package brings; `auto` takes the native library if it loads."""
+    device: str | None = "auto"
+    """`cpu`, `cuda`, or `cuda:1` for the second GPU; `auto` is the CPU."""
     num_threads: int | None = None
     """Compute threads of each rank; by default the machine's cores, within this process's limits,
     divided among the ranks."""

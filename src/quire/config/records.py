@@ -26,7 +26,8 @@ from quire.redaction import shown
 from quire.structured.params import StructuredOutputsConfig
 
 SchedulingPolicy = Literal["fcfs", "priority"]
-BackendName = Literal["cpu", "reference", "transformers"]
+BackendName = str
+"""`cpu`, `cuda`, `reference`, `transformers`, or a backend that a package brings."""
 ExecutorBackend = Literal["uni", "mp", "ray"]
 """Who starts the ranks: the engine itself has the only one, or each rank is a process."""
 Dtype = Literal["float32", "bfloat16"]
@@ -199,6 +200,8 @@ class DeviceConfig:
     turns: str | None = None
     """Directory of the locks (`executor.turns`) of engines that compute by turns; None: the engine
     has the cores for itself."""
+    gpu_index: int = 0
+    """Number of the GPU, for backends that compute on one."""
 
 
 @dataclass(frozen=True, slots=True)

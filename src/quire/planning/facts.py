@@ -73,12 +73,14 @@ def gather_facts(args: EngineArgs) -> Facts:
     device = choose_device(
         args.backend,
         args.num_threads,
+        device=args.device,
         runs_transformers=checkpoint.model.is_transformers,
     )
     num_ranks = args.tensor_parallel_size * args.pipeline_parallel_size * args.data_parallel_size
     num_ranks //= max(1, args.nnodes)
     if args.num_threads is None and num_ranks > 1:
         device = replace(device, num_threads=max(1, device.num_threads // num_ranks))
+    backend = make_backend(device)
     path = checkpoint.path
     kv_store = asked_store(args)
     draft = None
@@ -111,8 +113,10 @@ def gather_facts(args: EngineArgs) -> Facts:
         kv_store=kv_store,
         kv_disk=store_disk(kv_store),
         kv_events=kv_events_config(args.kv_events_config),
-        backend=make_backend(device),
-        memory=_share_of_engine(available_memory(), args.data_parallel_size),
+        backend=backend,
+        memory=_share_of_engine(
+            backend.device_memory or available_memory(), args.data_parallel_size
+        ),
         draft=draft,
     )
 

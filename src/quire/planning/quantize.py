@@ -56,10 +56,10 @@ def quantize_model(args: EngineArgs, out: Path) -> PackedModel:
             f"{checkpoint.path}: this model runs on transformers, but packed weights need the CPU "
             "backend; serve the checkpoint as it is"
         )
-    device = choose_device(args.backend, args.num_threads)
+    device = choose_device(args.backend, args.num_threads, device=args.device)
     if device.isa is None:
         raise ConfigError(
-            "packed weights need the CPU backend, but the reference backend is selected; "
+            f"packed weights need the CPU backend, but the {device.backend} backend is selected; "
             "leave --backend and QUIRE_BACKEND out"
         )
     backend = make_backend(device)

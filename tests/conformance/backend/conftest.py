@@ -5,15 +5,19 @@ from __future__ import annotations
 import pytest
 
 from quire.backends.base import Backend
+from quire.backends.cuda import CudaBackend
+from quire.backends.cuda.emulated import EmulatedDevice
 from quire.backends.reference import ReferenceBackend
 from quire.errors import BackendError
 
 
-@pytest.fixture(scope="module", params=["reference", "cpu"])
+@pytest.fixture(scope="module", params=["reference", "cpu", "cuda"])
 def backend(request: pytest.FixtureRequest) -> Backend:
-    """Each way to compute in turn."""
+    """Each way to compute in turn; the CUDA backend on its emulated device."""
     if request.param == "reference":
         return ReferenceBackend()
+    if request.param == "cuda":
+        return CudaBackend(EmulatedDevice())
     try:
         from quire.backends.cpu import CpuBackend
 

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import faulthandler
 import sys
+from importlib.metadata import EntryPoint
 
 import pytest
 
 from quire.backends import registry as backends
+from quire.backends.base import Backend
 from quire.backends.cpu import library
+from quire.backends.reference import ReferenceBackend
 from quire.backends.registry import choose_device, make_backend
 from quire.config.records import DeviceConfig
 from quire.errors import BackendError, ConfigError
@@ -25,6 +28,61 @@ def test_reference_by_name_and_by_environment(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setenv("QUIRE_BACKEND", "reference")
     assert choose_device("auto", None) == DeviceConfig("reference", None, 1)
     assert make_backend(choose_device("auto", None)).capabilities.name == "reference"
+
+
+@pytest.mark.parametrize(("device", "index"), [("cuda", 0), ("cuda:0", 0), ("cuda:11", 11)])
+def test_a_gpu_by_its_name(device: str, index: int) -> None:
+    for backend in ("auto", "cuda"):
+        found = choose_device(backend, None, device=device)
+        assert (found.backend, found.gpu_index) == ("cuda", index)
+    assert choose_device("cuda", None).backend == "cuda"
+    assert choose_device("reference", None, device="cpu").backend == "reference"
+
+
+@pytest.mark.parametrize("device", ["gpu", "cuda:", "cuda:-1", "cuda:1234", "cuda: 1", "CUDA", ""])
+def test_a_device_that_is_not_known(device: str) -> None:
+    with pytest.raises(ConfigError, match="is not known; use auto, cpu, cuda"):
+        choose_device("auto", None, device=device)
+
+
+def test_a_device_and_a_backend_that_contradict_each_other() -> None:
+    for backend, device in (("cpu", "cuda"), ("reference", "cuda:1"), ("cuda", "cpu")):
+        with pytest.raises(ConfigError, match="contradict each other"):
+            choose_device(backend, None, device=device)
+    with pytest.raises(ConfigError, match="device='cuda' does not run a model that transformers"):
+        choose_device("auto", None, device="cuda", runs_transformers=True)
+
+
+def test_without_a_gpu_the_error_names_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("QUIRE_CUDA_EMULATED", raising=False)
+    with pytest.raises(BackendError, match="the GPU 0 cannot be used"):
+        make_backend(choose_device("cuda", None))
+
+
+def test_the_emulated_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("QUIRE_CUDA_EMULATED", "1")
+    found = make_backend(choose_device("auto", None, device="cuda")).capabilities
+    assert found.name == "cuda"
+    assert "emulated" in found.description
+
+
+def test_a_package_brings_a_backend(monkeypatch: pytest.MonkeyPatch) -> None:
+    entry = EntryPoint("own", f"{__name__}:_brought_backend", backends.GROUP)
+
+    def entry_points(group: str, name: str = "own") -> list[EntryPoint]:
+        return [entry] if (group, name) == (backends.GROUP, "own") else []
+
+    monkeypatch.setattr(backends, "entry_points", entry_points)
+    device = choose_device("own", 3)
+    assert device == DeviceConfig("own", None, 3)
+    assert make_backend(device).capabilities.name == "reference"
+    with pytest.raises(ConfigError, match="use one of auto, cpu, cuda, own, reference"):
+        choose_device("other", None)
+
+
+def _brought_backend(device: DeviceConfig) -> Backend:
+    assert device.num_threads == 3
+    return ReferenceBackend()
 
 
 def test_nonsense_is_refused() -> None:

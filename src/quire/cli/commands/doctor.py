@@ -132,9 +132,22 @@ def compute() -> Iterator[Finding]:
             "install a C++17 compiler (apt install g++) and reinstall Quire",
         )
     yield from _tiers()
+    yield from _gpu()
     compiler = shutil.which("c++") or shutil.which("g++") or shutil.which("clang++")
     text = f"C++ compiler: {compiler or 'none'} (only needed to install from source)"
     yield Finding("compute", "good", text)
+
+
+def _gpu() -> Iterator[Finding]:
+    """The first GPU, where the packages for one are installed."""
+    if importlib.util.find_spec("cuda") is None:
+        return
+    from quire.backends.cuda import CudaBackend
+
+    try:
+        yield Finding("compute", "good", f"--device cuda: {CudaBackend().capabilities.description}")
+    except BackendError as error:
+        yield Finding("compute", "note", f"--device cuda does not work: {error}")
 
 
 def _tiers() -> Iterator[Finding]:

@@ -1,0 +1,140 @@
+"""Compiles kernels with Triton, without a GPU; `python -m quire.backends.cuda.build` compiles all.
+
+Used when a wheel is built, by tests, and where kernels are compiled at their first use. Triton's
+version is pinned (`quire-engine[cuda-build]`).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import subprocess
+import tempfile
+import zipfile
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from quire.backends.cuda.cubin import (
+    ARCHITECTURES,
+    TRITON_VERSION,
+    Cubin,
+    CubinFacts,
+    archive_of,
+    key_of,
+)
+from quire.backends.cuda.kernel import Kernel
+from quire.backends.cuda.lowering.table import all_kernels
+from quire.errors import BackendError
+from quire.log.writer import say
+
+SHARED_LIMITS = {80: 163, 86: 99, 89: 99, 90: 227, 100: 227, 120: 99}
+"""KiB of shared memory that a block may have. Source: NVIDIA, "CUDA C++ Programming Guide",
+section "Compute Capabilities", table of technical specifications."""
+
+
+@dataclass(frozen=True, slots=True)
+class Resources:
+    """Parts of a processor that a kernel uses."""
+
+    registers: int
+    """Of each thread."""
+    spilled_bytes: int
+    """Stack and local memory of each thread: registers that had no room."""
+
+
+def compile_kernel(kernel: Kernel, architecture: int) -> Cubin:
+    """The machine code of a kernel. Raises BackendError for another version of Triton."""
+    import triton
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
+    if triton.__version__ != TRITON_VERSION:
+        raise BackendError(
+            f"kernels are compiled by triton {TRITON_VERSION}, and {triton.__version__} is "
+            f"installed; install quire-engine[cuda-build]"
+        )
+    function = getattr(import_module(f"quire.backends.cuda.kernels.{kernel.module}"), kernel.name)
+    names = function.arg_names
+    constants, types = dict(kernel.constants), dict(kernel.types)
+    signature = {name: types.get(name, "constexpr") for name in names}
+    aligned = kernel.aligned_names if kernel.is_aligned else ()
+    source = ASTSource(
+        function,
+        signature,
+        constexprs={(names.index(name),): value for name, value in constants.items()},
+        attrs={(names.index(name),): [["tt.divisibility", 16]] for name in aligned},
+    )
+    options = {
+        "num_warps": kernel.num_warps,
+        "num_stages": kernel.num_stages,
+        "enable_fp_fusion": False,  # products and sums are rounded one by one, as in the twins
+    }
+    made = triton.compile(source, target=GPUTarget("cuda", architecture, 32), options=options)
+    return Cubin(made.asm["cubin"], _facts(made.metadata))
+
+
+def _facts(metadata: Any) -> CubinFacts:
+    facts = CubinFacts(
+        symbol=metadata.name,
+        num_warps=metadata.num_warps,
+        shared_bytes=metadata.shared,
+        global_scratch_bytes=metadata.global_scratch_size,
+        profile_scratch_bytes=metadata.profile_scratch_size,
+    )
+    if facts.global_scratch_bytes or facts.profile_scratch_bytes:
+        raise BackendError(f"the kernel {facts.symbol} needs scratch memory, which it does not get")
+    return facts
+
+
+def resources_of(code: bytes) -> Resources:
+    """Reads the resources of a cubin with the tool that Triton brings."""
+    import triton
+
+    [tool] = [path for path in Path(triton.__file__).parent.rglob("cuobjdump") if path.is_file()]
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(code)
+        file.flush()
+        text = subprocess.run(
+            [str(tool), "--dump-resource-usage", file.name],
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+    found = re.search(r"REG:(\d+) STACK:(\d+) SHARED:\d+ LOCAL:(\d+)", text)
+    if found is None:
+        raise BackendError("cuobjdump did not say what the kernel uses")
+    return Resources(int(found[1]), int(found[2]) + int(found[3]))
+
+
+def build_archive(kernels: Iterable[Kernel], architecture: int, folder: Path) -> None:
+    """Compiles kernels for an architecture into its archive, and prints what each one uses."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = archive_of(architecture, folder)
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:
+        for kernel in kernels:
+            cubin, key = compile_kernel(kernel, architecture), key_of(kernel)
+            archive.writestr(f"{key}.cubin", cubin.code)
+            archive.writestr(f"{key}.json", json.dumps(asdict(cubin.facts)))
+            used = resources_of(cubin.code)
+            say(
+                f"sm_{architecture} {kernel}: {used.registers} registers, "
+                f"{used.spilled_bytes} bytes spilled, {cubin.facts.shared_bytes} bytes shared"
+            )
+
+
+def main() -> None:
+    """Compiles all kernels for some architectures."""
+    parser = argparse.ArgumentParser(description="Compiles the kernels of the CUDA backend.")
+    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "cubins")
+    parser.add_argument("architectures", type=int, nargs="*", default=ARCHITECTURES)
+    args = parser.parse_args()
+    for architecture in args.architectures:
+        build_archive(all_kernels(), architecture, args.out)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,145 @@
+"""`EmulatedDevice`: the contract of a GPU on NumPy arrays, for machines without one.
+
+A launch calls the kernel's twin: the function of the same name in the module of the same name in
+`twins/`. Results differ from a GPU's in the last bits. It is for tests, and far slower than the
+CPU backend.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quire.backends.cuda.device import Device, DeviceFacts, Recording
+from quire.backends.cuda.kernel import ARRAY_TYPES, Kernel, Launch
+from quire.backends.cuda.memory import Buffer, Memory
+from quire.errors import BackendError
+
+_PROCESSORS = 4
+"""Few, so that small tests also run kernels that do not split their work."""
+
+
+class EmulatedDevice(Device):
+    """NumPy computes."""
+
+    def __init__(self, num_bytes: int = 1 << 40) -> None:
+        """`num_bytes`: the memory that it seems to have."""
+        self._left = self._total = num_bytes
+        self._recorded: list[Launch] | None = None
+        self.launches: list[Kernel] | None = None
+        """If it is a list: the kernels that were launched, for tests."""
+
+    @property
+    def facts(self) -> DeviceFacts:
+        """Those of a GPU with few processors."""
+        return DeviceFacts("emulated", 0, self._total, self._left, _PROCESSORS, 0.0, True)
+
+    def hold(self, memory: Memory) -> None:
+        """An array of zeros, which the system commits as it is written."""
+        if memory.handle is not None:
+            return
+        if memory.num_bytes > self._left:
+            raise BackendError(f"the emulated device has no {memory.num_bytes} bytes left")
+        self._left -= memory.num_bytes
+        memory.handle = np.zeros(memory.num_bytes, np.uint8)
+
+    def release(self, memory: Memory) -> None:
+        """Drops the array."""
+        if memory.handle is not None:
+            self._left += memory.num_bytes
+            memory.handle = None
+
+    def launch(self, launch: Launch) -> None:
+        """Calls the twin with an array for each pointer, from there to the end of its buffer."""
+        if self._recorded is not None:
+            self._recorded.append(launch)
+            return
+        if 0 in launch.grid:
+            return
+        if self.launches is not None:
+            self.launches.append(launch.kernel)
+        with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
+            self._call(launch.kernel, launch.grid, self._arguments(launch))
+
+    def _call(self, kernel: Kernel, grid: tuple[int, ...], args: Mapping[str, Any]) -> None:
+        twin = getattr(import_module(f"quire.backends.cuda.twins.{kernel.module}"), kernel.name)
+        twin(grid, **args, **dict(kernel.constants))
+
+    def _arguments(self, launch: Launch) -> dict[str, Any]:
+        args: dict[str, Any] = {}
+        for name, kind in launch.kernel.types:
+            value = launch.args[name]
+            if kind.startswith("*") != isinstance(value, Buffer):
+                raise BackendError(f"{launch.kernel}: argument {name} is not of type {kind}")
+            number = ARRAY_TYPES[kind.removeprefix("*")]
+            args[name] = _bytes(value).view(number) if isinstance(value, Buffer) else number(value)
+        if len(launch.args) != len(args):
+            raise BackendError(f"{launch.kernel} has other arguments than {sorted(launch.args)}")
+        return args
+
+    def upload(self, target: Buffer, data: NDArray[np.generic]) -> None:
+        """Copies at once."""
+        self._no_copies()
+        raw = np.ascontiguousarray(data).reshape(-1).view(np.uint8)
+        _bytes(target.from_byte(0, raw.size))[:] = raw
+
+    def download(self, source: Buffer, out: NDArray[np.generic]) -> None:
+        """Copies at once."""
+        self._no_copies()
+        raw = out.reshape(-1).view(np.uint8)
+        raw[:] = _bytes(source.from_byte(0, raw.size))
+
+    def copy(self, source: Buffer, target: Buffer) -> None:
+        """Copies at once."""
+        self._no_copies()
+        _bytes(target)[:] = _bytes(source)
+
+    def read(self, source: Buffer, out: NDArray[np.generic]) -> None:
+        """Copies at once."""
+        self.download(source, out)
+
+    def write(self, target: Buffer, data: NDArray[np.generic]) -> None:
+        """Copies at once."""
+        self.upload(target, data)
+
+    def record(self, work: Callable[[], None]) -> Recording:
+        """A list of the launches."""
+        self._recorded = []
+        try:
+            work()
+            return _EmulatedRecording(self, self._recorded)
+        finally:
+            self._recorded = None
+
+    def close(self) -> None:
+        """Nothing is held but by memories."""
+
+    def _no_copies(self) -> None:
+        if self._recorded is not None:
+            raise BackendError("copies cannot be recorded")
+
+
+class _EmulatedRecording(Recording):
+    def __init__(self, device: EmulatedDevice, launches: list[Launch]) -> None:
+        self._device, self._launches = device, launches
+
+    def replay(self) -> None:
+        for launch in self._launches:
+            self._device.launch(launch)
+
+    def close(self) -> None:
+        self._launches = []
+
+
+def _bytes(buffer: Buffer) -> NDArray[np.uint8]:
+    """The bytes themselves. Raises BackendError for those of a memory that is not held."""
+    if buffer.memory.handle is None:
+        raise BackendError("the device does not hold this memory")
+    held: NDArray[np.uint8] = buffer.memory.handle[buffer.begin : buffer.begin + buffer.num_bytes]
+    if len(held) != buffer.num_bytes:
+        raise BackendError("a buffer is larger than its memory")
+    return held

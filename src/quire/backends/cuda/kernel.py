@@ -1,0 +1,102 @@
+"""`Kernel`: the name of a compiled function of the GPU, and `Launch`: one call of it.
+
+Lowering names kernels by these records. It does not import Triton.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quire.backends.cuda.memory import Buffer
+from quire.config.records import Dtype
+
+Arguments = dict[str, Buffer | int | float]
+"""Arguments of a launch by name: addresses, whole numbers and numbers of float32."""
+
+TYPE_NAMES: Mapping[Dtype, str] = {"float32": "fp32", "bfloat16": "bf16"}
+"""Triton's names of the model's dtypes."""
+
+ARRAY_TYPES: Mapping[str, type[np.generic]] = {
+    "fp32": np.float32, "bf16": np.uint16, "i32": np.int32, "i64": np.int64,
+    "i8": np.int8, "u8": np.uint8,
+}  # fmt: skip
+"""NumPy's types for Triton's names. The host holds bfloat16 as its bits."""
+
+
+_WIDTHS = ("K", "width", "head_dim", "value_dim")
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """A function of `kernels/MODULE.py`, compiled for some types and constants."""
+
+    module: str
+    name: str
+    types: tuple[tuple[str, str], ...]
+    """The arguments at run time, in order, with Triton's names of their types: `*bf16` is a pointer
+    to bfloat16 numbers."""
+    constants: tuple[tuple[str, int], ...] = ()
+    """The arguments at compile time."""
+    is_aligned: bool = False
+    """Whether all pointers, strides and widths are multiples of 16 (bytes or numbers). The compiled
+    code then reads 16 bytes at once."""
+    num_warps: int = 4
+    num_stages: int = 2
+
+    def aligned(self) -> Kernel:
+        """The same kernel for aligned arguments."""
+        return replace(self, is_aligned=True)
+
+    @property
+    def aligned_names(self) -> tuple[str, ...]:
+        """The arguments that are multiples of 16 if `is_aligned`."""
+        return tuple(
+            name
+            for name, kind in self.types
+            if kind.startswith("*") or name in _WIDTHS or name.startswith("stride")
+        )
+
+    def fitted(self, args: Arguments) -> Kernel:
+        """The kernel for aligned arguments if these are, otherwise this one."""
+        values = (args[name] for name in self.aligned_names)
+        starts = (value if isinstance(value, int | float) else value.begin for value in values)
+        return self.aligned() if all(start % 16 == 0 for start in starts) else self
+
+    def __str__(self) -> str:
+        types = ",".join(kind for _, kind in self.types if kind.startswith("*"))
+        constants = ",".join(f"{name}={value}" for name, value in self.constants)
+        aligned = " aligned" if self.is_aligned else ""
+        return f"{self.module}.{self.name}({types} {constants}{aligned})"
+
+
+def both(kernels: Iterable[Kernel]) -> Iterator[Kernel]:
+    """Each kernel, and the same for aligned arguments."""
+    for kernel in kernels:
+        yield kernel
+        yield kernel.aligned()
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """A kernel with its arguments, and how many programs of it run: `grid` has one to three
+    sizes."""
+
+    kernel: Kernel
+    grid: tuple[int, ...]
+    args: Arguments
+
+
+@dataclass(frozen=True, slots=True)
+class Upload:
+    """A copy of numbers of the host to the device."""
+
+    target: Buffer
+    data: NDArray[np.generic]
+
+
+Action = Launch | Upload
+"""One thing that a step does on the device, in order."""

@@ -1,0 +1,246 @@
+"""Attention over the paged KV cache."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import product
+
+import numpy as np
+
+from quire.backends.base import StepBatch
+from quire.backends.cuda.kernel import TYPE_NAMES, Action, Arguments, Kernel, Launch, Upload, both
+from quire.backends.cuda.lowering.context import Emit, LayerPlace, Lowering, Rows
+from quire.backends.cuda.lowering.visible import (
+    FIELDS,
+    View,
+    most_query_blocks,
+    query_blocks,
+)
+from quire.backends.cuda.step import Integers, Step, StepArray
+from quire.program import Attention
+
+BLOCK_M = 64
+CHUNK = 256
+"""Positions that are reduced with a softmax of their own."""
+_GIVEN_ROWS = 64
+HEADS = (16, 32, 64, 128, 256)
+"""Sizes of heads that kernels are compiled for; a head is padded to the next one."""
+
+
+def tile_of(dtype: str, cache: str, head: int) -> int:
+    """Positions of a tile, which divide CHUNK: as many as registers and shared memory have room
+    for."""
+    if head > 128:
+        return 16
+    if dtype == cache == "bf16":
+        return 64 if 16 < head <= 64 else 32
+    return 32 if head <= 64 else 16
+
+
+def value_of(dtype: str, cache: str, head: int) -> int:
+    """Numbers of a result that one program computes: as many as registers have room for."""
+    return min(head, 128 if dtype == cache == "bf16" else 64)
+
+
+def attend_kernel(dtype: str, cache: str, head: int, *, is_split: bool, has_extras: bool) -> Kernel:
+    """Attention of queries of one type over a cache of another."""
+    integers = (
+        "num_tokens", "group", "head_dim", "value_dim", "page", "table_width", "stride_block_k",
+        "stride_block_v", "stride_k", "stride_v", "stride_q", "stride_out", "num_chunks",
+        "value_parts", "has_slopes", "has_sinks",
+    )  # fmt: skip
+    types = (
+        ("q", f"*{dtype}"), ("k_cache", f"*{cache}"), ("v_cache", f"*{cache}"),
+        ("out", f"*{dtype}"), ("parts", "*fp32"), ("tables", "*i32"), ("visible", "*i32"),
+        ("query_blocks", "*i32"), ("slopes", "*fp32"), ("sinks", "*fp32"), ("scale", "fp32"),
+        ("softcap", "fp32"), *((name, "i32") for name in integers),
+    )  # fmt: skip
+    is_wide = dtype != cache
+    tile = tile_of(dtype, cache, head)
+    constants = (
+        ("BLOCK_M", BLOCK_M), ("HEAD", head), ("VALUE", value_of(dtype, cache, head)),
+        ("TILE", tile), ("CHUNK", CHUNK), ("SPLIT", int(is_split)),
+        ("EXTRAS", int(has_extras)), ("WIDE", int(is_wide)),
+    )  # fmt: skip
+    warps = 4 if head <= 64 and dtype == cache == "bf16" else 8
+    return Kernel("attention", "attend", types, constants, num_warps=warps)
+
+
+def merge_kernel(dtype: str, head: int) -> Kernel:
+    """The merge of a row's chunks."""
+    types = (
+        ("parts", "*fp32"), ("out", f"*{dtype}"), ("visible", "*i32"), ("sinks", "*fp32"),
+        ("num_tokens", "i32"), ("value_dim", "i32"), ("stride_out", "i32"), ("num_chunks", "i32"),
+        ("has_sinks", "i32"),
+    )  # fmt: skip
+    constants = (("HEAD", head), ("CHUNK", CHUNK))
+    return Kernel("attention", "merge", types, constants, num_warps=1)
+
+
+def write_kernel(dtype: str, cache: str, head: int) -> Kernel:
+    """The write of a token's K and V."""
+    integers = (
+        "page", "head_dim", "value_dim", "stride_k", "stride_v", "stride_block_k",
+        "stride_block_v", "stride_slot_k", "stride_slot_v",
+    )  # fmt: skip
+    types = (
+        ("k", f"*{dtype}"), ("v", f"*{dtype}"), ("slots", "*i32"), ("k_cache", f"*{cache}"),
+        ("v_cache", f"*{cache}"), *((name, "i32") for name in integers),
+    )  # fmt: skip
+    return Kernel("kv_write", "write", types, (("HEAD", head),), num_warps=1)
+
+
+def variants() -> Iterator[Kernel]:
+    """All kernels that this module launches."""
+    types = TYPE_NAMES.values()
+    for dtype, cache, head in product(types, types, HEADS):
+        yield write_kernel(dtype, cache, head)
+        for is_split, has_extras in product((False, True), repeat=2):
+            flags = {"is_split": is_split, "has_extras": has_extras}
+            yield from both([attend_kernel(dtype, cache, head, **flags)])
+    for dtype, head in product(types, HEADS):
+        yield merge_kernel(dtype, head)
+
+
+def lower_attention(op: Attention, lowering: Lowering) -> Emit:
+    """Writes K and V, if the op has any, and attends."""
+    if op.layer is None:
+        lowering.refuse("attention without a KV cache")
+    if op.is_latent:
+        lowering.refuse("latent attention")
+    if op.relative is not None:
+        lowering.refuse("attention with relative positions")
+    attend = _Attend(op, lowering, lowering.layer(op.layer))
+
+    def emit(step: Step) -> Iterator[Action]:
+        if op.k is not None and op.v is not None:
+            k, v = lowering.rows[op.k], lowering.rows[op.v]
+            yield attend.write(step, k, v, 0, step.num_tokens)
+            yield from attend.write_given(step, k)
+        yield from attend.attend(step)
+
+    return emit
+
+
+class _Attend:
+    """The launches of one op."""
+
+    def __init__(self, op: Attention, lowering: Lowering, place: LayerPlace) -> None:
+        self._op, self._place, self._page = op, place, lowering.kv.block_size
+        self._q, self._out = lowering.rows[op.q], lowering.rows[op.out]
+        self._value_dim = op.value_dim or op.head_dim
+        self._group = op.num_heads // op.num_kv_heads
+        self._head = _padded_head(max(op.head_dim, self._value_dim), lowering)
+        self._cache_type = TYPE_NAMES[lowering.kv.dtype]  # type: ignore[index]
+        value = value_of(self._q.type_name, self._cache_type, self._head)
+        self._value_parts = -(-self._value_dim // value)
+        item = 4 if self._cache_type == "fp32" else 2
+        self._block_stride = place.block_bytes // item
+        self._k, self._v = (lowering.cache_from(side.begin) for side in (place.k, place.v))
+        self._slopes = lowering.numbers(np.array(op.alibi_slopes or [0.0], np.float32))
+        self._sinks = lowering.vector(op.sinks)
+        self._most_tiles = 2 * lowering.facts.num_processors
+        self._row_bytes = 4 * op.num_heads * (self._value_dim + 2)
+        self._most_parts = lowering.split_bytes // self._row_bytes
+        self._parts = lowering.scratch(self._row_bytes * self._parts_needed(lowering))
+        width = 2 * place.k.count
+        self._given = lowering.scratch(_GIVEN_ROWS * width * lowering.item)
+        self._view = View.of(op)
+        self._add_arrays(lowering)
+
+    def _parts_needed(self, lowering: Lowering) -> int:
+        """The most chunks of tokens that are kept at once."""
+        options = lowering.options
+        chunks = -(-options.max_model_len // CHUNK)
+        if chunks == 1:
+            return 0
+        return min(self._most_parts, chunks * options.max_num_tokens)
+
+    def _add_arrays(self, lowering: Lowering) -> None:
+        options, view, group = lowering.options, self._view, self._group
+        visible = StepArray(view.visible, 3 * options.max_num_tokens)
+        lowering.arrays.add(view, visible)
+
+        def blocks(batch: StepBatch) -> Integers:
+            return query_blocks(batch, view.visible(batch), group, BLOCK_M)
+
+        most = most_query_blocks(options.max_num_tokens, options.max_num_seqs, group, BLOCK_M)
+        lowering.arrays.add((view, group), StepArray(blocks, FIELDS * most))
+
+    def write(self, step: Step, k: Rows, v: Rows, first: int, count: int) -> Launch:
+        """K and V of some tokens of the step, from one on."""
+        place, op = self._place, self._op
+        kernel = write_kernel(k.type_name, self._cache_type, self._head)
+        args: Arguments = {
+            "k": k.buffer, "v": v.buffer,
+            "slots": step.buffers["slots", place.group].from_byte(4 * first),
+            "k_cache": self._k, "v_cache": self._v, "page": self._page, "head_dim": op.head_dim,
+            "value_dim": self._value_dim, "stride_k": k.stride, "stride_v": v.stride,
+            "stride_block_k": self._block_stride, "stride_block_v": self._block_stride,
+            "stride_slot_k": place.k.count, "stride_slot_v": place.v.count,
+        }  # fmt: skip
+        return Launch(kernel, (count, op.num_kv_heads), args)
+
+    def write_given(self, step: Step, like: Rows) -> Iterator[Action]:
+        """K and V that are given with the step take the place of those that were written, some
+        rows at a time."""
+        width, layer = like.width, self._op.layer or 0
+        for given in step.batch.given_kv:
+            own = given.rows[:, 2 * layer * width : 2 * (layer + 1) * width]
+            for first in range(0, len(own), _GIVEN_ROWS):
+                rows = own[first : first + _GIVEN_ROWS]
+                pair = Rows(self._given(0), 2 * width, 2 * width, like.type_name)
+                yield Upload(pair.buffer, pair.encoded(rows))
+                k, v = pair.columns(0, width), pair.columns(width, width)
+                yield self.write(step, k, v, given.first + first, len(rows))
+
+    def attend(self, step: Step) -> Iterator[Launch]:
+        """All queries of the step."""
+        op, place = self._op, self._place
+        num_blocks, _ = step.shapes[self._view, self._group]
+        num_chunks = -(-int(step.batch.context_lens.max(initial=1)) // CHUNK)
+        is_split = (
+            num_chunks > 1
+            and num_blocks * op.num_kv_heads < self._most_tiles
+            and num_chunks * step.num_tokens <= self._most_parts
+        )
+        shared: Arguments = {
+            "out": self._out.buffer, "parts": self._parts(0), "visible": step.buffers[self._view],
+            "sinks": self._sinks, "num_tokens": step.num_tokens, "value_dim": self._value_dim,
+            "stride_out": self._out.stride, "num_chunks": num_chunks,
+            "has_sinks": int(op.sinks is not None),
+        }  # fmt: skip
+        tables = ("tables", place.group)
+        args: Arguments = {
+            **shared, "q": self._q.buffer, "k_cache": self._k, "v_cache": self._v,
+            "tables": step.buffers[tables], "query_blocks": step.buffers[self._view, self._group],
+            "slopes": self._slopes, "scale": op.scale, "softcap": op.softcap or 0.0,
+            "group": self._group, "head_dim": op.head_dim, "page": self._page,
+            "table_width": step.shapes[tables][1], "stride_block_k": self._block_stride,
+            "stride_block_v": self._block_stride, "stride_k": place.k.count,
+            "stride_v": place.v.count, "stride_q": self._q.stride,
+            "value_parts": self._value_parts, "has_slopes": int(op.alibi_slopes is not None),
+        }  # fmt: skip
+        heads = op.num_kv_heads * self._value_parts
+        grid = (num_blocks, heads, num_chunks if is_split else 1)
+        kernel = self._kernel(is_split=is_split)
+        yield Launch(kernel.fitted(args), grid, args)
+        if is_split:
+            kernel = merge_kernel(self._out.type_name, self._head)
+            yield Launch(kernel, (step.num_tokens, op.num_heads), shared)
+
+    def _kernel(self, *, is_split: bool) -> Kernel:
+        op, dtype = self._op, self._q.type_name
+        has_extras = op.softcap is not None or op.alibi_slopes is not None
+        cache, head = self._cache_type, self._head
+        return attend_kernel(dtype, cache, head, is_split=is_split, has_extras=has_extras)
+
+
+def _padded_head(head_dim: int, lowering: Lowering) -> int:
+    """The smallest size that kernels are compiled for. Raises BackendError for a larger head."""
+    for head in HEADS:
+        if head_dim <= head:
+            return head
+    return lowering.refuse(
+        f"attention with heads of {head_dim} numbers; {HEADS[-1]} is the largest size"
+    )

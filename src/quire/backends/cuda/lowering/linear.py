@@ -1,0 +1,116 @@
+"""Products with dense matrices."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from quire.backends.cuda.kernel import TYPE_NAMES, Action, Arguments, Kernel, Launch
+from quire.backends.cuda.lowering.context import Emit, Lowering, Rows
+from quire.backends.cuda.memory import Buffer
+from quire.program import Linear, Param
+
+BLOCK_M, BLOCK_N = 64, 128
+CHUNK = 1024
+"""Numbers of K whose products are summed from 0."""
+_REDUCED = 256
+TILES = {"bf16": (64, 3), "fp32": (32, 2)}
+"""BLOCK_K, and stages of the pipeline."""
+UNEVEN_K = 16
+"""BLOCK_K where K is not a multiple of the one above, or rows are not aligned."""
+
+
+def product_kernel(dtype: str, out: str, *, is_split: bool, is_even: bool) -> Kernel:
+    """The product of numbers of one type, with a result of another."""
+    block_k, stages = TILES[dtype]
+    return Kernel(
+        "linear",
+        "linear",
+        (
+            ("x", f"*{dtype}"), ("w", f"*{dtype}"), ("bias", "*fp32"), ("y", f"*{out}"),
+            ("parts", "*fp32"), ("num_rows", "i32"), ("N", "i32"), ("K", "i32"),
+            ("stride_x", "i32"), ("stride_y", "i32"), ("has_bias", "i32"),
+        ),
+        (
+            ("BLOCK_M", BLOCK_M), ("BLOCK_N", BLOCK_N),
+            ("BLOCK_K", block_k if is_even else UNEVEN_K), ("CHUNK", CHUNK),
+            ("SPLIT", int(is_split)), ("EVEN", int(is_even)),
+        ),
+        is_aligned=is_even,
+        num_warps=4 if is_even and dtype == "bf16" else 8,  # so that registers do not spill
+        num_stages=stages,
+    )  # fmt: skip
+
+
+def reduce_kernel(out: str) -> Kernel:
+    """The sum of a product's chunks."""
+    types = (
+        ("parts", "*fp32"), ("bias", "*fp32"), ("y", f"*{out}"), ("num_rows", "i32"), ("N", "i32"),
+        ("num_chunks", "i32"), ("stride_y", "i32"), ("has_bias", "i32"),
+    )  # fmt: skip
+    return Kernel("linear", "reduce", types, (("BLOCK_N", _REDUCED),))
+
+
+def variants() -> Iterator[Kernel]:
+    """All kernels that this module launches."""
+    for dtype in TYPE_NAMES.values():
+        for out in sorted({dtype, "fp32"}):
+            for is_even in (False, True):
+                yield product_kernel(dtype, out, is_split=False, is_even=is_even)
+                yield product_kernel(dtype, out, is_split=True, is_even=is_even)
+    yield from map(reduce_kernel, TYPE_NAMES.values())
+
+
+def lower_linear(op: Linear, lowering: Lowering) -> Emit:
+    """One product, whose columns are the outs."""
+    x, first = lowering.rows[op.x], lowering.rows[op.outs[0]]
+    y = Rows(first.buffer, first.stride, op.weight.shape[0], first.type_name)
+    product = Product(op.weight, op.bias, lowering, most_rows=lowering.options.max_num_tokens)
+    return lambda step: product.emit(x, y, lowering.num_rows(op.x, step))
+
+
+class Product:
+    """The launches of a product with one weight."""
+
+    def __init__(
+        self, weight: Param, bias: Param | None, lowering: Lowering, *, most_rows: int
+    ) -> None:
+        self._num_out, self._depth = weight.shape
+        self._weight, self._bias = lowering.weight(weight), lowering.vector(bias)
+        self._has_bias = int(bias is not None)
+        self._num_chunks = -(-self._depth // CHUNK)
+        row_bytes = 4 * self._num_out * self._num_chunks
+        # The chunks of a few tiles are divided among programs, so that all processors have work.
+        most_tiles = (2 * lowering.facts.num_processors - 1) // -(-self._num_out // BLOCK_N)
+        most = min(most_rows, BLOCK_M * most_tiles, lowering.split_bytes // row_bytes)
+        self._most_split_rows = most if self._num_chunks > 1 else 0
+        self._parts = lowering.scratch(row_bytes * self._most_split_rows)
+
+    def emit(self, x: Rows, y: Rows, num_rows: int) -> Iterator[Action]:
+        """The product of the first rows."""
+        if not num_rows:
+            return
+        is_split, parts = num_rows <= self._most_split_rows, self._parts(0)
+        block_k, _ = TILES[x.type_name]
+        args: Arguments = {
+            "x": x.buffer, "w": self._weight, "bias": self._bias, "y": y.buffer, "parts": parts,
+            "num_rows": num_rows, "N": self._num_out, "K": self._depth, "stride_x": x.stride,
+            "stride_y": y.stride, "has_bias": self._has_bias,
+        }  # fmt: skip
+        kernel = product_kernel(x.type_name, y.type_name, is_split=is_split, is_even=True)
+        if self._depth % block_k or not kernel.fitted(args).is_aligned:
+            kernel = product_kernel(x.type_name, y.type_name, is_split=is_split, is_even=False)
+        tiles = (-(-num_rows // BLOCK_M), -(-self._num_out // BLOCK_N))
+        yield Launch(kernel, (*tiles, self._num_chunks if is_split else 1), args)
+        if is_split:
+            yield self._reduced(parts, y, num_rows)
+
+    def _reduced(self, parts: Buffer, y: Rows, num_rows: int) -> Launch:
+        return Launch(
+            reduce_kernel(y.type_name),
+            (num_rows, -(-self._num_out // _REDUCED)),
+            {
+                "parts": parts, "bias": self._bias, "y": y.buffer, "num_rows": num_rows,
+                "N": self._num_out, "num_chunks": self._num_chunks, "stride_y": y.stride,
+                "has_bias": self._has_bias,
+            },
+        )  # fmt: skip

@@ -1,0 +1,86 @@
+"""Triton compiles every kernel for every architecture, without a GPU. In a child process, because
+the interpreter of the other tests replaces Triton's compiler."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from quire.backends.cuda.cubin import ARCHITECTURES, key_of
+from quire.backends.cuda.lowering import attention, linear
+
+COMPILE = """
+import json, sys
+from quire.backends.cuda.build import SHARED_LIMITS, compile_kernel, resources_of
+from quire.backends.cuda.lowering.table import all_kernels
+first, step = map(int, sys.argv[1:3])
+for kernel in list(all_kernels())[first::step]:
+    for architecture in map(int, sys.argv[3:]):
+        made = compile_kernel(kernel, architecture)
+        used = resources_of(made.code)
+        row = [architecture, str(kernel), used.registers, used.spilled_bytes,
+               made.facts.shared_bytes, SHARED_LIMITS[architecture] << 10]
+        print(json.dumps(row), flush=True)
+"""
+
+
+def compiled(first: int, step: int, *architectures: int) -> list[list[object]]:
+    """What some kernels use: every `step`-th of all, from `first` on."""
+    found = subprocess.run(
+        [sys.executable, "-c", COMPILE, *map(str, (first, step, *architectures))],
+        env={k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert found.returncode == 0, found.stderr[-3000:]
+    return [json.loads(line) for line in found.stdout.splitlines()]
+
+
+def check(rows: list[list[object]]) -> None:
+    """Kernels of bfloat16 keep their numbers in registers. A few of float32, which is for
+    comparisons, do not."""
+    assert rows
+    large = [row for row in rows if row[4] > row[5]]  # type: ignore[operator]
+    spilling = [row for row in rows if row[3] > 16 and "(*bf16,*bf16" in str(row[1])]  # type: ignore[operator]
+    assert large + spilling == []
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_some_kernels_compile(architecture: int) -> None:
+    check(compiled(architecture, 101, architecture))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_all_kernels_compile(architecture: int) -> None:
+    check(compiled(0, 1, architecture))
+
+
+def test_an_archive_has_what_a_launch_needs(tmp_path: Path) -> None:
+    """Another process finds the kernel in it."""
+    code = (
+        "import sys; from pathlib import Path\n"
+        "from quire.backends.cuda.build import build_archive\n"
+        "from quire.backends.cuda.lowering.linear import reduce_kernel\n"
+        "build_archive([reduce_kernel('bf16')], 90, Path(sys.argv[1]))\n"
+    )
+    environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
+    subprocess.run([sys.executable, "-c", code, str(tmp_path)], env=environment, check=True)
+    with zipfile.ZipFile(tmp_path / "sm_90.zip") as archive:
+        key = key_of(linear.reduce_kernel("bf16"))
+        assert set(archive.namelist()) == {f"{key}.cubin", f"{key}.json"}
+        facts = json.loads(archive.read(f"{key}.json"))
+        assert facts["symbol"] == "reduce"
+        assert facts["global_scratch_bytes"] == facts["profile_scratch_bytes"] == 0
+
+
+def test_keys_tell_kernels_apart() -> None:
+    kernels = [*attention.variants(), *linear.variants()]
+    assert len({key_of(kernel) for kernel in kernels}) == len(set(kernels))

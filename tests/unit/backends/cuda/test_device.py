@@ -1,0 +1,105 @@
+"""The emulated device: memory, copies, launches and recordings."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from quire.backends.cuda.emulated import EmulatedDevice
+from quire.backends.cuda.kernel import Launch
+from quire.backends.cuda.lowering.pointwise import combine_kernel
+from quire.backends.cuda.memory import Memory
+from quire.errors import BackendError
+
+
+def held(device: EmulatedDevice, *sizes: int) -> tuple[Memory, list]:  # type: ignore[type-arg]
+    memory = Memory()
+    parts = [memory.add(size) for size in sizes]
+    device.hold(memory)
+    return memory, parts
+
+
+def test_memory_is_zero_and_has_a_limit() -> None:
+    device = EmulatedDevice(1024)
+    memory, [first, second] = held(device, 100, 300)
+    assert memory.num_bytes == 256 + 512
+    assert second.begin == 256
+    found = np.ones(300, np.uint8)
+    device.download(second, found)
+    assert not found.any()
+    with pytest.raises(BackendError, match="1024 bytes left"):
+        device.hold(Memory(1024))
+    device.release(memory)
+    device.release(memory)
+    device.hold(Memory(1024))
+    with pytest.raises(BackendError, match="does not hold"):
+        device.upload(first, found[:1])
+
+
+def test_memory_that_is_held_does_not_grow() -> None:
+    memory, _ = held(EmulatedDevice(), 8)
+    with pytest.raises(BackendError, match="cannot grow"):
+        memory.add(8)
+
+
+def test_copies_stay_in_their_buffers() -> None:
+    device = EmulatedDevice()
+    _, [first, second] = held(device, 16, 16)
+    device.upload(first, np.arange(4, dtype=np.int32))
+    device.copy(first, second)
+    found = np.zeros(4, np.int32)
+    device.read(second, found)
+    assert found.tolist() == [0, 1, 2, 3]
+    with pytest.raises(BackendError, match="are not in 16"):
+        device.upload(first, np.zeros(5, np.int32))
+    with pytest.raises(BackendError, match="are not in 16"):
+        first.from_byte(20)
+
+
+def scaled(device: EmulatedDevice) -> tuple[Launch, list]:  # type: ignore[type-arg]
+    _, parts = held(device, 16, 16)
+    numbers = {"width": 4, "a": 2.0, "stride_x": 4, "stride_y": 4, "step_y": 1, "stride_out": 4}
+    args = {"x": parts[0], "y": parts[0], "out": parts[0], "positions": parts[1], **numbers}
+    args |= {"shift": 0, "period": 1}
+    return Launch(combine_kernel("fp32", "fp32", "scale"), (1, 1), args), parts
+
+
+def test_a_launch_calls_the_twin() -> None:
+    device = EmulatedDevice()
+    launch, parts = scaled(device)
+    device.upload(parts[0], np.array([1, 2, 3, 4], np.float32))
+    device.launch(launch)
+    found = np.zeros(4, np.float32)
+    device.download(parts[0], found)
+    assert found.tolist() == [2, 4, 6, 8]
+
+
+def test_arguments_of_a_wrong_type_are_refused() -> None:
+    device = EmulatedDevice()
+    launch, parts = scaled(device)
+    for changed in ({"width": parts[0]}, {"x": 3}, {"more": 1}):
+        wrong = Launch(launch.kernel, (1, 1), {**launch.args, **changed})
+        with pytest.raises(BackendError, match="combine"):
+            device.launch(wrong)
+
+
+def test_a_recording_launches_again() -> None:
+    device = EmulatedDevice()
+    launch, parts = scaled(device)
+    device.upload(parts[0], np.ones(4, np.float32))
+    recording = device.record(lambda: device.launch(launch))
+    recording.replay()
+    recording.replay()
+    found = np.zeros(4, np.float32)
+    device.download(parts[0], found)
+    assert found.tolist() == [4, 4, 4, 4]
+    with pytest.raises(BackendError, match="cannot be recorded"):
+        device.record(lambda: device.upload(parts[0], found))
+
+
+def test_a_kernel_is_fitted_to_its_arguments() -> None:
+    launch, parts = scaled(EmulatedDevice())
+    assert not launch.kernel.fitted(launch.args).is_aligned
+    args = {**launch.args, "width": 16, "stride_x": 16, "stride_y": 0, "stride_out": 32}
+    assert launch.kernel.fitted(args).is_aligned
+    assert not launch.kernel.fitted({**args, "x": parts[0].from_byte(4)}).is_aligned
