@@ -1,7 +1,8 @@
 """For the whole suite: which cases of large sweeps run, what may skip, and a tiny model.
 
 Where `CI` is set in the environment, everything ought to be installed, and a test that skips has
-failed. What no installation can change may still skip: its reason begins with "this processor".
+failed. What no installation can change may still skip: its reason begins with "this processor" or
+"this backend".
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from quire.backends.cpu.library import TIERS, runnable_tiers
 from quire.errors import BackendError
 from quire.models.transformers.installation import leave_out_torchvision
 
-_UNCHANGEABLE = "Skipped: this processor"
+_UNCHANGEABLE = ("Skipped: this processor", "Skipped: this backend")
 
 
 def _fail_instead(report: pytest.TestReport | pytest.CollectReport) -> None:

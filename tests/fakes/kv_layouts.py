@@ -33,4 +33,4 @@ FULL = layout_of(None)
 def skip_without(backend: Backend, *, kv_dtype: str) -> None:
     """Skips what needs a KV cache that a backend does not have."""
     if kv_dtype not in backend.capabilities.kv_cache_dtypes:
-        pytest.skip(f"the {backend.capabilities.name} backend has no KV cache of {kv_dtype}")
+        pytest.skip(f"this backend, {backend.capabilities.name}, has no KV cache of {kv_dtype}")

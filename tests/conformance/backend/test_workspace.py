@@ -59,7 +59,7 @@ def test_a_model_reports_what_was_planned(
     except BackendError as error:
         if backend.capabilities.name != "cuda":
             raise
-        pytest.skip(str(error))
+        pytest.skip(f"this backend refuses the program: {error}")
     model = backend.compile(lowered, RandomStore(lowered), kv, options)
     assert model.memory().workspace_bytes == planned > 0
     model.close()
