@@ -14,7 +14,7 @@ from gguf_files import gguf_bytes
 
 from quire.errors import RequestError
 from quire.gguf.facts import read_facts
-from quire.server.apis.llama_server.reading import read_llama
+from quire.server.apis.llama_server.routes import read_llama
 from quire.server.apis.llama_server.schema import LlamaCompletionRequest
 from quire.server.apis.ollama.reading import read_chat, read_generate
 from quire.server.apis.ollama.schema import (

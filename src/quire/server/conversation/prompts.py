@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import msgspec
 import msgspec.structs
 
-from quire.chat.job import ChatInput, take_images
+from quire.chat.job import VARIABLES, ChatInput, take_images
 from quire.config.model_lookup.settings import messages_of
 from quire.errors import RequestError
 from quire.frontend.inputs.prompt_embeds import PlacedRows, embeds_error, rows_among
@@ -23,8 +23,12 @@ from quire.frontend.inputs.tokenization import Truncation
 from quire.frontend.kv_hand_off import FIELD as TRANSFER
 from quire.images.job import MAX_REQUEST_SECONDS
 from quire.images.modality import MODALITIES
-from quire.server.conversation.conversation import Conversation, thinking_variables
-from quire.server.conversation.messages import ChatMessage, ContentPart
+from quire.server.conversation.conversation import (
+    ChatMessage,
+    ContentPart,
+    Conversation,
+    thinking_variables,
+)
 from quire.server.conversation.reply_plan import ChatPrompt, ReplyPlan
 from quire.server.requests.limits import count_chars
 from quire.server.requests.prompts import (
@@ -282,7 +286,7 @@ def _template_fields(chat: Conversation) -> dict[str, Any]:
         "messages": chat.messages,
         "tools": chat.tools,
         "documents": chat.documents,
-        "chat_template_kwargs": chat.variables,
+        VARIABLES: chat.variables,
     }
 
 

@@ -18,8 +18,7 @@ from quire.parsers.format import ReplyFormat
 from quire.parsers.parser import ReplyParser
 from quire.parsers.reasoning_tags import ReasoningTokenCount
 from quire.reasoning.marks import ReasoningMarks
-from quire.server.conversation.conversation import Conversation
-from quire.server.conversation.tools import ToolUse
+from quire.server.conversation.conversation import Conversation, ToolUse
 from quire.server.reply_plugins import ReplyReader, RequestPlugins, reply_plugins
 from quire.server.requests.prompts import PreparedPrompt
 from quire.server.requests.request import AnyRequest

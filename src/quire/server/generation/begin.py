@@ -60,7 +60,8 @@ async def begin(
         engine.requests.check_admission(1)
         tenant = getattr(http.state, TENANT_SALT, None)
         salt = joint_salt(tenant, asked.salt)
-        await with_words(context_of(http), model, asked, salt, deadline)
+        if context_of(http).args.transcription_model is not None:
+            await with_words(context_of(http), model, asked, salt, deadline)
         with as_tenant(tenant, asked.salt):
             prompts = await prompts_of(model, asked)
         prompts = [prompt.salted(salt) for prompt in prompts]

@@ -137,6 +137,13 @@ class PoolingFields(CacheFields, kw_only=True, forbid_unknown_fields=True):
         return PoolingParams(use_activation=self.use_activation, task=task)
 
 
+class RenderedFields(PoolingFields, kw_only=True):
+    """Fields of requests whose texts a chat template may render."""
+
+    chat_template_kwargs: dict[str, Any] | None = None
+    """Further variables of the chat template."""
+
+
 class PoolingUsage(msgspec.Struct, kw_only=True):
     """Tokens of a request."""
 
@@ -342,13 +349,14 @@ def named_as_asked(names: Mapping[str, str]) -> Iterator[None]:
 async def pair_form(
     model: ServedModel,
     instruction: str | None = None,
-    variables: dict[str, Any] | None = None,
+    fields: RenderedFields | None = None,
 ) -> PairForm | None:
     """Form in which the model reads a query and a document; None: as a pair. Raises
     RequestError."""
     pooling = model.config.model.pooling
     if pooling is None or pooling.score_form not in ("template", "messages"):
         return PairForm.own(model.config.model, instruction)
+    variables = None if fields is None else fields.chat_template_kwargs
     chat = pair_chat(pooling, instruction=instruction, variables=variables)
     text = await model.chat_renderer().render(chat)
     return PairForm.rendered(text, is_own=pooling.score_form == "messages")

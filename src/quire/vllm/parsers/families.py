@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Literal
 
+from quire.chat.job import VARIABLES
 from quire.parsers.events import Event
 from quire.parsers.format import Schemas, ToolFormat
 from quire.parsers.parser import ReplyParser
@@ -120,7 +121,7 @@ class FamilyRules:
         """Whether a whole reply's reasoning becomes its content. `after`: the text after it."""
         return (
             self.has_no_content is not None
-            and _asks_for_content(getattr(request, "chat_template_kwargs", None) or {})
+            and _asks_for_content(getattr(request, VARIABLES, None) or {})
             and self.has_no_content(after)
         )
 

@@ -11,6 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from quire.chat.job import VARIABLES
 from quire.errors import ConfigError
 from quire.parsers.format import ReplyFormat, Schemas, ToolFormat
 from quire.parsers.reader import Parse
@@ -184,7 +185,7 @@ def _chat_completion(asked: AnyRequest, chat: Conversation) -> ChatCompletionReq
         include_reasoning=asked.reply.shows_reasoning,
         structured_outputs=asked.constraint,
         reasoning_effort=chat.effort,  # type: ignore[arg-type]
-        chat_template_kwargs=chat.variables,
+        **{VARIABLES: chat.variables},
         **{name: value for name, value in asked.sampling.items() if name in names},
     ))  # fmt: skip
 

@@ -13,9 +13,14 @@ from quire.server.apis.chat.schema import (
     ChatRequest,
     ToolFields,
 )
-from quire.server.conversation.conversation import Conversation
-from quire.server.conversation.messages import ChatMessage, Tool
-from quire.server.conversation.tools import ToolChoice, ToolUse, tool_use
+from quire.server.conversation.conversation import (
+    ChatMessage,
+    Conversation,
+    Tool,
+    ToolChoice,
+    ToolUse,
+    tool_use,
+)
 from quire.server.requests.reading import (
     check_top,
     read_logprobs,
