@@ -20,6 +20,7 @@ from quire.protocol import (
     SchedulePlan,
     SchedulerStats,
 )
+from quire.system.hooks import overriding
 
 if TYPE_CHECKING:
     from quire.scheduler import Scheduler
@@ -41,9 +42,12 @@ class Capability:
         """Commands that a front end may call by name; they hold no reference to the core."""
         return {}
 
+    needed_for: str | None = None
+    """Field of the sampling parameters of requests that `begin` is for; None: it is for all."""
+
     @property
     def is_active(self) -> bool:
-        """Whether `advance` has something to do."""
+        """Whether `advance`, `complete` and `follow` have something to do."""
         return True
 
     def advance(self, *, is_idle: bool) -> Passed | None:
@@ -150,13 +154,7 @@ class Capabilities:
     def __init__(self, every: Sequence[Capability], scheduler: Scheduler) -> None:
         self._scheduler = scheduler
         self._stages = [one for one in every if isinstance(one, Stage)]
-        self._advancing = [one for one in every if _has(one, "advance")]
-        self._hooks: dict[str, list[Callable[..., Any]]] = {
-            name: [getattr(one, name) for one in every if _has(one, name)]
-            for name, hook in vars(Capability).items()
-            if callable(hook)
-        }
-        self._reporting, self._releasing = self._hooks["report"], self._hooks["release_ended"]
+        self._overriding = overriding(Capability, every)
         self.commands = {name: call for one in every for name, call in one.commands.items()}
 
     @property
@@ -166,12 +164,24 @@ class Capabilities:
 
     def hooks(self, name: str) -> list[Callable[..., Any]]:
         """The hooks of this name that capabilities override, in order."""
-        return self._hooks[name]
+        return [getattr(one, name) for one in self._overriding[name]]
 
     def run(self, name: str, *args: object) -> None:
         """Calls all hooks of a name."""
-        for hook in self._hooks[name]:
-            hook(*args)
+        for one in self._overriding[name]:
+            getattr(one, name)(*args)
+
+    def complete(self, plan: SchedulePlan) -> None:
+        """Adds to a plan what the workers need for it."""
+        for one in self._overriding["complete"]:
+            if one.is_active:
+                one.complete(plan)
+
+    def follow(self, outputs: EngineCoreOutputs, step_s: float) -> None:
+        """Lets each take in the tokens of a step."""
+        for one in self._overriding["follow"]:
+            if one.is_active:
+                one.follow(outputs, step_s)
 
     def add(self, request: EngineCoreRequest) -> None:
         """Lets a request wait in the first stage that it needs, or queues it. Raises RequestError
@@ -187,13 +197,15 @@ class Capabilities:
                 stage.add(request)
                 return
         self._scheduler.add_request(request)
-        self.run("begin", request)
+        for one in self._overriding["begin"]:
+            if not one.needed_for or getattr(request.sampling_params, one.needed_for) is not None:
+                one.begin(request)
 
     def advance(self, *, is_idle: bool) -> list[EngineCoreOutput]:
         """Advances each capability, and queues the requests that have passed all stages. Returns
         the outputs of requests that have failed."""
         failed: list[EngineCoreOutput] = []
-        for one in self._advancing:
+        for one in self._overriding["advance"]:
             if not one.is_active or (passed := one.advance(is_idle=is_idle)) is None:
                 continue
             failed += passed.failed
@@ -209,15 +221,12 @@ class Capabilities:
         """Adds the numbers of all to the statistics of a step."""
         for stage in self._stages:
             stats.num_waiting += stage.num_waiting
-        for hook in self._reporting:
-            hook(stats)
+        self.run("report", stats)
 
     def release_ended(self) -> None:
         """Releases what was prepared for requests that are neither queued nor waiting."""
-        if self._releasing:
-            unfinished = _Unfinished(self._scheduler.states.by_id, self._stages)
-            for hook in self._releasing:
-                hook(unfinished)
+        if self._overriding["release_ended"]:
+            self.run("release_ended", _Unfinished(self._scheduler.states.by_id, self._stages))
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,11 +238,6 @@ class _Unfinished:
 
     def __contains__(self, request_id: object) -> bool:
         return request_id in self.queued or any(one.has(str(request_id)) for one in self.stages)
-
-
-def _has(capability: Capability, name: str) -> bool:
-    """Whether a capability overrides a hook."""
-    return getattr(type(capability), name) is not getattr(Capability, name)
 
 
 def refusal_of(request: EngineCoreRequest, message: str) -> EngineCoreOutput:

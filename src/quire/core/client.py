@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from quire.core.commands import AbortRequests, AddRequest, Call, Command, Reply
+from quire.core.loop import AbortRequests, AddRequest, Call, Command, Reply
 from quire.core.step_watch import StepObservation
 from quire.errors import ConfigError, EngineDeadError, EngineGenerateError
 from quire.protocol import EngineCoreOutputs, EngineCoreRequest

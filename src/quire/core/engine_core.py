@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any
 
 from quire.config.records import EngineConfig
-from quire.core.adapters.stages import adapter_stages
+from quire.core.adapters.manager import adapter_stages
 from quire.core.capability import Capabilities, Capability
 from quire.core.engine_profiler import EngineProfiler
 from quire.core.grammars import Grammars
@@ -125,8 +125,6 @@ class EngineCore:
         }
         """Commands that a front end may call by name between two steps, in any host. They hold no
         reference to the core, so that it is freed as soon as it is dropped."""
-        hooks = self._capabilities.hooks
-        self._complete, self._observe, self._follow = map(hooks, ("complete", "observe", "follow"))
         self._submitted: deque[_SubmittedPlan] = deque()
         self._collected_at = 0.0
         self._step_s = 0.0
@@ -140,7 +138,8 @@ class EngineCore:
 
         Raises IntegrityError if the engine's state is inconsistent; the engine is unusable then.
         """
-        return self._profiler.run(self._step)
+        profiler = self._profiler
+        return self._step() if profiler.session is None else profiler.run(self._step)
 
     def _step(self) -> EngineCoreOutputs:
         scheduler, executor, submitted = self.scheduler, self.executor, self._submitted
@@ -154,8 +153,7 @@ class EngineCore:
         self._is_idle = not submitted
         outputs = self._collect(submitted.popleft()) if submitted else scheduler.snapshot()
         outputs.outputs[:0] = late
-        for follow in self._follow:
-            follow(outputs, self._step_s)
+        capabilities.follow(outputs, self._step_s)
         capabilities.release_ended()
         if outputs.stats is not None:
             capabilities.report(outputs.stats)
@@ -173,8 +171,7 @@ class EngineCore:
             plan = scheduler.schedule()
             if not plan.request_ids:
                 break
-            for complete in self._complete:
-                complete(plan)
+            self._capabilities.complete(plan)
             submitted.append(_SubmittedPlan(plan, time.perf_counter()))
             try:
                 executor.submit(plan)
@@ -198,9 +195,9 @@ class EngineCore:
         self._collected_at = time.perf_counter()
         self._step_s = self._collected_at - began_at
         scheduler.observe(plan, self._step_s)
-        for observe in self._observe:
-            observe(plan, self._step_s)
-        self._profiler.computed(plan, began_at, self._collected_at)
+        self._capabilities.run("observe", plan, self._step_s)
+        if self._profiler.session is not None:
+            self._profiler.computed(plan, began_at, self._collected_at)
         return scheduler.update(plan, result)
 
     def use_idle_time(self) -> bool:

@@ -28,7 +28,7 @@ from quire.protocol import (
     InputRows,
     SchedulerStats,
 )
-from quire.scheduler.queue import level_of
+from quire.scheduler.request import level_of
 
 if TYPE_CHECKING:
     from quire.scheduler import Scheduler

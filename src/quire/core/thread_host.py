@@ -13,8 +13,7 @@ from concurrent.futures import Future
 from contextlib import suppress
 
 from quire.core.client import EngineCoreClient, EngineHealth, health_of
-from quire.core.commands import Command, Dead, Event, Reply, Step, Stop
-from quire.core.loop import EngineLoop, SteppedCore
+from quire.core.loop import Command, Dead, EngineLoop, Event, Reply, Step, SteppedCore, Stop
 from quire.core.step_watch import WATCH_INTERVAL_S, StepObservation, StepWatch
 from quire.log import get_logger
 from quire.system.at_exit import close_at_exit

@@ -17,8 +17,7 @@ from statistics import median
 
 from quire.config.records import SchedulerConfig
 from quire.protocol.input_rows import InputRows
-from quire.scheduler.queue import RequestQueue
-from quire.scheduler.request import Request
+from quire.scheduler.request import Request, RequestQueue
 
 _WINDOW = 15
 """Number of durations kept of each kind. Their median ignores a step that was interrupted."""

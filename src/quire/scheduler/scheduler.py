@@ -24,8 +24,7 @@ from quire.scheduler.drafting.proposers import proposer_of
 from quire.scheduler.in_flight import PlanInFlight
 from quire.scheduler.integrity import check_states
 from quire.scheduler.pacing import StepPacing
-from quire.scheduler.queue import POLICIES
-from quire.scheduler.request import FINISH_REASONS, Request, RequestStatus
+from quire.scheduler.request import FINISH_REASONS, POLICIES, Request, RequestStatus
 from quire.scheduler.states import RequestStates
 from quire.scheduler.step_planner import StepPlanner
 from quire.scheduler.stored_kv.loads import PrefixLoads

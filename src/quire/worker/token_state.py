@@ -18,8 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quire.protocol.input_rows import token_ids_without
-from quire.reasoning.marks import ReasoningTokens
-from quire.reasoning.passage import ReasoningPassage
+from quire.reasoning.marks import ReasoningPassage, ReasoningTokens
 from quire.sampling.masks import MASK_BITS
 from quire.sampling.word_endings import WordEndings
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import copy
 import weakref
-from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -92,6 +92,7 @@ class AsyncLLM(EngineControl, EngineBase, UnsupportedAsyncMethods):
             observers.append(RequestLog(request_log, self.tokenizer))
         observers += statistics_observers(config, stat_loggers)
         self._dead_error: EngineDeadError | None = None
+        self._when_dead: list[Callable[[EngineDeadError], object]] = []
         self._sessions: weakref.WeakSet[InputSession] = weakref.WeakSet()
         """Requests with a prompt that is still arriving."""
         self._client = client or make_client(
@@ -394,6 +395,14 @@ class AsyncLLM(EngineControl, EngineBase, UnsupportedAsyncMethods):
         """The error with which the engine died."""
         return self._dead_error or EngineDeadError(self.health().reason or "the engine is alive")
 
+    def call_when_dead(self, callback: Callable[[EngineDeadError], object]) -> None:
+        """Call this once, on the bound event loop, when the engine dies or is shut down; now, if
+        that has happened."""
+        if self._dead_error is None:
+            self._when_dead.append(callback)
+        else:
+            callback(self._dead_error)
+
     async def drain(self, timeout_s: float) -> bool:
         """Wait up to `timeout_s` for all requests in flight, then abort the rest.
 
@@ -487,7 +496,10 @@ class AsyncLLM(EngineControl, EngineBase, UnsupportedAsyncMethods):
         self._client.attach(loop, EngineListener(on_outputs, on_dead, on_lost))
 
     def _on_dead(self, error: EngineDeadError) -> None:
-        self._dead_error = self._dead_error or error
+        if self._dead_error is None:
+            self._dead_error = error
+            for callback in self._when_dead:
+                callback(error)
         self.requests.fail(error)
         for session in self._sessions:
             session.abort(copy.copy(error))
