@@ -10,7 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from quire.errors import RequestError
 from quire.protocol import (
@@ -42,6 +42,9 @@ class Capability:
         """Commands that a front end may call by name; they hold no reference to the core."""
         return {}
 
+    refused: ClassVar[Mapping[str, str]] = {}
+    """Fields of requests that must be empty, because the engine has no use for them; and the errors
+    that say so."""
     needed_for: str | None = None
     """Field of the sampling parameters of requests that `begin` is for; None: it is for all."""
 
@@ -53,9 +56,6 @@ class Capability:
     def advance(self, *, is_idle: bool) -> Passed | None:
         """Before a plan is made: takes in what other threads have done, and lets requests go on.
         `is_idle`: there is nothing else to do, so it may wait for some milliseconds."""
-
-    def check(self, request: EngineCoreRequest) -> None:
-        """Raises RequestError if the engine could never run a request."""
 
     def begin(self, request: EngineCoreRequest) -> None:
         """The scheduler has queued a request."""
@@ -155,6 +155,7 @@ class Capabilities:
         self._scheduler = scheduler
         self._stages = [one for one in every if isinstance(one, Stage)]
         self._overriding = overriding(Capability, every)
+        self._refused = {name: error for one in every for name, error in one.refused.items()}
         self.commands = {name: call for one in every for name, call in one.commands.items()}
 
     @property
@@ -186,7 +187,9 @@ class Capabilities:
     def add(self, request: EngineCoreRequest) -> None:
         """Lets a request wait in the first stage that it needs, or queues it. Raises RequestError
         if its id is in use or if it could never run."""
-        self.run("check", request)
+        for field_name, error in self._refused.items():
+            if getattr(request, field_name):
+                raise RequestError(error)
         if any(one.has(request.request_id) for one in self._stages):
             raise RequestError(f"a request with id {request.request_id!r} is being served already")
         self._pass_on(request, self._stages)

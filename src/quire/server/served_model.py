@@ -123,7 +123,7 @@ class ServedModel:
         engine = self.loaded_engine()
         if self.is_stopping():
             raise HttpError(unavailable("The server is shutting down.", 5))
-        if engine.errored:
+        if engine.requests.are_lost:
             raise EngineDeadError(str(engine.dead_error))
         return engine
 

@@ -311,3 +311,10 @@ def _as_token_ids(value: Any) -> list[int]:
                 value=token_id,
             )
     return list(value)
+
+
+def tokens_prompt(text: str | None, token_ids: list[int], salt: str | None) -> dict[str, Any]:
+    """A prompt of token ids, as a caller would write it."""
+    given = {"prompt": text, "cache_salt": salt}
+    filled = {name: value for name, value in given.items() if value is not None}
+    return {"prompt_token_ids": token_ids, **filled}

@@ -47,7 +47,6 @@ from quire.outputs import PoolingOutput, PoolingRequestOutput, RequestOutput
 from quire.param_checks import checked_json
 from quire.params import SamplingParams
 from quire.planning.plan import build_engine_config
-from quire.protocol import EngineCoreOutputs
 from quire.protocol.pooling_params import PoolingParams
 
 if TYPE_CHECKING:
@@ -388,7 +387,7 @@ class AsyncLLM(EngineControl, EngineBase, UnsupportedAsyncMethods):
     @property
     def errored(self) -> bool:
         """Whether the engine has died."""
-        return self._client.health().state == "dead"
+        return self.requests.are_lost
 
     @property
     def dead_error(self) -> BaseException:
@@ -477,12 +476,6 @@ class AsyncLLM(EngineControl, EngineBase, UnsupportedAsyncMethods):
         """Serve another event loop from now on. The client does not keep this object alive."""
         this = weakref.ref(self)
 
-        def on_outputs(outputs: EngineCoreOutputs) -> None:
-            llm = this()
-            # Otherwise the outputs belong to requests that have ended.
-            if llm is not None and llm.requests.binding.loop is loop:
-                llm.requests.take_outputs(outputs)
-
         def on_lost(core_ids: list[str], error: EngineDeadError) -> None:
             llm = this()
             if llm is not None:
@@ -493,7 +486,7 @@ class AsyncLLM(EngineControl, EngineBase, UnsupportedAsyncMethods):
             if llm is not None:
                 llm._on_dead(error)
 
-        self._client.attach(loop, EngineListener(on_outputs, on_dead, on_lost))
+        self._client.attach(loop, EngineListener(self.requests.taking(loop), on_dead, on_lost))
 
     def _on_dead(self, error: EngineDeadError) -> None:
         if self._dead_error is None:

@@ -56,6 +56,7 @@ class Drafting:
         proposer: Proposer,
     ) -> None:
         self._config = config
+        self._has_model = config.has_model
         self._look_ahead = look_ahead
         self._proposer = proposer
         self._costs = RowCosts()
@@ -84,7 +85,7 @@ class Drafting:
             request.draft_token_ids = [] if candidate is None else candidate.token_ids
             if candidate is not None:
                 self._in_flight[request] = candidate.grade
-        if self._config.has_model:
+        if self._has_model:
             self._ask_model(running)
 
     def _ask_model(self, running: Sequence[Request]) -> None:

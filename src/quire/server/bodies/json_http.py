@@ -24,9 +24,8 @@ from quire.server.http.problems import (
     HttpError,
     Problem,
     decode_problem,
-    route_path,
 )
-from quire.server.routing import Endpoint, Gives
+from quire.server.routing import Endpoint, Gives, route_path
 from quire.server.served_model import ServedModel
 
 _BYTES_PER_UNIT = 64

@@ -183,7 +183,9 @@ async def chat_prompt(model: ServedModel, chat: Conversation) -> PreparedPrompt:
     if (taken := take_embeds(messages)) is not None:
         return await _chat_with_embeds(model, chat, taken)
     text = await chat_text(model, chat)
-    truncation = Truncation.of(chat.most_tokens, chat.cut_side, model.limits.max_model_len)
+    truncation = None
+    if chat.most_tokens is not None:
+        truncation = Truncation.of(chat.most_tokens, chat.cut_side, model.limits.max_model_len)
     token_ids = await tokenized(model, text, chat.add_special_tokens, truncation)
     return PreparedPrompt(token_ids, text)
 
@@ -207,7 +209,8 @@ def _check_messages(model: ServedModel, chat: Conversation) -> None:
             f"(max_messages {model.args.max_messages}).",
             parameter="messages",
         )
-    model.images().changed(chat.image_options)
+    if chat.image_options:
+        model.images().changed(chat.image_options)
 
 
 def _is_image(part: str | ContentPart) -> bool:

@@ -163,8 +163,9 @@ def whole_reply(http: Request, generation: Generation, pieces: Sequence[bytes]) 
     """A reply that does not stream. Its headers report the engine's load if the request asks, of
     several API keys with the operator's."""
     reply = pieced_response(pieces)
-    form = http.headers.get(LOAD_FORMAT_HEADER, "") if is_operator(http.scope) else ""
-    report = load_report(form, generation.model.loaded_engine().metrics.series)
-    if report is not None:
-        reply.headers[LOAD_HEADER] = report
+    form = http.headers.get(LOAD_FORMAT_HEADER)
+    if form is not None and is_operator(http.scope):
+        report = load_report(form, generation.model.loaded_engine().metrics.series)
+        if report is not None:
+            reply.headers[LOAD_HEADER] = report
     return reply

@@ -103,8 +103,9 @@ class Submission:
     @property
     def options(self) -> RequestOptions:
         """The options that all prompts share."""
+        adapters = {} if self.adapter is None else by_kind(self.adapter)
         return RequestOptions(
-            priority=self.priority, trace_headers=self.trace_headers, **by_kind(self.adapter)
+            priority=self.priority, trace_headers=self.trace_headers, **adapters
         )
 
     def inputs(self) -> list[EngineInput]:

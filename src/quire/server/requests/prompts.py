@@ -18,10 +18,11 @@ from numpy.typing import NDArray
 from quire.errors import PromptError
 from quire.frontend.inputs.images.placing import PlacedImages
 from quire.frontend.inputs.prompt_embeds import NOT_ENABLED, PlacedRows, embeds_error, read_embeds
+from quire.frontend.inputs.prompt_parser import tokens_prompt
 from quire.frontend.inputs.refusals import prompt_too_long, text_too_long
 from quire.frontend.inputs.tensors import tensor_of
 from quire.frontend.inputs.tokenization import Truncation
-from quire.inputs import TokensPrompt, tokens_prompt
+from quire.inputs import TokensPrompt
 from quire.params import SamplingParams
 from quire.server.served_model import ServedModel
 from quire.server.work_pool import check_wanted
