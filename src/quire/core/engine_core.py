@@ -21,8 +21,7 @@ from quire.core.engine_profiler import EngineProfiler
 from quire.core.grammars import Grammars
 from quire.core.images import image_stage
 from quire.core.kv_events import kv_events
-from quire.core.kv_transfers import BlockWriter, KVTransfers, stored_kv
-from quire.core.memory_ahead import MemoryAhead
+from quire.core.kv_transfers import BlockWriter, KVTransfers, MemoryAhead, stored_kv
 from quire.core.pausing import EnginePause
 from quire.errors import BackendError, ConfigError, EngineDeadError, IntegrityError
 from quire.executor.base import Executor

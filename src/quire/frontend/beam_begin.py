@@ -10,9 +10,8 @@ from quire.errors import RequestError
 from quire.forbidden_tokens import ForbiddenTokens
 from quire.frontend.arguments import PLAIN, RequestOptions
 from quire.frontend.beam_search import Beam, BeamSearch, StopStrings
-from quire.frontend.inputs.prompt_parser import tokens_prompt
 from quire.frontend.request_record import output_of
-from quire.inputs import PromptType
+from quire.inputs import PromptType, tokens_prompt
 from quire.outputs import CompletionOutput, FlatLogprobs, Logprob, RequestOutput
 from quire.params import RequestOutputKind, SamplingParams
 from quire.reasoning.marks import ReasoningMarks

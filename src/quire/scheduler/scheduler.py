@@ -21,9 +21,8 @@ from quire.protocol import (
 )
 from quire.scheduler.drafting.drafting import Drafting, LookAhead
 from quire.scheduler.drafting.proposers import proposer_of
-from quire.scheduler.in_flight import PlanInFlight
+from quire.scheduler.in_flight import PlanInFlight, StepPacing
 from quire.scheduler.integrity import check_states
-from quire.scheduler.pacing import StepPacing
 from quire.scheduler.request import FINISH_REASONS, POLICIES, Request, RequestStatus
 from quire.scheduler.states import RequestStates
 from quire.scheduler.step_planner import StepPlanner

@@ -25,8 +25,8 @@ from quire.server.apis.ollama.schema import (
     OllamaMessage,
 )
 from quire.server.conversation.conversation import Conversation
+from quire.server.requests.prompts import params_of
 from quire.server.requests.request import TextRequest
-from quire.server.requests.sampling import params_of
 from quire.server.requests.texts import Gap, TextPrompts
 
 from .conftest import Harness

@@ -11,9 +11,9 @@ from typing import Any
 
 from quire.config.records import ModelConfig
 from quire.errors import PromptError, quoted
+from quire.frontend.arguments import check_text
 from quire.frontend.inputs.images.placing import PlacedImages
 from quire.frontend.inputs.images.prompts import ImagePrompts
-from quire.frontend.inputs.model_checks import check_text
 from quire.frontend.inputs.prompt_embeds import (
     PLACEHOLDER,
     PlacedRows,
@@ -311,10 +311,3 @@ def _as_token_ids(value: Any) -> list[int]:
                 value=token_id,
             )
     return list(value)
-
-
-def tokens_prompt(text: str | None, token_ids: list[int], salt: str | None) -> dict[str, Any]:
-    """A prompt of token ids, as a caller would write it."""
-    given = {"prompt": text, "cache_salt": salt}
-    filled = {name: value for name, value in given.items() if value is not None}
-    return {"prompt_token_ids": token_ids, **filled}

@@ -32,9 +32,8 @@ from quire.frontend.arguments import (
 from quire.frontend.engine_base import EngineBase
 from quire.frontend.inputs.input_processor import EngineInput, InputProcessor
 from quire.frontend.inputs.prompt_parser import ParsedPrompt
-from quire.frontend.observers.engine_metrics import EngineMetrics
+from quire.frontend.observers.engine_metrics import EngineMetrics, statistics_observers
 from quire.frontend.observers.observer import RequestLog, RequestLogChoice, RequestObserver
-from quire.frontend.observers.stat_logger import statistics_observers
 from quire.frontend.observers.tracing import RequestTracer
 from quire.frontend.online.engine_control import EngineControl
 from quire.frontend.online.input_session import InputSession

@@ -34,9 +34,15 @@ from quire.server.generation.run import Deadline, Generation, Submission, chosen
 from quire.server.generation.spoken import with_words
 from quire.server.http.auth import TENANT_SALT, is_operator
 from quire.server.http.event_stream import OPENAI_FORM, EventStream, StreamForm, until_gone
-from quire.server.requests.prompts import PreparedPrompt, as_tenant, joint_salt
+from quire.server.requests.prompts import (
+    PreparedPrompt,
+    as_tenant,
+    check_lists,
+    joint_salt,
+    lists_work,
+    sampling_params,
+)
 from quire.server.requests.request import AnyRequest
-from quire.server.requests.sampling import check_lists, lists_work, sampling_params
 
 MadeWriter = TypeVar("MadeWriter")
 MakeWriter = Callable[[AnyRequest, ReplyHead, list[Any]], MadeWriter]

@@ -18,10 +18,9 @@ from quire.server.generation.portions import ReplyHead
 from quire.server.generation.run import params_work
 from quire.server.requests.fields import GenerationFields, TokenId
 from quire.server.requests.limits import params_in_room
-from quire.server.requests.prompts import PreparedPrompt
+from quire.server.requests.prompts import PreparedPrompt, check_lists, lists_work, sampling_params
 from quire.server.requests.reading import refuse_unsupported
 from quire.server.requests.request import AnyRequest
-from quire.server.requests.sampling import check_lists, lists_work, sampling_params
 
 
 class RenderedPrompt(msgspec.Struct, kw_only=True):

@@ -10,13 +10,12 @@ from enum import Enum
 from typing import Any, Literal
 
 from quire.chat.job import VARIABLES
-from quire.parsers.events import Event
+from quire.parsers.events import Event, Reply
 from quire.parsers.format import Schemas, ToolFormat
 from quire.parsers.parser import ReplyParser
 from quire.parsers.reader import Parse
 from quire.parsers.reasoning_tags import ReasoningTags
 from quire.parsers.registry import TOOL_FORMATS
-from quire.parsers.reply import Reply
 from quire.structured.tags.parts import Part
 
 _OF_FAMILIES = {
