@@ -115,6 +115,7 @@ class EngineCore:
         )
         self.commands: dict[str, Callable[..., Any]] = {
             "block_map": partial(block_map, kv),
+            "is_busy": partial(_is_busy, pause, scheduler),
             "reset_prefix_cache": partial(_reset_prefix_cache, scheduler, store),
             "collective_rpc": partial(_collective_rpc, self.executor, pause),
             "start_profile": profiler.start,
@@ -206,12 +207,12 @@ class EngineCore:
         if (cause := self.executor.failure()) is not None:
             raise EngineDeadError(cause)
         hooks = self._capabilities.hooks("use_idle_time")
-        return not self._pause.is_sleeping() and any(hook() for hook in hooks)
+        return not self._pause.is_on and any(hook() for hook in hooks)
 
     def has_idle_work(self) -> bool:
         """Whether `use_idle_time` would do anything."""
         hooks = self._capabilities.hooks("has_idle_work")
-        return not self._pause.is_sleeping() and any(hook() for hook in hooks)
+        return not self._pause.is_on and any(hook() for hook in hooks)
 
     def add_request(self, request: EngineCoreRequest) -> None:
         """Queues a request, or lets it wait for what it needs. Raises RequestError if it could
@@ -228,8 +229,8 @@ class EngineCore:
 
     def has_unfinished_requests(self) -> bool:
         """Whether a step is needed: requests may run, or plans are to be collected."""
-        is_awaited = self._capabilities.num_waiting > 0 and not self._pause.is_sleeping()
-        return self._pause.is_busy() or is_awaited
+        is_awaited = self._capabilities.num_waiting > 0 and not self._pause.is_on
+        return _is_busy(self._pause, self.scheduler) or is_awaited
 
     def waiting(self) -> EngineCoreOutputs | None:
         """Statistics of requests that wait although no step is needed; None: there are none."""
@@ -248,6 +249,11 @@ class EngineCore:
         """Frees the model. Idempotent."""
         self._capabilities.run("shutdown")
         self.executor.shutdown()
+
+
+def _is_busy(pause: EnginePause, scheduler: Scheduler) -> bool:
+    """Whether a step is needed: requests may run, or plans are to be collected."""
+    return bool(scheduler.in_flight) if pause.is_frozen else scheduler.has_unfinished_requests()
 
 
 def _reset_prefix_cache(

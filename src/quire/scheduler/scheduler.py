@@ -77,6 +77,7 @@ class Scheduler:
             else Drafting(speculation, look_ahead, proposer_of(speculation, vocab_size))
         )
         self._saves = saves
+        self._asks_far = loads is not None and loads.asks_far
         self._max_model_len = max_model_len
         self._follow_grammar = follow_grammar
         self._num_arrived = 0
@@ -92,7 +93,8 @@ class Scheduler:
         self._check_can_ever_run(request)
         if self._saves is not None:
             request.save_due = self._saves.first_due(request)
-        if self.loads is not None and self.loads.must_look_up(request):
+        loads = self.loads if self._asks_far or request.goes_on else None
+        if loads is not None and loads.must_look_up(request):
             request.status = RequestStatus.WAITING_FOR_REMOTE_KVS
         self._num_arrived += 1
         self.states.add(request)
