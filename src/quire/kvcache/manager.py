@@ -14,6 +14,7 @@ from quire.config.records import CacheConfig
 from quire.errors import IntegrityError
 from quire.kvcache.block_pool import BlockKey, BlockPool, Reservation
 from quire.kvcache.integrity import check_tables
+from quire.kvcache.prefix_search import find_prefix
 from quire.kvcache.sequence import (
     CachedPrefix,
     SequenceBlocks,
@@ -23,7 +24,7 @@ from quire.kvcache.sequence import (
     request_root,
     request_roots,
 )
-from quire.kvcache.snapshots import BlockCopy, Snapshots, find_prefix
+from quire.kvcache.snapshots import BlockCopy, Snapshots
 from quire.kvcache.tail import Tail, tail_of
 from quire.protocol.cache_scope import EVERYONE, CacheScope
 from quire.protocol.input_rows import InputRows

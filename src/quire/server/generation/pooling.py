@@ -29,13 +29,13 @@ from quire.outputs import PoolingOutput, PoolingRequestOutput
 from quire.protocol import CacheScope
 from quire.protocol.pooling_params import PoolingParams
 from quire.server.bodies.json_http import context_of, pieced_response
-from quire.server.bodies.json_pieces import JsonList, encoded
 from quire.server.generation.run import Generation, chosen_engine, deadline_of
 from quire.server.http.auth import TENANT_SALT
 from quire.server.http.event_stream import until_gone
 from quire.server.requests.fields import CacheFields, Count, Int64, RequestIdText, TokenId
 from quire.server.requests.prompts import engine_input, joint_salt
 from quire.server.served_model import ServedModel
+from quire.server.work_pool import JsonList, encoded
 
 if TYPE_CHECKING:
     from quire.frontend.inputs.input_processor import EngineInput
