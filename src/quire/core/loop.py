@@ -152,6 +152,8 @@ class LoopStatus:
     """Native id of the loop's thread; None before it runs."""
     progress: Callable[[], int | None] = _not_counted
     """`SteppedCore.progress` of the core."""
+    is_idle: bool = False
+    """Whether the loop sleeps until a command arrives."""
     is_in_call: bool = False
     """Whether a command is running; it may take as long as loading a model."""
 
@@ -207,7 +209,12 @@ class EngineLoop:
                 may_work = self._is_resting and self.inbox.empty()
                 wait_s = 0 if may_work and self._core.use_idle_time() else _IDLE_WAIT_S
                 self._is_resting = True  # reset by the next command
-                self._handle(self.inbox.get(timeout=wait_s))
+                self.status.is_idle = True
+                try:
+                    command = self.inbox.get(timeout=wait_s)
+                finally:
+                    self.status.is_idle = False
+                self._handle(command)
             while not self._is_stopped:
                 self._handle(self.inbox.get_nowait())
         except queue.Empty:
