@@ -138,7 +138,7 @@ class KVTransfers(Capability):
     def observe(self, plan: SchedulePlan, duration_s: float) -> None:
         """Records how long a plan took: the store compares loading with computing."""
         self._step_s = duration_s
-        self._store.compute.observe(plan.total_num_scheduled_tokens, duration_s)
+        self._store.compute.observe(sum(plan.num_scheduled_tokens), duration_s)
 
     def report(self, stats: SchedulerStats) -> None:
         """Reports once in a second, and when no step follows for a while."""

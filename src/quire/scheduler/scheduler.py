@@ -248,7 +248,7 @@ class Scheduler:
     def observe(self, plan: SchedulePlan, duration_s: float) -> None:
         """Records how long the oldest plan in flight took, for the limits on prompt tokens and for
         draft tokens."""
-        budget, num_tokens = self.in_flight[0].budget, plan.total_num_scheduled_tokens
+        budget, num_tokens = self.in_flight[0].budget, sum(plan.num_scheduled_tokens)
         if self.drafting is not None and not budget.num_spent:
             num_drafts = sum(map(len, plan.draft_token_ids.values()))
             num_next = sum(plan.num_next_drafts.values())

@@ -140,7 +140,7 @@ class InputBatch:
         plan_rows = self._rows_of(plan.request_ids)
         rows = plan_rows.rows
         computed, known = self._num_computed[rows], self._num_tokens[rows]
-        is_one_each = plan.total_num_scheduled_tokens == len(rows)
+        is_one_each = plan.num_scheduled_tokens.count(1) == len(rows)
         if is_one_each:
             starts = self._numbers[: len(rows) + 1]
             ends = computed + 1
