@@ -32,7 +32,7 @@ from quire.server.bodies.json_http import context_of, pieced_response
 from quire.server.generation.run import Generation, chosen_engine, deadline_of
 from quire.server.http.auth import TENANT_SALT
 from quire.server.http.event_stream import until_gone
-from quire.server.requests.fields import CacheFields, Count, Int64, RequestIdText, TokenId
+from quire.server.requests.fields import CacheFields, Count, Int64, RequestIdText, TokenId, salt_of
 from quire.server.requests.prompts import engine_input, joint_salt
 from quire.server.served_model import ServedModel
 from quire.server.work_pool import JsonList, encoded
@@ -255,7 +255,7 @@ class PoolingJob:
         RequestError and what the engine raises."""
         http, model = self.http, self.model
         deadline = deadline_of(http, model.args.request_timeout)
-        salt = joint_salt(getattr(http.state, TENANT_SALT, None), self.request.cache_salt)
+        salt = joint_salt(getattr(http.state, TENANT_SALT, None), salt_of(self.request))
         with model.admitting() as live:
             live.requests.check_admission(1)
             with named_as_asked(self.own_names):

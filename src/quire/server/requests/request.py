@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
 from quire.errors import RequestError
+from quire.server.requests.fields import salt_of
 from quire.structured.params import FIELD, KINDS
 
 if TYPE_CHECKING:
@@ -96,7 +97,7 @@ class TextRequest(Generic[Source]):
             "model": getattr(body, "model", None),
             "priority": getattr(body, "priority", None) or 0,
             "request_id": getattr(body, "request_id", None),
-            "salt": getattr(body, "cache_salt", None),
+            "salt": salt_of(body),
             "length_penalty": 1.0 if penalty is None else penalty,
         }
         return cls(prompt=prompt, **{**read, **own})
