@@ -81,7 +81,7 @@ class GivenRows:
     def __init__(self, find: FindRows = rows_are_missing) -> None:
         self._find = find
         self.by_number: dict[int, list[InputRows]] = {}
-        """Those of requests that have any."""
+        """Rows of the requests that have any."""
 
     def set(self, number: int, given: list[InputRows], num_tokens: int) -> None:
         """Takes the rows of a request that starts with `num_tokens` tokens."""

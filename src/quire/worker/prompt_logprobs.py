@@ -50,7 +50,7 @@ class PromptLogprobRows:
     def __init__(self, vocab_size: int) -> None:
         self._vocab_size = vocab_size
         self.wanted: dict[int, _Wanted] = {}
-        """Those of rows that want any."""
+        """Rows of the batch that want log-probabilities."""
 
     def set(self, row: int, request: ScheduledRequest) -> None:
         """Fills a row that is being started, whose request wants some."""

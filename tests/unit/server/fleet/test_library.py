@@ -19,7 +19,7 @@ from quire.config.model_lookup.aliases import aliases_file, read_aliases, set_al
 from quire.config.model_lookup.library import models_of
 from quire.config.model_lookup.settings import AliasSettings
 from quire.errors import ConfigError
-from quire.server.apis.ollama.modelfile import parse_modelfile
+from quire.server.apis.ollama.changes import parse_modelfile
 from quire.server.app import build_app
 from quire.server.conversation.conversation import ChatMessage, Conversation
 from quire.server.conversation.prompts import chat_input
