@@ -282,9 +282,6 @@ class _BadWords:
         return self._words.after(self._tail)
 
 
-Words = NDArray[np.uint32]
-
-
 class Timestamps:
     """State of one request. The sampler does the part that depends on probabilities
     (`SamplingColumns.mass_from`)."""

@@ -9,7 +9,7 @@ import gc
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from quire import env
 from quire.adapters import AdapterModule
@@ -107,7 +107,8 @@ class _OneModel:
         death: asyncio.Future[EngineDeadError] = asyncio.get_running_loop().create_future()
         self.model.loaded_engine().call_when_dead(death.set_result)
         signal = asyncio.ensure_future(signalled.wait())
-        await asyncio.wait({death, signal}, return_when=asyncio.FIRST_COMPLETED)
+        both: set[asyncio.Future[Any]] = {death, signal}
+        await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
         if signal.done():
             return None
         signal.cancel()

@@ -172,6 +172,7 @@ def of_request(
 def _chat_completion(asked: AnyRequest, chat: Conversation) -> ChatCompletionRequest:
     """The request as vLLM has it, for a parser that looks at it."""
     names, use = set(ChatRequest.__struct_fields__), chat.tool_use
+    others: dict[str, Any] = {k: value for k, value in asked.sampling.items() if k in names}
     choice: Any = use.rules.choice if chat.tools else None
     if use.is_named:
         [name] = use.schemas
@@ -185,8 +186,7 @@ def _chat_completion(asked: AnyRequest, chat: Conversation) -> ChatCompletionReq
         include_reasoning=asked.reply.shows_reasoning,
         structured_outputs=asked.constraint,
         reasoning_effort=chat.effort,  # type: ignore[arg-type]
-        **{VARIABLES: chat.variables},
-        **{name: value for name, value in asked.sampling.items() if name in names},
+        **{VARIABLES: chat.variables, **others},
     ))  # fmt: skip
 
 
