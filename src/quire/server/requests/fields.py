@@ -68,11 +68,6 @@ class CacheFields(msgspec.Struct, kw_only=True):
     """Requests share cached prefixes only with those of the same salt."""
 
 
-def salt_of(body: object) -> str | None:
-    """The salt that a body names; None: it names none, or has no field for it."""
-    return getattr(body, "cache_salt", None)
-
-
 class SamplerFields(msgspec.Struct, kw_only=True):
     """Parameters of sampling that completions, chats, responses and tokens-in requests take, by the
     names that `SamplingParams` has. Null or missing: the model's default, or that of

@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
 from quire.errors import RequestError
-from quire.server.requests.fields import salt_of
 from quire.structured.params import FIELD, KINDS
 
 if TYPE_CHECKING:
@@ -137,6 +136,13 @@ class TextRequest(Generic[Source]):
 
 
 AnyRequest = TextRequest[Any]
+
+
+def salt_of(body: object) -> str | None:
+    """The salt that a body names; None: it names none, or has no field for it."""
+    return getattr(body, "cache_salt", None)
+
+
 _WORDS = frozenset({"prompt", "messages", "input_tokens", "input_text"})
 """Options whose names are words of messages, too: a message keeps them."""
 _LAST_STEP = re.compile(r"[.\[][^.\[]*$")
