@@ -382,7 +382,7 @@ def test_a_number_that_a_request_asks_for_is_in_five_files() -> None:
         "cli",
         "bench",
         "server/ui",
-        "server/apis/llama_server/reading.py",
+        "server/apis/llama_server/routes.py",
         "server/requests/reading.py",
         "backends",
     )

@@ -252,7 +252,8 @@ class SamplingParams(msgspec.Struct, metaclass=_CheckedNames, omit_defaults=True
         self.bad_words = checked_bad_words(self.bad_words)
         self.extra_args = checked_extra_args(self.extra_args)
         self.repetition_detection = _checked_detection(self.repetition_detection)
-        self.structured_outputs = structured_outputs_of(self.structured_outputs)
+        if self.structured_outputs is not None:
+            self.structured_outputs = structured_outputs_of(self.structured_outputs)
         self.logprob_token_ids = checked_logprob_token_ids(self.logprob_token_ids, self.logprobs)
         self._check_ranges()
         self.trace_decode_token_ids = checked_trace(self)

@@ -6,6 +6,7 @@ import os
 import queue
 import re
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -15,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-from processes import children_of, command_line
+from processes import children_of, command_line, resident_mib
 
 _SERVING = re.compile(r"Serving (.+) at (\S+), ready")
 _START_S = 120.0
@@ -104,6 +105,28 @@ class RunningServer:
             return live["requests"]["running"] == 0 and kv["used"] + kv["shared"] == 0
 
         self.until(is_idle, timeout_s)
+
+    def check_leaving(self, form: httpx.Request, num_first: int, num: int, pause_s: float) -> None:
+        """Clients send a form, or half of it, and leave. After the first of them, the memory of the
+        process does not grow."""
+        body, kind = form.read(), form.headers["content-type"]
+        head = (
+            f"POST {form.url.path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: {kind}\r\n"
+            f"Content-Length: {len(body)}\r\n\r\n"
+        ).encode()
+        address = httpx.URL(self.url)
+        before = 0.0
+        for at in range(num_first + num):
+            if at == num_first:
+                self.until_idle()
+                before = resident_mib(self.process.pid)
+            sent = (head + body)[: None if at % 2 else len(body) // 2]
+            with socket.create_connection((address.host, address.port)) as connection:
+                connection.sendall(sent)
+                time.sleep(pause_s * (at % 4))
+        self.until_idle()
+        time.sleep(2)
+        assert resident_mib(self.process.pid) - before < 40
 
     def children(self) -> list[int]:
         """Process ids of its children."""

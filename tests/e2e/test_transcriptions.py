@@ -6,11 +6,9 @@ import base64
 import io
 import json
 import random
-import socket
 import struct
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -24,7 +22,6 @@ pytest.importorskip("transformers")
 pytest.importorskip("openai")
 
 import openai
-from processes import resident_mib
 from running_server import RunningServer, flags
 
 from quire import LLM, SamplingParams
@@ -263,28 +260,8 @@ def test_no_body_breaks_it(server: RunningServer) -> None:
 
 
 def test_clients_that_leave_leave_nothing(server: RunningServer) -> None:
-    form = httpx.Request("POST", "http://a", files={"file": ("x.wav", _sound(40))})
-    body, kind = form.read(), form.headers["content-type"]
-    head = (
-        f"POST {PATH} HTTP/1.1\r\nHost: localhost\r\nContent-Type: {kind}\r\n"
-        f"Content-Length: {len(body)}\r\n\r\n"
-    ).encode()
-    place = (server.url.split("/")[2].split(":")[0], int(server.url.rsplit(":", 1)[1]))
-
-    def leave(count: int) -> None:
-        for at in range(count):
-            sent = (head + body)[: None if at % 2 else len(body) // 2]
-            with socket.create_connection(place) as connection:
-                connection.sendall(sent)
-                time.sleep(0.05 * (at % 4))
-
-    leave(8)
-    server.until_idle()
-    before = resident_mib(server.process.pid)
-    leave(24)
-    server.until_idle()
-    time.sleep(2)
-    assert resident_mib(server.process.pid) - before < 40
+    form = httpx.Request("POST", f"http://a{PATH}", files={"file": ("x.wav", _sound(40))})
+    server.check_leaving(form, 8, 24, 0.05)
     with server.client() as client:
         file = {"file": io.BytesIO(_sound(0.5))}
         assert client.post(PATH, files=file, data={"max_completion_tokens": 4}).is_success

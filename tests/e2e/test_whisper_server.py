@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,7 +16,6 @@ pytest.importorskip("gguf")
 pytest.importorskip("openai")
 
 import openai
-from processes import resident_mib
 from running_server import RunningServer, flags
 from whisper_files import random_model, write_hf
 
@@ -119,30 +116,10 @@ def test_the_command_for_chats_names_the_one_for_sounds(model: Path) -> None:
 
 def test_clients_that_leave_leave_nothing(server: RunningServer) -> None:
     with server.client() as client:
-        request = client.build_request(
+        form = client.build_request(
             "POST", PATH, files={"file": ("x.wav", sound(300))}, data={"stream": "true"}
         )
-    body, kind = request.read(), request.headers["content-type"]
-    head = (
-        f"POST {PATH} HTTP/1.1\r\nHost: localhost\r\nContent-Type: {kind}\r\n"
-        f"Content-Length: {len(body)}\r\n\r\n"
-    ).encode()
-    place = (server.url.split("/")[2].split(":")[0], int(server.url.rsplit(":", 1)[1]))
-
-    def leave(count: int) -> None:
-        for at in range(count):
-            sent = (head + body)[: None if at % 2 else len(body) // 2]
-            with socket.create_connection(place) as connection:
-                connection.sendall(sent)
-                time.sleep(0.2 * (at % 4))
-
-    leave(6)
-    server.until_idle()
-    before = resident_mib(server.process.pid)
-    leave(12)
-    server.until_idle()
-    time.sleep(2)
-    assert resident_mib(server.process.pid) - before < 40
+    server.check_leaving(form, 6, 12, 0.2)
     with server.client() as client:
         file = {"file": ("x.wav", sound(1))}
         reply = client.post(PATH, files=file, data={"response_format": "srt"})

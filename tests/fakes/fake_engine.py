@@ -16,7 +16,7 @@ from quire.config import (
     ObservabilityConfig,
     SchedulerConfig,
 )
-from quire.core.thread_host import ThreadHost
+from quire.core.client import ThreadHost
 from quire.frontend.online.async_llm import AsyncLLM
 
 

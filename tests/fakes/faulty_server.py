@@ -11,9 +11,8 @@ from faulty_core import FaultyCore
 
 from quire.cli import main
 from quire.config import EngineConfig
-from quire.core.client import EngineCoreClient
+from quire.core.client import EngineCoreClient, ThreadHost
 from quire.core.process_host import ProcessHost
-from quire.core.thread_host import ThreadHost
 from quire.frontend.online import async_llm
 
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 
-from quire.structured.manager import StructuredOutputManager
-from quire.structured.threads import Job
+from quire.structured.manager import Job, StructuredOutputManager
 
 WAIT_S = 60.0
 

@@ -13,10 +13,9 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from quire.cli import main
 from quire.config import EngineConfig
-from quire.core.client import EngineCoreClient
+from quire.core.client import EngineCoreClient, ThreadHost
 from quire.core.engine_core import EngineCore
 from quire.core.process_host import ProcessHost
-from quire.core.thread_host import ThreadHost
 from quire.frontend.online import async_llm, online_requests
 from quire.log import get_logger
 

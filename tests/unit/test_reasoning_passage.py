@@ -6,8 +6,7 @@ import pytest
 
 from quire.errors import ConfigError
 from quire.planning.reasoning_marks import reasoning_marks
-from quire.reasoning.marks import ReasoningMarks, ReasoningTokens
-from quire.reasoning.passage import ReasoningPassage
+from quire.reasoning.marks import ReasoningMarks, ReasoningPassage, ReasoningTokens
 
 MARKS = ReasoningMarks("<a>", "</a>", forced_end="so</a>")
 

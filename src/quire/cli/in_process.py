@@ -24,7 +24,7 @@ from quire.server.app import build_app
 from quire.server.args import ServerArgs
 from quire.server.bodies.forms import form_of
 from quire.server.context import ServerContext
-from quire.server.generation.speech import transcriber_of
+from quire.server.generation.spoken import transcriber_of
 
 if TYPE_CHECKING:
     from quire.transcription.transcriber import Transcriber

@@ -11,7 +11,7 @@ import fcntl
 import json
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Coroutine, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -200,6 +200,17 @@ _FAILED_AT_FIRST = 16
 """A run ends if this many rows have failed and none has succeeded: the options are wrong."""
 
 
+async def all_of(works: Iterable[Coroutine[Any, Any, None]]) -> None:
+    """Run all of these at the same time. The first exception ends the others."""
+    tasks = [asyncio.create_task(work) for work in works]
+    try:
+        await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
 class RowError(QuireError):
     """A row that cannot be computed. Other rows are not affected."""
 
@@ -270,14 +281,7 @@ class RowRun:
     async def _compute(self, journal: Journal, at_once: int) -> None:
         """Compute the rows that are missing. An exception other than RowError ends the run."""
         missing = ((n, row) for n, row in enumerate(self.source.rows()) if n not in journal)
-        works = [self._take_rows(missing, journal) for _ in range(at_once)]
-        tasks = [asyncio.create_task(work) for work in works]
-        try:
-            await asyncio.gather(*tasks)
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+        await all_of([self._take_rows(missing, journal) for _ in range(at_once)])
         if not journal.num_good:
             raise ConfigError(self.progress.first_error)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from quire.errors import RequestError
 from quire.protocol import (
@@ -20,6 +20,7 @@ from quire.protocol import (
     SchedulePlan,
     SchedulerStats,
 )
+from quire.system.hooks import overriding
 
 if TYPE_CHECKING:
     from quire.scheduler import Scheduler
@@ -41,17 +42,20 @@ class Capability:
         """Commands that a front end may call by name; they hold no reference to the core."""
         return {}
 
+    refused: ClassVar[Mapping[str, str]] = {}
+    """Fields of requests that must be empty, because the engine has no use for them; and the errors
+    that say so."""
+    needed_for: str | None = None
+    """Field of the sampling parameters of requests that `begin` is for; None: it is for all."""
+
     @property
     def is_active(self) -> bool:
-        """Whether `advance` has something to do."""
+        """Whether `advance`, `complete` and `follow` have something to do."""
         return True
 
     def advance(self, *, is_idle: bool) -> Passed | None:
         """Before a plan is made: takes in what other threads have done, and lets requests go on.
         `is_idle`: there is nothing else to do, so it may wait for some milliseconds."""
-
-    def check(self, request: EngineCoreRequest) -> None:
-        """Raises RequestError if the engine could never run a request."""
 
     def begin(self, request: EngineCoreRequest) -> None:
         """The scheduler has queued a request."""
@@ -150,13 +154,8 @@ class Capabilities:
     def __init__(self, every: Sequence[Capability], scheduler: Scheduler) -> None:
         self._scheduler = scheduler
         self._stages = [one for one in every if isinstance(one, Stage)]
-        self._advancing = [one for one in every if _has(one, "advance")]
-        self._hooks: dict[str, list[Callable[..., Any]]] = {
-            name: [getattr(one, name) for one in every if _has(one, name)]
-            for name, hook in vars(Capability).items()
-            if callable(hook)
-        }
-        self._reporting, self._releasing = self._hooks["report"], self._hooks["release_ended"]
+        self._overriding = overriding(Capability, every)
+        self._refused = {name: error for one in every for name, error in one.refused.items()}
         self.commands = {name: call for one in every for name, call in one.commands.items()}
 
     @property
@@ -166,17 +165,31 @@ class Capabilities:
 
     def hooks(self, name: str) -> list[Callable[..., Any]]:
         """The hooks of this name that capabilities override, in order."""
-        return self._hooks[name]
+        return [getattr(one, name) for one in self._overriding[name]]
 
     def run(self, name: str, *args: object) -> None:
         """Calls all hooks of a name."""
-        for hook in self._hooks[name]:
-            hook(*args)
+        for one in self._overriding[name]:
+            getattr(one, name)(*args)
+
+    def complete(self, plan: SchedulePlan) -> None:
+        """Adds to a plan what the workers need for it."""
+        for one in self._overriding["complete"]:
+            if one.is_active:
+                one.complete(plan)
+
+    def follow(self, outputs: EngineCoreOutputs, step_s: float) -> None:
+        """Lets each take in the tokens of a step."""
+        for one in self._overriding["follow"]:
+            if one.is_active:
+                one.follow(outputs, step_s)
 
     def add(self, request: EngineCoreRequest) -> None:
         """Lets a request wait in the first stage that it needs, or queues it. Raises RequestError
         if its id is in use or if it could never run."""
-        self.run("check", request)
+        for field_name, error in self._refused.items():
+            if getattr(request, field_name):
+                raise RequestError(error)
         if any(one.has(request.request_id) for one in self._stages):
             raise RequestError(f"a request with id {request.request_id!r} is being served already")
         self._pass_on(request, self._stages)
@@ -187,13 +200,15 @@ class Capabilities:
                 stage.add(request)
                 return
         self._scheduler.add_request(request)
-        self.run("begin", request)
+        for one in self._overriding["begin"]:
+            if not one.needed_for or getattr(request.sampling_params, one.needed_for) is not None:
+                one.begin(request)
 
     def advance(self, *, is_idle: bool) -> list[EngineCoreOutput]:
         """Advances each capability, and queues the requests that have passed all stages. Returns
         the outputs of requests that have failed."""
         failed: list[EngineCoreOutput] = []
-        for one in self._advancing:
+        for one in self._overriding["advance"]:
             if not one.is_active or (passed := one.advance(is_idle=is_idle)) is None:
                 continue
             failed += passed.failed
@@ -209,15 +224,12 @@ class Capabilities:
         """Adds the numbers of all to the statistics of a step."""
         for stage in self._stages:
             stats.num_waiting += stage.num_waiting
-        for hook in self._reporting:
-            hook(stats)
+        self.run("report", stats)
 
     def release_ended(self) -> None:
         """Releases what was prepared for requests that are neither queued nor waiting."""
-        if self._releasing:
-            unfinished = _Unfinished(self._scheduler.states.by_id, self._stages)
-            for hook in self._releasing:
-                hook(unfinished)
+        if self._overriding["release_ended"]:
+            self.run("release_ended", _Unfinished(self._scheduler.states.by_id, self._stages))
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,11 +241,6 @@ class _Unfinished:
 
     def __contains__(self, request_id: object) -> bool:
         return request_id in self.queued or any(one.has(str(request_id)) for one in self.stages)
-
-
-def _has(capability: Capability, name: str) -> bool:
-    """Whether a capability overrides a hook."""
-    return getattr(type(capability), name) is not getattr(Capability, name)
 
 
 def refusal_of(request: EngineCoreRequest, message: str) -> EngineCoreOutput:

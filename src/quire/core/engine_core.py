@@ -15,14 +15,13 @@ from functools import partial
 from typing import Any
 
 from quire.config.records import EngineConfig
-from quire.core.adapters.stages import adapter_stages
+from quire.core.adapters.manager import adapter_stages
 from quire.core.capability import Capabilities, Capability
 from quire.core.engine_profiler import EngineProfiler
 from quire.core.grammars import Grammars
 from quire.core.images import image_stage
 from quire.core.kv_events import kv_events
-from quire.core.kv_transfers import BlockWriter, KVTransfers, stored_kv
-from quire.core.memory_ahead import MemoryAhead
+from quire.core.kv_transfers import BlockWriter, KVTransfers, MemoryAhead, stored_kv
 from quire.core.pausing import EnginePause
 from quire.errors import BackendError, ConfigError, EngineDeadError, IntegrityError
 from quire.executor.base import Executor
@@ -116,6 +115,7 @@ class EngineCore:
         )
         self.commands: dict[str, Callable[..., Any]] = {
             "block_map": partial(block_map, kv),
+            "is_busy": partial(_is_busy, pause, scheduler),
             "reset_prefix_cache": partial(_reset_prefix_cache, scheduler, store),
             "collective_rpc": partial(_collective_rpc, self.executor, pause),
             "start_profile": profiler.start,
@@ -125,8 +125,6 @@ class EngineCore:
         }
         """Commands that a front end may call by name between two steps, in any host. They hold no
         reference to the core, so that it is freed as soon as it is dropped."""
-        hooks = self._capabilities.hooks
-        self._complete, self._observe, self._follow = map(hooks, ("complete", "observe", "follow"))
         self._submitted: deque[_SubmittedPlan] = deque()
         self._collected_at = 0.0
         self._step_s = 0.0
@@ -140,7 +138,8 @@ class EngineCore:
 
         Raises IntegrityError if the engine's state is inconsistent; the engine is unusable then.
         """
-        return self._profiler.run(self._step)
+        profiler = self._profiler
+        return self._step() if profiler.session is None else profiler.run(self._step)
 
     def _step(self) -> EngineCoreOutputs:
         scheduler, executor, submitted = self.scheduler, self.executor, self._submitted
@@ -154,8 +153,7 @@ class EngineCore:
         self._is_idle = not submitted
         outputs = self._collect(submitted.popleft()) if submitted else scheduler.snapshot()
         outputs.outputs[:0] = late
-        for follow in self._follow:
-            follow(outputs, self._step_s)
+        capabilities.follow(outputs, self._step_s)
         capabilities.release_ended()
         if outputs.stats is not None:
             capabilities.report(outputs.stats)
@@ -173,8 +171,7 @@ class EngineCore:
             plan = scheduler.schedule()
             if not plan.request_ids:
                 break
-            for complete in self._complete:
-                complete(plan)
+            self._capabilities.complete(plan)
             submitted.append(_SubmittedPlan(plan, time.perf_counter()))
             try:
                 executor.submit(plan)
@@ -198,9 +195,9 @@ class EngineCore:
         self._collected_at = time.perf_counter()
         self._step_s = self._collected_at - began_at
         scheduler.observe(plan, self._step_s)
-        for observe in self._observe:
-            observe(plan, self._step_s)
-        self._profiler.computed(plan, began_at, self._collected_at)
+        self._capabilities.run("observe", plan, self._step_s)
+        if self._profiler.session is not None:
+            self._profiler.computed(plan, began_at, self._collected_at)
         return scheduler.update(plan, result)
 
     def use_idle_time(self) -> bool:
@@ -210,12 +207,12 @@ class EngineCore:
         if (cause := self.executor.failure()) is not None:
             raise EngineDeadError(cause)
         hooks = self._capabilities.hooks("use_idle_time")
-        return not self._pause.is_sleeping() and any(hook() for hook in hooks)
+        return not self._pause.is_on and any(hook() for hook in hooks)
 
     def has_idle_work(self) -> bool:
         """Whether `use_idle_time` would do anything."""
         hooks = self._capabilities.hooks("has_idle_work")
-        return not self._pause.is_sleeping() and any(hook() for hook in hooks)
+        return not self._pause.is_on and any(hook() for hook in hooks)
 
     def add_request(self, request: EngineCoreRequest) -> None:
         """Queues a request, or lets it wait for what it needs. Raises RequestError if it could
@@ -232,8 +229,8 @@ class EngineCore:
 
     def has_unfinished_requests(self) -> bool:
         """Whether a step is needed: requests may run, or plans are to be collected."""
-        is_awaited = self._capabilities.num_waiting > 0 and not self._pause.is_sleeping()
-        return self._pause.is_busy() or is_awaited
+        is_awaited = self._capabilities.num_waiting > 0 and not self._pause.is_on
+        return _is_busy(self._pause, self.scheduler) or is_awaited
 
     def waiting(self) -> EngineCoreOutputs | None:
         """Statistics of requests that wait although no step is needed; None: there are none."""
@@ -252,6 +249,11 @@ class EngineCore:
         """Frees the model. Idempotent."""
         self._capabilities.run("shutdown")
         self.executor.shutdown()
+
+
+def _is_busy(pause: EnginePause, scheduler: Scheduler) -> bool:
+    """Whether a step is needed: requests may run, or plans are to be collected."""
+    return bool(scheduler.in_flight) if pause.is_frozen else scheduler.has_unfinished_requests()
 
 
 def _reset_prefix_cache(

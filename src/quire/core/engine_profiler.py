@@ -40,9 +40,10 @@ class EngineProfiler:
         switches the recording of ranks on, or off, and returns what they have recorded."""
         self._config = config
         self._ranks = ranks
-        self._trace: StepTrace | None = None
+        self.trace: StepTrace | None = None
         """The trace of the current step; None if the step is not recorded."""
-        self._session: _Session | None = None
+        self.session: _Session | None = None
+        """None: no step is recorded."""
 
     def start(
         self,
@@ -56,7 +57,7 @@ class EngineProfiler:
         Raises ConfigError during a session, without a directory, and for values out of range.
         """
         config = self._enabled()
-        if self._session is not None:
+        if self.session is not None:
             raise ConfigError(
                 "a profiling session is already active; call stop_profile before starting another"
             )
@@ -66,7 +67,7 @@ class EngineProfiler:
         from quire.core.trace import StepTrace
 
         trace = StepTrace(with_stack=config.torch_profiler_with_stack)
-        self._session = _Session(config, trace, profile_prefix, delay, most)
+        self.session = _Session(config, trace, profile_prefix, delay, most)
         self._ranks(True)
         logger.info("profiling began: steps are recorded until stop_profile")
 
@@ -74,7 +75,7 @@ class EngineProfiler:
         """Ends the session and writes its trace; without a session, logs a warning. Raises
         ConfigError if the file cannot be written."""
         self._enabled()
-        session, self._session, self._trace = self._session, None, None
+        session, self.session, self.trace = self.session, None, None
         if session is None:
             logger.warning("stop_profile: no profiling session is active, nothing is written")
         else:
@@ -84,20 +85,20 @@ class EngineProfiler:
 
     def run(self, step: Callable[[], T]) -> T:
         """Runs a step, and records it if the session covers it."""
-        session = self._session
+        session = self.session
         if session is None or not session.wants_next_step():
             return step()
-        self._trace = session.trace
+        self.trace = session.trace
         try:
             with session.trace.step():
                 return step()
         finally:
-            self._trace = None
+            self.trace = None
 
     def computed(self, plan: SchedulePlan, begin_s: float, end_s: float) -> None:
         """Records how long the executor took for a plan, in `time.perf_counter` seconds."""
-        if self._trace is not None:
-            self._trace.span(
+        if self.trace is not None:
+            self.trace.span(
                 "compute",
                 begin_s,
                 end_s,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from quire.core.capability import Capability, Passed
 from quire.protocol import EngineCoreOutput, EngineCoreOutputs, EngineCoreRequest, SchedulePlan
-from quire.reasoning.passage import ReasoningPassage
+from quire.reasoning.marks import ReasoningPassage
 from quire.structured.manager import StructuredOutputManager
 
 if TYPE_CHECKING:
@@ -22,6 +22,9 @@ _SHARE_FOR_MASKS = 0.02
 class Grammars(Capability):
     """Connects the scheduler's requests with a `StructuredOutputManager`."""
 
+    is_active = False
+    needed_for = "structured_outputs"
+
     def __init__(self, manager: StructuredOutputManager, scheduler: Scheduler) -> None:
         self._manager = manager
         self._scheduler = scheduler
@@ -30,24 +33,21 @@ class Grammars(Capability):
     def commands(self) -> Mapping[str, Callable[..., Any]]:
         return {"prepare_grammars": self._manager.prepare}
 
-    @property
-    def is_active(self) -> bool:
-        return self._manager.num_requests > 0
-
     def advance(self, *, is_idle: bool) -> Passed:
         return Passed(failed=self._take_news(_IDLE_WAIT_S if is_idle else 0.0))
 
     def begin(self, request: EngineCoreRequest) -> None:
         params = request.sampling_params
-        if params.structured_outputs is not None:
-            self._manager.add(
-                request.request_id,
-                params.structured_outputs,
-                tenant=request.scope.tenant,
-                ignore_eos=params.ignore_eos,
-                passage=_passage(request),
-                begun=_begun(request),
-            )
+        assert params.structured_outputs is not None
+        self._manager.add(
+            request.request_id,
+            params.structured_outputs,
+            tenant=request.scope.tenant,
+            ignore_eos=params.ignore_eos,
+            passage=_passage(request),
+            begun=_begun(request),
+        )
+        self.is_active = True
 
     def complete(self, plan: SchedulePlan) -> None:
         if plan.structured_output_request_ids:
@@ -59,8 +59,6 @@ class Grammars(Capability):
         """Computes the masks that follow the tokens of a step. Masks that would delay other
         requests too much are completed in a later step."""
         manager, states = self._manager, self._scheduler.states
-        if not manager.num_requests:
-            return
         has_others = len(states.by_id) > manager.num_requests
         manager.run_masks(_SHARE_FOR_MASKS * step_s, has_others=has_others)
         news = self._take_news(0.0)
@@ -73,6 +71,7 @@ class Grammars(Capability):
     def abort(self, request_ids: Sequence[str]) -> None:
         for request_id in request_ids:
             self._manager.forget(request_id)
+        self.is_active = self._manager.num_requests > 0
 
     def shutdown(self) -> None:
         self._manager.shutdown()

@@ -35,7 +35,7 @@ def make_client(
         from quire.core.process_host import ProcessHost
 
         return ProcessHost(config, step_timeout_s)
+    from quire.core.client import ThreadHost
     from quire.core.engine_core import EngineCore
-    from quire.core.thread_host import ThreadHost
 
     return ThreadHost(lambda: EngineCore(config), step_timeout_s)

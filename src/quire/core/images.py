@@ -10,14 +10,14 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import msgspec
 import numpy as np
 
 from quire.config.records import EngineConfig
 from quire.core.capability import Capability, Passed, Stage
-from quire.errors import BackendError, RequestError
+from quire.errors import BackendError
 from quire.executor.base import Executor
 from quire.images.cache import PictureCache
 from quire.log import get_logger
@@ -28,7 +28,7 @@ from quire.protocol import (
     InputRows,
     SchedulerStats,
 )
-from quire.scheduler.queue import level_of
+from quire.scheduler.request import level_of
 
 if TYPE_CHECKING:
     from quire.scheduler import Scheduler
@@ -239,13 +239,11 @@ class WorkerEncoder(TileEncoder):
 class _NoImages(Capability):
     """Refuses pictures."""
 
+    refused: ClassVar = {"images": "this engine takes no images and no audio"}
+
     @property
     def commands(self) -> Mapping[str, Callable[..., Any]]:
         return {"reset_encoder_cache": lambda: None}
-
-    def check(self, request: EngineCoreRequest) -> None:
-        if request.images:
-            raise RequestError("this engine takes no images and no audio")
 
 
 def image_stage(config: EngineConfig, executor: Executor, scheduler: Scheduler) -> Capability:

@@ -1,4 +1,5 @@
-"""`KVTransfers`: hands the reports of the KV store's threads to the scheduler, between two steps.
+"""`KVTransfers`: hands the reports of the KV store's threads to the scheduler, between two steps;
+`MemoryAhead`: allocates memory for KV blocks before a request needs it.
 
 The store's threads read and write places that may be slow, and copy blocks.
 While requests run, these threads get a bounded share of the processor. The state of loads and
@@ -7,12 +8,15 @@ lookups is in `scheduler/stored_kv/loads.py`, the state of requests in `schedule
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from quire.config.records import EngineConfig
 from quire.core.capability import Capability
 from quire.kvcache import KVCacheManager
+from quire.kvcache.block_pool import BlockPool
 from quire.kvstore.jobs import LoadedChunk, LookupJob
 from quire.kvstore.store import KVStore
 from quire.log import get_logger
@@ -25,6 +29,7 @@ if TYPE_CHECKING:
     from quire.executor import Executor
     from quire.scheduler import Scheduler
     from quire.scheduler.stored_kv.loads import PrefixLoad
+
 
 logger = get_logger(__name__)
 
@@ -92,6 +97,12 @@ class KVTransfers(Capability):
             "kv_store_pin": prompts.pin,
         }
 
+    @property
+    def is_active(self) -> bool:
+        """Whether requests wait for the store."""
+        states = self._scheduler.states
+        return bool(states.loading or states.looking)
+
     def advance(self, *, is_idle: bool) -> None:
         """Lets requests go on whose prefixes are loaded, or were not loaded in time."""
         states = self._scheduler.states
@@ -127,7 +138,7 @@ class KVTransfers(Capability):
     def observe(self, plan: SchedulePlan, duration_s: float) -> None:
         """Records how long a plan took: the store compares loading with computing."""
         self._step_s = duration_s
-        self._store.compute.observe(plan.total_num_scheduled_tokens, duration_s)
+        self._store.compute.observe(sum(plan.num_scheduled_tokens), duration_s)
 
     def report(self, stats: SchedulerStats) -> None:
         """Reports once in a second, and when no step follows for a while."""
@@ -195,3 +206,57 @@ def stored_kv(
         return None, None
     saves = ChunkSaves(kv, store, BlockReader(executor))
     return saves, PrefixLoads(kv, store, BlockWriter(executor)) if store.is_read else None
+
+
+_MOST_BYTES = 256 << 20
+_PIECE_BYTES = 4 << 20
+"""Bytes written at a time. A new request may have to wait for it, some milliseconds."""
+
+
+class MemoryAhead(Capability):
+    """Writes zeros to unused blocks that the pool will hand out next.
+
+    The first write to a page takes several times as long as later ones, because the system, and the
+    host of a virtual machine, must allocate and clear the page. A prompt, or K/V that is loaded,
+    would wait for that. Memory is prepared for one request of the maximum length, at most 256 MiB.
+    """
+
+    def __init__(
+        self,
+        config: EngineConfig,
+        pool: BlockPool,
+        write: Callable[[Sequence[int], memoryview], bool],
+    ) -> None:
+        """`write`: writes data to blocks; returns False if it fails."""
+        cache = config.cache
+        self._pool = pool
+        self._write = write
+        self._block_bytes = cache.block_bytes
+        of_a_request = math.ceil(config.model.max_positions / cache.block_size)
+        of_a_request *= len(cache.layout.groups)
+        self._num_ahead = min(of_a_request, _MOST_BYTES // max(1, cache.block_bytes))
+        self._piece = max(1, _PIECE_BYTES // max(1, cache.block_bytes))
+        self._end = 0
+        """Id of the block after the last one that was written to."""
+
+    def use_idle_time(self) -> bool:
+        """Writes to some blocks."""
+        blocks = self._next_piece()
+        if not blocks:
+            return False
+        zeros = memoryview(bytes(len(blocks) * self._block_bytes))
+        self._end = blocks.stop
+        return self._write(blocks, zeros)
+
+    def has_idle_work(self) -> bool:
+        return bool(self._next_piece())
+
+    def forget(self) -> None:
+        """Starts again, because the memory of the pool was released to the system."""
+        self._end = 0
+
+    def _next_piece(self) -> range:
+        first_fresh = self._pool.num_used
+        first = max(self._end, first_fresh)
+        end = min(first + self._piece, first_fresh + self._num_ahead, self._pool.num_blocks)
+        return range(first, end)

@@ -24,7 +24,7 @@ PauseMode = Literal["abort", "wait", "keep"]
 """Treatment of requests in a pause: abort them, let them finish, or keep them unfinished."""
 MEMORY_TAGS = ("weights", "kv_cache")
 _TAGS = (*MEMORY_TAGS, "scheduling")
-_COMMANDS = ("is_busy", "pause", "resume", "is_paused", "sleep", "wake_up", "is_sleeping",
+_COMMANDS = ("pause", "resume", "is_paused", "sleep", "wake_up", "is_sleeping",
              "release_kv_cache_memory")  # fmt: skip
 
 
@@ -44,29 +44,21 @@ class EnginePause:
         self._mode: PauseMode | None = None
         self._asleep: set[str] = set()
         """Tags of the released memory."""
+        self.is_frozen = False
+        """Whether no plan may be made."""
+        self.is_on = False
+        """Whether new requests wait or memory is released."""
 
     @property
     def commands(self) -> Mapping[str, Callable[..., Any]]:
         """The methods that a front end may call."""
         return {name: getattr(self, name) for name in _COMMANDS}
 
-    @property
-    def is_frozen(self) -> bool:
-        """Whether no plan may be made."""
-        return self._mode == "keep" or bool(self._asleep)
-
-    def is_busy(self) -> bool:
-        """Whether a step is needed: requests may run, or plans are to be collected."""
-        scheduler = self._scheduler
-        if self.is_frozen:
-            return bool(scheduler.in_flight)
-        return scheduler.has_unfinished_requests()
-
     def pause(self, mode: PauseMode) -> None:
         """Holds new requests from now on; with `keep`, nothing is scheduled at all. The pause is
         complete when the core is not busy."""
         check_mode(mode)
-        self._mode = mode
+        self._set(mode)
         if mode != "keep":
             self._scheduler.hold_new()
 
@@ -74,7 +66,7 @@ class EnginePause:
         """Ends a pause. Raises ConfigError while memory is released."""
         if self._asleep:
             raise ConfigError(f"the engine is asleep ({_named(self._asleep)}): call wake_up first")
-        self._mode = None
+        self._set(None)
         self._scheduler.release_held()
 
     def is_paused(self) -> bool:
@@ -107,6 +99,7 @@ class EnginePause:
                 for fingerprint in self._executor.call("restore_memory", sorted(wanted)):
                     self._scheduler.use_fingerprint(fingerprint)
             self._asleep -= wanted
+            self._set(self._mode)
         if not self._asleep:
             self.resume()
         return not self._asleep
@@ -134,7 +127,13 @@ class EnginePause:
 
     def is_sleeping(self) -> bool:
         """Whether new requests wait or memory is released."""
-        return self.is_paused() or bool(self._asleep)
+        return self.is_on
+
+    def _set(self, mode: PauseMode | None) -> None:
+        """Takes a mode, and notes what follows from it and from the released memory."""
+        self._mode = mode
+        self.is_frozen = mode == "keep" or bool(self._asleep)
+        self.is_on = mode is not None or bool(self._asleep)
 
     def _release(self, tags: set[str]) -> None:
         if not self.is_paused() or self._scheduler.in_flight:
@@ -146,6 +145,7 @@ class EnginePause:
             self._executor.call("release_memory", sorted(tags - self._asleep))
         self._forget()
         self._asleep |= tags
+        self._set(self._mode)
         names = _named(self._asleep)
         logger.info("asleep: memory released of %s; requests wait for wake_up", names)
 

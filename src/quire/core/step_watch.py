@@ -48,7 +48,8 @@ class StepWatch:
     counts; for a sleeping thread all the time counts, since no thread of a healthy step sleeps for
     long. A look that is late, because the whole process was stopped or starved, counts as two at
     most. So a long prompt, a busy machine or Ctrl+Z does not count as death. Commands have no
-    limit, because loading weights takes long and advances no step.
+    limit, because loading weights takes long and advances no step, and an idle loop has nothing to
+    advance.
 
     Owned by one thread. Without /proc, nothing is counted and only `step_timeout` applies.
     """
@@ -78,7 +79,7 @@ class StepWatch:
         elapsed_s = min(now - self._looked_at, _LATE_S)
         self._looked_at = now
         before, self._sign = self._sign, (status.last_turn, status.progress())
-        if status.is_in_call:
+        if status.is_in_call or status.is_idle:
             self._age_s = 0.0
             self._advance()
             return StepObservation()

@@ -17,6 +17,7 @@ from quire.frontend.observers.observer import RequestObserver, StepTokens
 from quire.frontend.request_record import AnyOutput, RequestRecord, Sink
 from quire.protocol import EngineCoreOutputs
 from quire.system import clock
+from quire.system.hooks import overriding
 from quire.tokenizer import Tokenizer
 
 
@@ -46,7 +47,7 @@ class OutputProcessor:
     ) -> None:
         self.tokenizer = tokenizer
         self._stream_interval = stream_interval
-        self._observers = observers
+        self._observers = overriding(RequestObserver, observers)
         self._admitted: set[RequestRecord] = set()
         """Admitted requests that have not begun."""
         self._open: dict[str, tuple[RequestRecord, CompletionState]] = {}
@@ -56,14 +57,14 @@ class OutputProcessor:
         `sink`, if given."""
         record = RequestRecord(request, sink)
         self._admitted.add(record)
-        for observer in self._observers:
+        for observer in self._observers["on_admitted"]:
             observer.on_admitted(record)
         return record
 
     def withdraw(self, record: RequestRecord) -> None:
         """Remove an admitted request that will not begin."""
         self._admitted.remove(record)
-        for observer in self._observers:
+        for observer in self._observers["on_withdrawn"]:
             observer.on_withdrawn(record)
 
     def begin(self, record: RequestRecord) -> None:
@@ -72,7 +73,7 @@ class OutputProcessor:
         record.begin(self.tokenizer, self._stream_interval)
         for completion in record.completions:
             self._open[completion.request_id] = (record, completion)
-        for observer in self._observers:
+        for observer in self._observers["on_handed_over"]:
             observer.on_handed_over(record)
 
     def add_request(self, request: EngineInput, sink: Sink | None = None) -> None:
@@ -129,7 +130,7 @@ class OutputProcessor:
             else:
                 _put(record, record.sink, request_output)
         tokens.num_new = num_tokens
-        for observer in self._observers:
+        for observer in self._observers["on_step"]:
             observer.on_step(tokens, outputs.stats, now)
         return done
 
@@ -176,7 +177,7 @@ class OutputProcessor:
         record.num_with_tokens += 1
         if record.num_with_tokens == 1:
             record.num_cached_tokens = completion.num_cached_tokens
-        for observer in self._observers:
+        for observer in self._observers["on_first_token"]:
             observer.on_first_token(record, completion)
 
     def _abort(self, record: RequestRecord, now: float) -> list[str]:
@@ -192,7 +193,7 @@ class OutputProcessor:
     def _close(self, record: RequestRecord, completion: CompletionState, now: float) -> None:
         del self._open[completion.request_id]
         record.num_open -= 1
-        for observer in self._observers:
+        for observer in self._observers["on_finished"]:
             observer.on_finished(record, completion, now)
 
 

@@ -21,8 +21,7 @@ from quire.chat.job import ChatInput
 from quire.config.pooling import PoolingConfig
 from quire.config.records import ModelConfig
 from quire.errors import ConfigError, RequestError, quoted
-from quire.frontend.arguments import located
-from quire.frontend.inputs.model_checks import check_text
+from quire.frontend.arguments import check_text, located
 from quire.frontend.inputs.refusals import works, wrong_task
 from quire.frontend.inputs.tokenization import Truncation
 from quire.inputs import PromptType, TokensPrompt

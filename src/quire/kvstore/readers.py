@@ -13,8 +13,7 @@ import numpy as np
 
 from quire.kvstore.chunk_file import HEADER_BYTES
 from quire.kvstore.chunks import ChunkKey, ChunkShape
-from quire.kvstore.costs import StoreCounts
-from quire.kvstore.guarded_tier import GuardedTier
+from quire.kvstore.costs import GuardedTier, StoreCounts
 from quire.kvstore.jobs import LoadedChunk, LoadJob, LookupJob, StoredChunk
 from quire.kvstore.tiers.base import Tier, TierError
 from quire.kvstore.tiers.direct_io import page_memory

@@ -12,8 +12,7 @@ from typing import Any
 
 from quire.config.kv_cache import KVRole
 from quire.kvstore.chunks import ChunkKey, ChunkShape
-from quire.kvstore.costs import ComputeCosts, StoreCounts, usage_of
-from quire.kvstore.guarded_tier import GuardedTier
+from quire.kvstore.costs import ComputeCosts, GuardedTier, StoreCounts, usage_of
 from quire.kvstore.jobs import LoadedChunk, LoadJob, LookupJob, PoolChunk, StoredChunk
 from quire.kvstore.readers import Readers
 from quire.kvstore.tiers.base import Tier

@@ -10,8 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from quire.kvstore.chunk_file import HEADER_BYTES, encode
 from quire.kvstore.chunks import ChunkKey, ChunkShape
-from quire.kvstore.costs import StoreCounts
-from quire.kvstore.guarded_tier import GuardedTier
+from quire.kvstore.costs import GuardedTier, StoreCounts
 from quire.kvstore.jobs import PoolChunk
 from quire.kvstore.tiers.base import Buffer
 from quire.kvstore.tiers.direct_io import page_memory

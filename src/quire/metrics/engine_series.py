@@ -6,116 +6,16 @@ Written as a table; `EngineMetrics` records the values.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
-
 from quire.config import EngineConfig
 from quire.metrics import series as buckets
-from quire.metrics.lora_series import LoRASeries
-from quire.metrics.series import Counter, Family, Gauge, MetricSet
+from quire.metrics.part_series import ImageSeries, KVStoreSeries, LoRASeries, RankSeries
+from quire.metrics.series import MetricSet
 from quire.version import __version__
-
-_COUNTERS = {
-    "hit_tokens": ("tier", "Prompt tokens whose K/V was loaded from the KV store."),
-    "load_bytes": ("tier", "Bytes of K/V that were read, verified and copied."),
-    "load_seconds": ("tier", "Seconds of all threads spent on loading."),
-    "store_bytes": ("tier", "Bytes of chunks that were written."),
-    "errors": ("tier", "Reads, writes and lookups that failed."),
-    "corrupt": ("tier", "Chunks that failed verification and were dropped."),
-    "store_dropped": ("reason", "Chunks that were not stored."),
-    "load_abandoned": ("reason", "Loads that were given up before their end."),
-    "gate_skipped_tokens": ("reason", "Stored tokens that were computed instead of loaded."),
-}
-_GAUGES = {
-    "usage_bytes": "Bytes of chunks that a tier holds.",
-    "usage_chunks": "Chunks that a tier holds.",
-}
-
-
-class KVStoreSeries:
-    """Families without series until the first event."""
-
-    def __init__(self, make: MetricSet) -> None:
-        self._counters: dict[str, Family[Counter]] = {
-            name: make.counters(f"quire:kv_store_{name}", text, (label,), [])
-            for name, (label, text) in _COUNTERS.items()
-        }
-        self._gauges: dict[str, Family[Gauge]] = {
-            name: make.gauges(f"quire:kv_store_{name}", text, ("tier",), [])
-            for name, text in _GAUGES.items()
-        }
-
-    def hit_tokens(self) -> dict[str, int]:
-        """Loaded prompt tokens by tier; every tier with chunks has an entry."""
-        tiers = {tier: 0 for (tier,) in self._gauges["usage_bytes"].series}
-        loaded = self._counters["hit_tokens"].series.items()
-        return tiers | {tier: int(counter.value) for (tier,), counter in loaded}
-
-    def show(
-        self, sums: Mapping[str, Mapping[str, float]], usage: Mapping[str, tuple[int, int]]
-    ) -> None:
-        """Update the metrics. `sums`: totals by name and label; `usage`: chunks and bytes by
-        tier."""
-        for name, family in self._counters.items():
-            for label, value in sums.get(name, {}).items():
-                family.series.setdefault((label,), Counter()).value = value
-        for tier, (num_chunks, num_bytes) in usage.items():
-            self._gauges["usage_chunks"].series.setdefault((tier,), Gauge()).set(num_chunks)
-            self._gauges["usage_bytes"].series.setdefault((tier,), Gauge()).set(num_bytes)
-
-
-_LABELS = ("engine", "stage", "part")
-
-
-class RankSeries:
-    """Series of each rank, from its first report on."""
-
-    def __init__(self, make: MetricSet) -> None:
-        self.restarts = make.counter(
-            "quire:engine_restarts", "Engines that died and were started again."
-        )
-        self._waited = make.counters(
-            "quire:rank_waited_seconds", "Seconds that a rank waited for other ranks.", _LABELS, []
-        )
-        self._received = make.counters(
-            "quire:rank_received_bytes",
-            "Bytes that a rank got from other ranks over sockets.",
-            _LABELS,
-            [],
-        )
-        self.latest: list[dict[str, Any]] = []
-        """The last reports of all ranks."""
-
-    def show(self, reports: Sequence[Mapping[str, Any]]) -> None:
-        """Update the metrics with what `Worker.rank_stats` has returned, by rank."""
-        self.latest = [dict(one) for one in reports]
-        for one in reports:
-            labels = tuple(str(one[name]) for name in _LABELS)
-            self._waited.series.setdefault(labels, Counter()).value = one["waited_s"]
-            self._received.series.setdefault(labels, Counter()).value = one["received_bytes"]
-
 
 FINISH_REASONS = ("stop", "length", "abort", "error", "repetition")
 CACHE_SOURCES = ("device", "host", "disk", "p2p", "external_unspecified")
 """Sources of the K/V of cached prompts; the last one stands for tiers beyond the disk."""
 ADMISSION_REASONS = ("max_num_queued_reqs", "max_num_queued_tokens", "image_bytes")
-
-
-class ImageSeries:
-    """The cache of encoded images."""
-
-    def __init__(self, make: MetricSet) -> None:
-        self.queries = make.counter(
-            "vllm:mm_cache_queries", "Multi-modal cache queries, in terms of number of images."
-        )
-        self.hits = make.counter(
-            "vllm:mm_cache_hits", "Multi-modal cache hits, in terms of number of images."
-        )
-
-    def show(self, queries: int, hits: int) -> None:
-        """Takes the engine's totals."""
-        self.queries.inc(max(0, queries - self.queries.value))
-        self.hits.inc(max(0, hits - self.hits.value))
 
 
 class EngineSeries:

@@ -20,8 +20,16 @@ from quire.parsers.call_rules import CallRules, Check, CheckTool
 from quire.parsers.format import ReasoningTags, ReplyFormat, Schemas, ToolFormat
 from quire.structured.params import FIELD, KINDS, StructuredOutputsParams
 from quire.structured.source import parsed_json, parsed_schema
-from quire.structured.tags.parts import Part, const, either, json_schema, optional, regex, sequence
-from quire.structured.tags.starts import first_texts
+from quire.structured.tags.parts import (
+    Part,
+    const,
+    either,
+    first_texts,
+    json_schema,
+    optional,
+    regex,
+    sequence,
+)
 
 _SPACE = regex("[ \\t\\r\\n]{0,40}")
 

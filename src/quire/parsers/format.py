@@ -12,11 +12,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from quire.parsers.events import Reply
 from quire.parsers.reader import Parse
 from quire.parsers.reasoning_tags import ReasoningTags as ReasoningTags
-from quire.parsers.reply import Reply
-from quire.structured.tags.parts import Part
-from quire.structured.tags.starts import first_texts
+from quire.structured.tags.parts import Part, first_texts
 
 Schemas = Mapping[str, Mapping[str, Any]]
 """Tools by name, each with the JSON schema of its arguments."""

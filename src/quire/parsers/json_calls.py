@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from quire.parsers.events import Reply
 from quire.parsers.json_text import (
     json_elements,
     json_members,
@@ -12,7 +13,6 @@ from quire.parsers.json_text import (
     json_value,
 )
 from quire.parsers.reader import WHITE_SPACE, Emit, Parse, TextReader, ignore
-from quire.parsers.reply import Reply
 
 _MAX_NAME_CHARS = 256
 """Maximum length of a tool name that is written outside of JSON."""

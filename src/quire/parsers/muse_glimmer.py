@@ -12,9 +12,9 @@ from typing import ClassVar
 
 from quire.parsers.arguments.grammar import Layout
 from quire.parsers.arguments.values import ANY
+from quire.parsers.events import Reply
 from quire.parsers.format import ReplyFormat, read_marked_calls
 from quire.parsers.reader import Parse, ignore
-from quire.parsers.reply import Reply
 from quire.parsers.tool_formats.tagged_parameters import ParameterCalls, invoke_tags
 
 _START, _MESSAGE = "<|start|>", "<|message|>"

@@ -9,10 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from quire.parsers.events import Event, Message, merged
+from quire.parsers.events import Event, Message, Reply, merged
 from quire.parsers.format import ReplyFormat
 from quire.parsers.reader import Parse
-from quire.parsers.reply import Reply
 
 
 class ReplyParser:

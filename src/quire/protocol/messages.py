@@ -260,16 +260,6 @@ class SpeculationStats(msgspec.Struct, kw_only=True):
     accepted_by_position: list[int] = []
     """Right guesses by their place in the draft."""
 
-    def add(self, num_drafts: int, num_right: int) -> None:
-        """Counts one draft of `num_drafts` tokens, of which the first `num_right` were right."""
-        self.num_drafts += 1
-        self.num_draft_tokens += num_drafts
-        self.num_accepted_tokens += num_right
-        by_position = self.accepted_by_position
-        by_position += [0] * (num_right - len(by_position))
-        for place in range(num_right):
-            by_position[place] += 1
-
 
 class SchedulerStats(msgspec.Struct, kw_only=True):
     """A snapshot taken after a step, for the log line and the metrics."""

@@ -1,4 +1,5 @@
-"""`Request`: one request's state inside the scheduler.
+"""`Request`: one request's state inside the scheduler; `RequestQueue` and the policies: the order
+in which waiting requests are admitted.
 
     WAITING_FOR_FSM -> WAITING -> RUNNING -> FINISHED_{STOPPED,LENGTH,ABORTED,ERROR,REPETITION}
                         ^  ^         |
@@ -12,13 +13,17 @@ each step lets it catch up with `num_tokens`.
 
 from __future__ import annotations
 
+import heapq
 import sys
+from collections.abc import Callable, Iterator, Sequence
 from enum import IntEnum
+from operator import attrgetter
 
+from quire.config.records import SchedulingPolicy
 from quire.kvcache import SequenceBlocks
 from quire.outputs.request_output import PredictionCounts, RequestSpecDecodeMetrics
+from quire.params import RepetitionDetectionParams
 from quire.protocol import EngineCoreRequest, FinishReason
-from quire.scheduler.repetition import is_repeating
 
 NEVER_SAVED = sys.maxsize
 """More tokens than any request has."""
@@ -218,3 +223,87 @@ class Request:
         if detection is None or self.num_tokens < self.min_total_tokens:
             return False
         return is_repeating(self.token_ids, self.num_output_tokens, detection)
+
+
+def is_repeating(token_ids: list[int], num_output: int, params: RepetitionDetectionParams) -> bool:
+    """Whether the last `num_output` of the tokens end in `min_count` copies of one pattern, of a
+    size that `params` allows."""
+    if not params.max_pattern_size:
+        return False
+    longest = min(params.max_pattern_size, num_output // params.min_count)
+    for size in range(max(params.min_pattern_size, 1), longest + 1):
+        if token_ids[-1] != token_ids[-1 - size]:
+            continue
+        # Copies of a pattern: each token equals the token `size` places before it.
+        span = size * params.min_count
+        if token_ids[-span + size :] == token_ids[-span:-size]:
+            return True
+    return False
+
+
+SortKey = Callable[[EngineCoreRequest, int], tuple[float, ...]]
+"""Sort key of a request, from its message and its arrival number. Smaller keys run earlier; no two
+keys are equal. The first number is the request's `level`."""
+
+
+def first_come(_message: EngineCoreRequest, number: int) -> tuple[float, ...]:
+    """In order of arrival."""
+    return (0, number)
+
+
+def by_priority(message: EngineCoreRequest, number: int) -> tuple[float, ...]:
+    """Lower `priority` first, then in order of arrival."""
+    return (message.priority, message.arrival_time, number)
+
+
+POLICIES: dict[SchedulingPolicy, SortKey] = {"fcfs": first_come, "priority": by_priority}
+
+
+def level_of(policy: SchedulingPolicy, message: EngineCoreRequest) -> float:
+    """The level of a request: one of a lower level does not wait for it."""
+    return POLICIES[policy](message, 0)[0]
+
+
+class RequestQueue:
+    """Waiting requests in order of `sort_key`; a preempted request returns to its old place.
+
+    Heaps with lazy removal: an entry of a removed request is dropped when it reaches the top, so
+    that removing a request from a long queue takes O(1) time on average. Requests with an adapter
+    have a heap of their own, because others may pass them while too many adapters are in use.
+    """
+
+    def __init__(self) -> None:
+        self._heaps: dict[bool, list[tuple[tuple[float, ...], Request]]] = {False: [], True: []}
+        """Without and with an adapter."""
+        self._members: dict[str, Request] = {}
+
+    def __len__(self) -> int:
+        return len(self._members)
+
+    def __iter__(self) -> Iterator[Request]:
+        """All members, in no particular order."""
+        return iter(self._members.values())
+
+    def push(self, request: Request) -> None:
+        """Adds a request that is not a member."""
+        self._members[request.request_id] = request
+        heapq.heappush(self._heaps[bool(request.adapter)], (request.sort_key, request))
+
+    def peek(self, kinds: Sequence[bool] = (False, True)) -> Request | None:
+        """The next one; None: there is none. `kinds`: without and with an adapter."""
+        heads = [head for kind in kinds if (head := self._head(self._heaps[kind])) is not None]
+        return min(heads, key=attrgetter("sort_key"), default=None)
+
+    def _head(self, heap: list[tuple[tuple[float, ...], Request]]) -> Request | None:
+        while heap and self._members.get(heap[0][1].request_id) is not heap[0][1]:
+            heapq.heappop(heap)
+        return heap[0][1] if heap else None
+
+    def remove(self, request: Request) -> None:
+        """Removes a member from any place in the queue."""
+        del self._members[request.request_id]
+        kind = bool(request.adapter)
+        if len(self._heaps[kind]) > 2 * len(self._members) + 64:
+            members = [one for one in self._members.values() if bool(one.adapter) is kind]
+            self._heaps[kind] = [(member.sort_key, member) for member in members]
+            heapq.heapify(self._heaps[kind])

@@ -21,11 +21,9 @@ from quire.protocol import (
 )
 from quire.scheduler.drafting.drafting import Drafting, LookAhead
 from quire.scheduler.drafting.proposers import proposer_of
-from quire.scheduler.in_flight import PlanInFlight
+from quire.scheduler.in_flight import PlanInFlight, StepPacing
 from quire.scheduler.integrity import check_states
-from quire.scheduler.pacing import StepPacing
-from quire.scheduler.queue import POLICIES
-from quire.scheduler.request import FINISH_REASONS, Request, RequestStatus
+from quire.scheduler.request import FINISH_REASONS, POLICIES, Request, RequestStatus
 from quire.scheduler.states import RequestStates
 from quire.scheduler.step_planner import StepPlanner
 from quire.scheduler.stored_kv.loads import PrefixLoads
@@ -79,6 +77,7 @@ class Scheduler:
             else Drafting(speculation, look_ahead, proposer_of(speculation, vocab_size))
         )
         self._saves = saves
+        self._asks_far = loads is not None and loads.asks_far
         self._max_model_len = max_model_len
         self._follow_grammar = follow_grammar
         self._num_arrived = 0
@@ -94,7 +93,8 @@ class Scheduler:
         self._check_can_ever_run(request)
         if self._saves is not None:
             request.save_due = self._saves.first_due(request)
-        if self.loads is not None and self.loads.must_look_up(request):
+        loads = self.loads if self._asks_far or request.goes_on else None
+        if loads is not None and loads.must_look_up(request):
             request.status = RequestStatus.WAITING_FOR_REMOTE_KVS
         self._num_arrived += 1
         self.states.add(request)
@@ -248,7 +248,7 @@ class Scheduler:
     def observe(self, plan: SchedulePlan, duration_s: float) -> None:
         """Records how long the oldest plan in flight took, for the limits on prompt tokens and for
         draft tokens."""
-        budget, num_tokens = self.in_flight[0].budget, plan.total_num_scheduled_tokens
+        budget, num_tokens = self.in_flight[0].budget, sum(plan.num_scheduled_tokens)
         if self.drafting is not None and not budget.num_spent:
             num_drafts = sum(map(len, plan.draft_token_ids.values()))
             num_next = sum(plan.num_next_drafts.values())

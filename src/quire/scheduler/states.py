@@ -12,8 +12,7 @@ from operator import attrgetter
 
 from quire.kvcache import KVCacheManager
 from quire.protocol import SchedulerStats
-from quire.scheduler.queue import RequestQueue
-from quire.scheduler.request import Request, RequestStatus
+from quire.scheduler.request import Request, RequestQueue, RequestStatus
 from quire.scheduler.stored_kv.loads import PrefixLoad
 from quire.scheduler.stored_kv.saves import ChunkSaves
 from quire.system import clock

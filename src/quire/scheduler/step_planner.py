@@ -213,7 +213,8 @@ class StepPlanner:
         kv, prefix = self._kv, self._cached(request)
         if kv.num_free_after(request.num_tokens, prefix) < promised:
             return None
-        if self._loads is not None and request.may_load:
+        is_short = prefix.num_entries < (request.num_tokens - 1) // kv.block_size
+        if self._loads is not None and request.may_load and (is_short or request.goes_on):
             load = self._loads.plan(request, prefix)
             if load is not None:
                 self._states.begin_load(load)

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import msgspec
@@ -43,7 +44,7 @@ async def answered(endpoint: Endpoint, request: Request) -> Any:
         given.append(read_query(request, endpoint.query))
     elif endpoint.refuses_queries:
         read_query(request, _NoQuery)
-    with freed_on_error(files):
+    with freed_on_error(files) if files else nullcontext():
         value = await endpoint.handler(*given)
     if value is None:
         return Response()

@@ -10,14 +10,13 @@ from collections.abc import Mapping, Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
-from quire.parsers.events import Event
-from quire.parsers.format import ReplyFormat
-from quire.server.args import ServerArgs
-
 if TYPE_CHECKING:
+    from quire.frontend.online.async_llm import AsyncLLM
+    from quire.parsers.events import Event
+    from quire.parsers.format import ReplyFormat
+    from quire.server.args import ServerArgs
     from quire.server.conversation.conversation import Conversation
     from quire.server.requests.request import AnyRequest
-    from quire.server.served_model import ServedModel
 
 _MODULE = "quire.vllm.parsers.of_server"
 
@@ -74,7 +73,7 @@ class ReplyPlugins(Protocol):
         """Makes each parser once. Raises ConfigError."""
 
     def of_request(
-        self, model: ServedModel, format: ReplyFormat, asked: AnyRequest, chat: Conversation
+        self, engine: AsyncLLM, format: ReplyFormat, asked: AnyRequest, chat: Conversation
     ) -> RequestPlugins | None:
         """None if no plug-in reads any of the reply. `format`: as it was found for the model."""
 

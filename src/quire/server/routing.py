@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_
 
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Scope
 
 from quire.config.pooling import PoolingTask
 
@@ -195,6 +195,12 @@ class Routes:
             return handler
 
         return declare
+
+
+def route_path(scope: Scope) -> str:
+    """The path without the server's `root_path`."""
+    path: str = scope["path"]
+    return path.removeprefix(scope.get("root_path", ""))
 
 
 def _choices(kind: Any) -> list[Any]:

@@ -15,6 +15,7 @@ from quire.config import EngineConfig
 from quire.errors import EngineDeadError, RequestError
 from quire.server.args import ServerArgs
 from quire.server.http.problems import HttpError, unavailable
+from quire.server.reply_plugins import ReplyPlugins, reply_plugins
 from quire.server.requests.limits import WorkLimits
 from quire.server.served_adapters import ServedAdapters
 from quire.server.work_pool import WorkPool
@@ -92,6 +93,11 @@ class ServedModel:
 
     own_pool: WorkPool | None = None
     """Made at the first request of a model whose tokenizer may be slow."""
+    plugins: ReplyPlugins | None = field(init=False)
+    """None if no option names a plug-in file."""
+
+    def __post_init__(self) -> None:
+        self.plugins = reply_plugins(self.args)
 
     @property
     def pool(self) -> WorkPool:
@@ -123,7 +129,7 @@ class ServedModel:
         engine = self.loaded_engine()
         if self.is_stopping():
             raise HttpError(unavailable("The server is shutting down.", 5))
-        if engine.errored:
+        if engine.requests.are_lost:
             raise EngineDeadError(str(engine.dead_error))
         return engine
 

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quire.errors import GrammarError, IntegrityError
-from quire.reasoning.passage import ReasoningPassage
+from quire.reasoning.marks import ReasoningPassage
 from quire.structured.compile import CompiledGrammar
 from quire.structured.limits import FAIR_TOKEN_S, MAX_TRIAL_S, check_work
 from quire.structured.matcher import (

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quire.errors import GrammarError, IntegrityError
-from quire.reasoning.passage import ReasoningPassage
+from quire.reasoning.marks import ReasoningPassage
 from quire.units import ceil_div
 
 if TYPE_CHECKING:

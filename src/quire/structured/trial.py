@@ -25,8 +25,8 @@ from quire.structured.tags.texts import AddedTokens
 from quire.structured.trial_process import TrialJob, TrialVocabulary
 from quire.structured.vocabulary import byte_tokens
 
-_MAX_KNOWN = 1024
-"""Grammars whose outcome is kept, by digest."""
+_MAX_KNOWN = 2048
+"""Outcomes that are kept: one for a grammar, and one for what asked for it."""
 _MAX_MESSAGE = 500
 _BY_ID = re.compile(r"<\[\^?\d")
 """A grammar that names tokens by their ids."""
@@ -56,20 +56,18 @@ class GrammarTrial:
         self._on_first: Callable[[], None] | None = on_first
         self._stand_ins: dict[int | None, _StandIn] = {}
         self._known: OrderedDict[bytes, str] = OrderedDict()
-        """Error messages, empty for what works, by the grammar's digest."""
+        """Error messages, empty for what works, by the digests of grammars and of what asked for
+        them: what was asked for before is not made a grammar again."""
         self._lock = threading.Lock()
 
     def checked(self, spec: StructuredOutputsParams) -> StructuredOutputsParams:
         """The same with the engine's settings. Raises GrammarError for what cannot be compiled, or
         allows no text at all."""
         spec = self._settled(spec)
-        names_ids = isinstance(value := getattr(spec, spec.kind), str) and _BY_ID.search(value)
-        stand_in = self._stand_in(self._vocab_size if names_ids else None)
-        grammar = grammar_of(spec, stand_in.added)
-        digest = hashlib.sha256(grammar.encode()).digest()
-        message = self._known.get(digest)
+        asked = hashlib.sha256(repr(spec).encode()).digest()
+        message = self._known.get(asked)
         if message is None:
-            message = self._tried(digest, TrialJob(stand_in.vocabulary, grammar))
+            message = self._outcome(spec, asked)
         if message:
             if spec.kind == "json":
                 message = with_place(message, parsed_schema("json", spec.json))
@@ -77,6 +75,18 @@ class GrammarTrial:
                 f"{FIELD}.{spec.kind} does not work: {message}", parameter=f"{FIELD}.{spec.kind}"
             )
         return spec
+
+    def _outcome(self, spec: StructuredOutputsParams, asked: bytes) -> str:
+        """The error of what is asked for, empty if it works. `asked`: its digest."""
+        names_ids = isinstance(value := getattr(spec, spec.kind), str) and _BY_ID.search(value)
+        stand_in = self._stand_in(self._vocab_size if names_ids else None)
+        grammar = grammar_of(spec, stand_in.added)
+        digest = hashlib.sha256(grammar.encode()).digest()
+        message = self._known.get(digest)
+        if message is not None:
+            self._keep({asked: message})
+            return message
+        return self._tried((asked, digest), TrialJob(stand_in.vocabulary, grammar))
 
     def _settled(self, spec: StructuredOutputsParams) -> StructuredOutputsParams:
         """A copy that no caller changes."""
@@ -89,7 +99,7 @@ class GrammarTrial:
             changes["json"] = msgspec.json.encode(parsed_schema("json", spec.json)).decode()
         return msgspec.structs.replace(spec, **changes) if changes else spec
 
-    def _tried(self, digest: bytes, job: TrialJob) -> str:
+    def _tried(self, digests: tuple[bytes, bytes], job: TrialJob) -> str:
         """Error of a grammar; empty if it has none. If the trial was stopped, the result is not
         kept, because another trial may end otherwise."""
         from quire.structured.trial_process import TrialStopped, try_grammar  # rarely needed
@@ -102,11 +112,14 @@ class GrammarTrial:
             message = _shown(try_grammar(job))
         except TrialStopped as stopped:
             return f"{stopped}; make it smaller or simpler"
-        with self._lock:
-            self._known[digest] = message
-            if len(self._known) > _MAX_KNOWN:
-                self._known.popitem(last=False)
+        self._keep(dict.fromkeys(digests, message))
         return message
+
+    def _keep(self, outcomes: Mapping[bytes, str]) -> None:
+        with self._lock:
+            self._known.update(outcomes)
+            while len(self._known) > _MAX_KNOWN:
+                self._known.popitem(last=False)
 
     def _stand_in(self, vocab_size: int | None) -> _StandIn:
         """The stand-in of the model's vocabulary. `vocab_size`: its number of ids (slower); None:

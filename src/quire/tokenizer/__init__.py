@@ -1,7 +1,6 @@
 """Text to token ids and back: tokenizer, incremental detokenizer, stop strings, chat templates."""
 
-from quire.tokenizer.detokenizer import IncrementalDetokenizer
-from quire.tokenizer.stop import StopChecker
+from quire.tokenizer.detokenizer import IncrementalDetokenizer, StopChecker
 from quire.tokenizer.tokenizer import Tokenizer
 
 __all__ = ["IncrementalDetokenizer", "StopChecker", "Tokenizer"]

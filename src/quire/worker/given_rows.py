@@ -80,18 +80,14 @@ class GivenRows:
 
     def __init__(self, find: FindRows = rows_are_missing) -> None:
         self._find = find
-        self._of: dict[int, list[InputRows]] = {}
+        self.by_number: dict[int, list[InputRows]] = {}
+        """Rows of the requests that have any."""
 
     def set(self, number: int, given: list[InputRows], num_tokens: int) -> None:
         """Takes the rows of a request that starts with `num_tokens` tokens."""
-        if given:
-            if not are_apart(given, num_tokens):
-                raise IntegrityError("input rows overlap, or lie outside the prompt")
-            self._of[number] = given
-
-    def clear(self, number: int) -> None:
-        """Forgets a request."""
-        self._of.pop(number, None)
+        if not are_apart(given, num_tokens):
+            raise IntegrityError("input rows overlap, or lie outside the prompt")
+        self.by_number[number] = given
 
     def of_step(
         self, numbers: Sequence[int], starts: Sequence[int], computed: Sequence[int]
@@ -99,19 +95,17 @@ class GivenRows:
         """The rows of a step, whose request i computes tokens from `computed[i]` on, which are
         tokens `starts[i]` to `starts[i + 1] - 1` of the step."""
         found = StepRows()
-        if not self._of:
-            return found
         for index, number in enumerate(numbers):
             first, shift = computed[index], starts[index] - computed[index]
             end = starts[index + 1] - shift
-            for given in self._of.get(number, ()):
+            for given in self.by_number.get(number, ()):
                 low, high = max(first, given.first), min(end, given.end)
                 if low < high:
                     rows = self._array(given)[low - given.first : high - given.first]
                     of_kind = found.kv if given.kind == "kv" else found.embeddings
                     of_kind.append(TokenRows(low + shift, rows))
         requests = [
-            (first, first + end - begin, self._of.get(number, ()))
+            (first, first + end - begin, self.by_number.get(number, ()))
             for number, first, (begin, end) in zip(
                 numbers, computed, itertools.pairwise(starts), strict=True
             )

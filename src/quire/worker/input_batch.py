@@ -20,7 +20,7 @@ from quire.config.records import LogprobsMode
 from quire.errors import IntegrityError
 from quire.protocol import ScheduledRequest, SchedulePlan
 from quire.protocol.pooling_params import PoolingParams
-from quire.worker.given_rows import FindRows, GivenRows, rows_are_missing
+from quire.worker.given_rows import FindRows, GivenRows, StepRows, rows_are_missing
 from quire.worker.prompt_logprobs import PromptLogprobRows, PromptRows
 from quire.worker.sampling_rows import Drafts, Masks, Rows, SamplingRows
 
@@ -124,10 +124,10 @@ class InputBatch:
             row = self.row_of.pop(request_id, None)
             if row is not None:
                 self.sampling.clear(row)
-                self._prompt_logprobs.clear(row)
+                self._prompt_logprobs.wanted.pop(row, None)
                 self._pooling.pop(row, None)
                 self._adapters.pop(row, None)
-                self._given.clear(row)
+                self._given.by_number.pop(row, None)
                 self._free_rows.append(row)
         for request in plan.started.values():
             self._start(request)
@@ -140,7 +140,7 @@ class InputBatch:
         plan_rows = self._rows_of(plan.request_ids)
         rows = plan_rows.rows
         computed, known = self._num_computed[rows], self._num_tokens[rows]
-        is_one_each = plan.total_num_scheduled_tokens == len(rows)
+        is_one_each = plan.num_scheduled_tokens.count(1) == len(rows)
         if is_one_each:
             starts = self._numbers[: len(rows) + 1]
             ends = computed + 1
@@ -172,7 +172,8 @@ class InputBatch:
             sampled_rows = np.repeat(sampled_rows, counts)
             num_tokens = np.repeat(num_tokens, counts) + offsets
             drafts = Drafts(draft_ids, offsets)
-        spans = self._prompt_logprobs.spans(rows, starts, computed, ends)
+        prompts = self._prompt_logprobs
+        spans = prompts.spans(rows, starts, computed, ends) if prompts.wanted else []
         prompt_rows = PromptRows.merge(spans, logits_rows, sampled_rows) if spans else None
         masks = self._masks(plan) if plan.grammar_bitmask else None
         if prompt_rows is None:
@@ -189,7 +190,9 @@ class InputBatch:
             )
             if columns is not None:
                 prompt_rows.report(columns)
-        given = self._given.of_step(rows.tolist(), starts.tolist(), computed.tolist())
+        given = StepRows()
+        if self._given.by_number:
+            given = self._given.of_step(rows.tolist(), starts.tolist(), computed.tolist())
         batch = StepBatch(
             token_ids=token_ids,
             positions=positions,
@@ -288,9 +291,10 @@ class InputBatch:
         self._num_tokens[row] = len(request.token_ids)
         self._num_computed[row] = request.num_computed_tokens
         self._last_token[row] = request.token_ids[-1]
-        if (adapter := self._adapter(request.adapter)) is not None:
+        if request.adapter and (adapter := self._adapter(request.adapter)) is not None:
             self._adapters[row] = adapter
-        self._given.set(row, request.input_rows, request.num_prompt_tokens)
+        if request.input_rows:
+            self._given.set(row, request.input_rows, request.num_prompt_tokens)
         for group, (first, block_ids) in enumerate(
             zip(request.first_entries, request.block_ids, strict=True)
         ):
@@ -303,7 +307,8 @@ class InputBatch:
             self._pooling[row] = request.pooling_params
             return
         self.sampling.set(row, request)
-        self._prompt_logprobs.set(row, request)
+        if request.sampling_params.prompt_logprobs is not None:
+            self._prompt_logprobs.set(row, request)
 
     def _append_blocks(self, row: int, block_ids: list[list[int]]) -> None:
         for group, added in enumerate(block_ids):

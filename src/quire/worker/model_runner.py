@@ -1,4 +1,5 @@
-"""`ModelRunner`: turns a plan into flat arrays, runs the compiled model, and returns tokens.
+"""`ModelRunner`: turns a plan into flat arrays, runs the compiled model, and returns tokens;
+`ProgramRows`: collects what the program gives for each position of a request (`RowsOut`).
 
 Three stages: build the inputs (`InputBatch`), compute (one call of the backend), collect the
 results. Called by `Worker`. Knows no device and no text.
@@ -6,6 +7,7 @@ results. Called by `Worker`. Knows no device and no text.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -14,17 +16,55 @@ from numpy.typing import NDArray
 
 from quire.backends.base import Logprobs, StepBatch, StepModel, StepOutput
 from quire.errors import BackendError, IntegrityError
-from quire.protocol import PromptChunkLogprobs, SchedulePlan, StepResult, TokenLogprobs
+from quire.protocol import PooledRows, PromptChunkLogprobs, SchedulePlan, StepResult, TokenLogprobs
 from quire.worker.diagnosis import explain_failures
 from quire.worker.draft.pair import DraftingModel
 from quire.worker.input_batch import InputBatch, PreparedStep
-from quire.worker.program_rows import ProgramRows
 from quire.worker.prompt_logprobs import PromptRows
 
 if TYPE_CHECKING:
     from quire.worker.draft.drafter import Drafter
     from quire.worker.draft.medusa import MedusaDrafter
     from quire.worker.processors.processing import LogitsProcessing, WithheldRows
+
+
+Floats = NDArray[np.float32]
+
+
+class ProgramRows:
+    """The rows of requests that ask for them (`SamplingParams.ask_for_rows`). Owned by the worker's
+    thread."""
+
+    def __init__(self) -> None:
+        self._parts: dict[str, list[Floats]] = {}
+
+    def apply(self, plan: SchedulePlan) -> None:
+        """Takes in the requests that a plan starts and releases."""
+        for request_id in plan.released_request_ids:
+            self._parts.pop(request_id, None)
+        for request_id, request in plan.started.items():
+            if request.sampling_params.gives_rows:
+                self._parts[request_id] = []
+
+    def are_wanted(self, plan: SchedulePlan) -> bool:
+        """Whether a request of the plan asks for rows."""
+        return bool(self._parts) and any(one in self._parts for one in plan.request_ids)
+
+    def take(
+        self, plan: SchedulePlan, batch: StepBatch, rows: Floats, done: Collection[str]
+    ) -> dict[str, PooledRows]:
+        """Adds the rows [T, W] of a step. Returns those of the requests in `done`."""
+        found = {}
+        for index, request_id in enumerate(plan.request_ids):
+            parts = self._parts.get(request_id)
+            if parts is None:
+                continue
+            parts.append(rows[batch.seq_starts[index] : batch.seq_starts[index + 1]])
+            if request_id in done:
+                data = b"".join(part.astype("<f4").tobytes() for part in parts)
+                found[request_id] = PooledRows(data, rows.shape[1], by_token=True)
+        return found
+
 
 _NO_CHOICE = (
     "no token can be sampled: bad_words or logit_bias forbid all tokens that structured_outputs or "

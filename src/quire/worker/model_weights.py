@@ -59,11 +59,8 @@ class ModelWeights:
 
     def __init__(self, config: EngineConfig) -> None:
         self._loaded = self._wanted = _Origin(config)
-
-    @property
-    def is_new(self) -> bool:
+        self.is_new = False
         """Whether weights other than the loaded ones are to be loaded."""
-        return self._wanted is not self._loaded
 
     def open(self, program: Program) -> WeightStore | PackedFile:
         """Opens the weights to load. Raises CheckpointError if they do not fit the program."""
@@ -87,11 +84,11 @@ class ModelWeights:
 
     def note_loaded(self) -> None:
         """Records that the weights to load were loaded."""
-        self._loaded = self._wanted
+        self._loaded, self.is_new = self._wanted, False
 
     def undo(self) -> None:
         """Drops the new weights; the loaded ones stay in use."""
-        self._wanted = self._loaded
+        self._wanted, self.is_new = self._loaded, False
 
     def use_files(self, program: Program, weights_path: str | Path | None) -> None:
         """Selects the files of a folder to load; None: the current folder. Drops tensors in memory.
@@ -102,7 +99,7 @@ class ModelWeights:
             config = _with_folder(config, weights_path)
         origin = _Origin(config)
         with closing(_opened(origin, program)):
-            self._wanted = origin
+            self._wanted, self.is_new = origin, True
 
     def update(self, program: Program, weights: Iterable[tuple[str, Any]]) -> set[str]:
         """Replaces tensors by their names in the checkpoint. Returns the names that the model uses.
@@ -124,6 +121,7 @@ class ModelWeights:
             given[canonical] = _host_tensor(canonical, value, shapes[canonical])
             used.add(name)
         if given:
+            self.is_new = True
             self._wanted = replace(self._wanted, given={**self._wanted.given, **given})
         return used
 

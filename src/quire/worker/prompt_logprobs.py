@@ -49,29 +49,23 @@ class PromptLogprobRows:
 
     def __init__(self, vocab_size: int) -> None:
         self._vocab_size = vocab_size
-        self._wanted: dict[int, _Wanted] = {}
+        self.wanted: dict[int, _Wanted] = {}
+        """Rows of the batch that want log-probabilities."""
 
     def set(self, row: int, request: ScheduledRequest) -> None:
-        """Fills a row that is being started."""
+        """Fills a row that is being started, whose request wants some."""
         count = request.sampling_params.prompt_logprobs
-        if count is None:
-            return
+        assert count is not None
         prompt = np.array(request.token_ids[: request.num_prompt_tokens], np.int32)
         num_logprobs = count if 0 <= count <= self._vocab_size else self._vocab_size
-        self._wanted[row] = _Wanted(request.request_id, prompt, num_logprobs)
-
-    def clear(self, row: int) -> None:
-        """Forgets a row that is being released."""
-        self._wanted.pop(row, None)
+        self.wanted[row] = _Wanted(request.request_id, prompt, num_logprobs)
 
     def spans(self, rows: Rows, starts: Ints, computed: Ints, ends: Ints) -> list[PromptSpan]:
         """The prompt tokens that the step predicts for requests that want them. `starts`: [R + 1];
         the others: [R]."""
-        if not self._wanted:
-            return []
         found = []
         for index, row in enumerate(rows.tolist()):
-            wanted = self._wanted.get(row)
+            wanted = self.wanted.get(row)
             if wanted is None:
                 continue
             first = int(computed[index]) + 1

@@ -6,7 +6,7 @@ declares the columns and how a request fills them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -18,8 +18,16 @@ from quire.errors import IntegrityError
 from quire.protocol import ScheduledRequest
 from quire.sampling.columns import COLUMNS, LOGPROBS_KINDS, SamplingColumns, TokenLists
 from quire.sampling.masks import MASK_BITS, TokenMasks
-from quire.worker.timestamps import Timestamps
-from quire.worker.token_state import TOKEN_STATES, ThinkingBudget, TokenState, TokenTrace
+from quire.worker.token_state import (
+    FixedTokens,
+    RecentTokens,
+    SeenTokens,
+    ThinkingBudget,
+    Timestamps,
+    TokenBias,
+    TokenState,
+    TokenTrace,
+)
 
 Ints = NDArray[np.int32]
 Masks = NDArray[np.uint32]
@@ -48,6 +56,43 @@ class Drafts:
 
 _OF_REQUESTS = {name: column for name, column in COLUMNS.items() if column.value is not None}
 """The columns that a request fills once, when it starts."""
+
+
+def _allowed(request: ScheduledRequest) -> TokenState | None:
+    ids = request.sampling_params.allowed_token_ids
+    return None if ids is None else FixedTokens(ids)
+
+
+def _reported(request: ScheduledRequest) -> TokenState | None:
+    ids = request.sampling_params.logprob_token_ids
+    return None if ids is None else FixedTokens(ids)
+
+
+def _bias(request: ScheduledRequest) -> TokenState | None:
+    params = request.sampling_params
+    never = params.never_generated
+    bans = request.banned_token_ids or params.bad_words_token_ids or never.words or never.first
+    if bans or params.logit_bias:
+        return TokenBias(request)
+    return None
+
+
+def _seen(request: ScheduledRequest) -> TokenState | None:
+    params = request.sampling_params
+    penalties = (params.repetition_penalty, params.frequency_penalty, params.presence_penalty)
+    if penalties == (1, 0, 0) or params.repeat_last_n == 0:
+        return None
+    return SeenTokens(request) if params.repeat_last_n is None else RecentTokens(request)
+
+
+TOKEN_STATES: dict[str, Callable[[ScheduledRequest], TokenState | None]] = {
+    "allowed": _allowed,
+    "bias": _bias,
+    "seen": _seen,
+    "reported": _reported,
+}
+"""For each of `TOKEN_LISTS`, the function that creates the state of a request. It returns None if
+the list is empty at every step."""
 
 
 class SamplingRows:

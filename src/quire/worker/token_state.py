@@ -2,8 +2,8 @@
 their logits, how often each was generated.
 
 Kept by `SamplingRows` for rows whose requests have such settings, and rebuilt from a request's
-tokens when it starts again. No state has the length of the vocabulary, unless the request lists
-that many tokens.
+tokens when it starts again. No state but `Timestamps` has the length of the vocabulary, unless the
+request lists that many tokens.
 """
 
 from __future__ import annotations
@@ -11,17 +11,18 @@ from __future__ import annotations
 import copy
 from abc import ABC, abstractmethod
 from collections import Counter, deque
-from collections.abc import Callable
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from quire.protocol.input_rows import token_ids_without
-from quire.reasoning.marks import ReasoningTokens
-from quire.reasoning.passage import ReasoningPassage
+from quire.reasoning.marks import ReasoningPassage, ReasoningTokens
 from quire.sampling.masks import MASK_BITS
 from quire.sampling.word_endings import WordEndings
+from quire.timestamp_rules import TimestampRules
+from quire.units import round_up
 
 if TYPE_CHECKING:
     from quire.protocol import ScheduledRequest
@@ -281,38 +282,59 @@ class _BadWords:
         return self._words.after(self._tail)
 
 
-def _allowed(request: ScheduledRequest) -> TokenState | None:
-    ids = request.sampling_params.allowed_token_ids
-    return None if ids is None else FixedTokens(ids)
+class Timestamps:
+    """State of one request. The sampler does the part that depends on probabilities
+    (`SamplingColumns.mass_from`)."""
+
+    def __init__(self, request: ScheduledRequest, rules: TimestampRules, vocab_size: int) -> None:
+        self._rules = rules
+        self._allowed = _allowed(tuple(rules.forbidden), vocab_size)
+        own = request.token_ids[request.num_prompt_tokens :]
+        self._count = len(own)
+        stamps = [token_id for token_id in own if token_id >= rules.first]
+        self._last = stamps[-1] if stamps else -1
+        """The last timestamp; -1: there is none."""
+        self._lasts = own[-2:]
+
+    def append(self, token_id: int) -> None:
+        """Takes in the next token."""
+        self._count += 1
+        self._lasts = [*self._lasts[-1:], token_id]
+        if token_id >= self._rules.first:
+            self._last = token_id
+
+    def mask(self) -> Words:
+        """The allowed tokens as bits, see `TokenMasks`."""
+        rules, allowed = self._rules, self._allowed.copy()
+        if not self._count:
+            allowed[rules.forbidden_first] = False
+        if not rules.is_on:
+            allowed[rules.first :] = False
+        elif not self._count:
+            allowed[: rules.first] = False
+            if rules.most_first is not None:
+                allowed[rules.first + rules.most_first + 1 :] = False
+        else:
+            self._restrict(allowed)
+        return np.packbits(allowed, bitorder="little").view(np.uint32)
+
+    def _restrict(self, allowed: NDArray[np.bool_]) -> None:
+        """Timestamps are in pairs, except one before the end. The first of a pair is the end of a
+        piece of text, and the second the beginning of the next, which may be the same time."""
+        rules = self._rules
+        is_stamp = [token_id >= rules.first for token_id in self._lasts]
+        is_open = is_stamp[-1] and not (len(is_stamp) < 2 or is_stamp[0])
+        if is_open:
+            allowed[: rules.end] = False
+        elif is_stamp[-1]:
+            allowed[rules.first :] = False
+        if self._last >= 0:
+            allowed[rules.first : self._last + (not is_open)] = False
 
 
-def _reported(request: ScheduledRequest) -> TokenState | None:
-    ids = request.sampling_params.logprob_token_ids
-    return None if ids is None else FixedTokens(ids)
-
-
-def _bias(request: ScheduledRequest) -> TokenState | None:
-    params = request.sampling_params
-    never = params.never_generated
-    bans = request.banned_token_ids or params.bad_words_token_ids or never.words or never.first
-    if bans or params.logit_bias:
-        return TokenBias(request)
-    return None
-
-
-def _seen(request: ScheduledRequest) -> TokenState | None:
-    params = request.sampling_params
-    penalties = (params.repetition_penalty, params.frequency_penalty, params.presence_penalty)
-    if penalties == (1, 0, 0) or params.repeat_last_n == 0:
-        return None
-    return SeenTokens(request) if params.repeat_last_n is None else RecentTokens(request)
-
-
-TOKEN_STATES: dict[str, Callable[[ScheduledRequest], TokenState | None]] = {
-    "allowed": _allowed,
-    "bias": _bias,
-    "seen": _seen,
-    "reported": _reported,
-}
-"""For each of `TOKEN_LISTS`, the function that creates the state of a request. It returns None if
-the list is empty at every step."""
+@lru_cache(maxsize=8)
+def _allowed(forbidden: tuple[int, ...], vocab_size: int) -> NDArray[np.bool_]:
+    """All tokens but these; the array ends with a whole word."""
+    found = np.ones(round_up(vocab_size, MASK_BITS), np.bool_)
+    found[list(forbidden)] = False
+    return found

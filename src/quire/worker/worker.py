@@ -56,6 +56,7 @@ class Worker:
         self._weights = ModelWeights(config)
         self.adapters = WorkerAdapters(config, self._weights)
         self.rank = rank
+        self._is_alone = rank.world_size == 1
         self._groups = _groups(config, group)
         self._spans: list[tuple[float, float, float]] | None = None
         """Times of steps; None: they are not recorded."""
@@ -71,7 +72,7 @@ class Worker:
         self._weights.note_loaded()
         self.model, self._packed = loaded.model, loaded.packed
         self._program, self._own_program = loaded.program, loaded.own_program
-        if self.rank.world_size > 1:
+        if not self._is_alone:
             self._kv_runs = kv_runs(self._program, self.rank)
         self._block_bytes = loaded.block_bytes
         self._encoder = load_encoder(config, loaded.backend)
@@ -83,7 +84,7 @@ class Worker:
         if the file of the weights has changed since it was loaded."""
         spans, begin, waited_s = self._spans, time.perf_counter(), self._waited_s()
         try:
-            return self.model.step(self._own(batch))
+            return self.model.step(batch if self._is_alone else self._own(batch))
         finally:
             if spans is not None:
                 spans.append((begin, time.perf_counter(), self._waited_s() - waited_s))
@@ -127,12 +128,10 @@ class Worker:
 
     def find_not_finite(self, batch: StepBatch) -> list[OpPlace | None]:
         """Find the ops with results that are not finite, by the model's own method."""
-        return self.model.find_not_finite(self._own(batch))
+        return self.model.find_not_finite(batch if self._is_alone else self._own(batch))
 
     def _own(self, batch: StepBatch) -> StepBatch:
-        """The step with this rank's adapters and its part of given K and V."""
-        if self.rank.world_size == 1:
-            return batch
+        """The step with this rank's adapters and its part of given K and V, of several ranks."""
         return own_kv(self.adapters.found(batch), self._kv_runs)
 
     def begin_tile(self, pixels: bytes, height: int, width: int) -> None:
@@ -196,7 +195,7 @@ class Worker:
 
     def _own_part(self, blocks: NDArray[np.uint8]) -> NDArray[np.uint8]:
         """The blocks, or room for them where another rank has more heads and so larger blocks."""
-        if self.rank.world_size == 1 or blocks.shape[1] <= self._block_bytes:
+        if self._is_alone or blocks.shape[1] <= self._block_bytes:
             return blocks
         return np.empty((len(blocks), self._block_bytes), np.uint8)
 

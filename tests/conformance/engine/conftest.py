@@ -10,9 +10,8 @@ from typing import Any
 import pytest
 
 from quire.config import EngineConfig
-from quire.core.client import EngineCoreClient, EngineListener
+from quire.core.client import EngineCoreClient, EngineListener, ThreadHost
 from quire.core.process_host import ProcessHost
-from quire.core.thread_host import ThreadHost
 from quire.errors import EngineDeadError
 from quire.params import SamplingParams
 from quire.protocol import EngineCoreOutput, EngineCoreOutputs, EngineCoreRequest

@@ -330,6 +330,8 @@ def test_death_reaches_everyone_who_waits(make_engine: MakeEngine) -> None:
     engine = make_engine()
 
     async def scenario() -> None:
+        told: list[EngineDeadError] = []
+        engine.call_when_dead(told.append)
         waiting = [
             asyncio.create_task(collect(engine, "A", params(400), f"r{index}"))
             for index in range(3)
@@ -344,6 +346,8 @@ def test_death_reaches_everyone_who_waits(make_engine: MakeEngine) -> None:
         assert engine.errored
         assert not engine.is_running
         assert "on purpose" in str(engine.dead_error)
+        engine.call_when_dead(told.append)
+        assert told == [engine.dead_error] * 2
         with pytest.raises(EngineDeadError, match="on purpose"):
             await collect(engine, "A", params())
         with pytest.raises(EngineDeadError, match="on purpose"):

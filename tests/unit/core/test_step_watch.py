@@ -59,6 +59,13 @@ def test_a_deadlock_is_found_within_two_seconds() -> None:
     assert found < 1.2
 
 
+def test_the_threads_of_an_idle_loop_are_not_read() -> None:
+    scene = asleep()
+    scene.status.is_idle = True
+    scene.states.clear()  # reading them fails
+    assert not any(scene.pass_time(shares=(0, 0)) for _ in range(50))
+
+
 def test_a_loop_without_end_is_found_as_soon() -> None:
     scene = Scene()
     scene.pass_time()

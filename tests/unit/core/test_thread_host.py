@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from fake_core import FakeCore
 
-from quire.core.thread_host import ThreadHost
+from quire.core.client import ThreadHost
 
 
 def test_an_engine_whose_start_was_interrupted_ends() -> None:

@@ -9,7 +9,7 @@ import time
 from itertools import pairwise
 from pathlib import Path
 
-from quire.executor.turns import Turns
+from quire.executor.uniproc import Turns
 
 
 def test_one_at_a_time_and_nobody_twice_before_another(tmp_path: Path) -> None:
@@ -41,7 +41,7 @@ def test_one_at_a_time_and_nobody_twice_before_another(tmp_path: Path) -> None:
 
 def test_a_process_that_is_killed_gives_up_its_turn(tmp_path: Path) -> None:
     script = (
-        "import sys, time; from quire.executor.turns import Turns\n"
+        "import sys, time; from quire.executor.uniproc import Turns\n"
         f"with Turns({str(tmp_path)!r}): print('mine', flush=True); time.sleep(60)"
     )
     process = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE)

@@ -9,8 +9,8 @@ import pytest
 
 from quire.config.records import EngineConfig
 from quire.frontend.inputs.input_processor import InputProcessor
+from quire.frontend.observers.engine_metrics import LoggingStatLogger
 from quire.frontend.observers.observer import StepTokens
-from quire.frontend.observers.stat_logger import LoggingStatLogger
 from quire.frontend.output_processor import OutputProcessor
 from quire.params import SamplingParams
 from quire.protocol import EngineCoreOutput, EngineCoreOutputs, SchedulerStats
@@ -29,7 +29,7 @@ class Lines(logging.Handler):
 
 @pytest.fixture
 def lines() -> Iterator[list[logging.LogRecord]]:
-    logger, handler = logging.getLogger("quire.frontend.observers.stat_logger"), Lines()
+    logger, handler = logging.getLogger("quire.frontend.observers.engine_metrics"), Lines()
     logger.addHandler(handler)
     logger.setLevel(logging.DEBUG)
     yield handler.records
@@ -40,7 +40,7 @@ def lines() -> Iterator[list[logging.LogRecord]]:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     now = [100.0]
-    monkeypatch.setattr("quire.frontend.observers.stat_logger.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("quire.frontend.observers.engine_metrics.time.monotonic", lambda: now[0])
     return now
 
 

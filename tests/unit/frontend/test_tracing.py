@@ -35,7 +35,7 @@ def engine(exporter: InMemorySpanExporter, tmp_path: Path) -> Iterator[AsyncLLM]
     from fake_engine import fake_config
     from tiny_model import write_tiny_model
 
-    from quire.core.thread_host import ThreadHost
+    from quire.core.client import ThreadHost
 
     config = fake_config(tokenizer=write_tiny_model(tmp_path / "tiny"))
     provider = sdk.TracerProvider()

@@ -12,8 +12,7 @@ import vllm_kv_events as vllm
 from dict_tier import DictTier
 
 from quire.kvstore.chunks import ChunkKey
-from quire.kvstore.costs import StoreCounts
-from quire.kvstore.guarded_tier import GuardedTier
+from quire.kvstore.costs import GuardedTier, StoreCounts
 from quire.kvstore.tiers.base import Tier
 from quire.kvstore.tiers.disk import DiskTier
 from quire.kvstore.tiers.events import TierEvents

@@ -11,8 +11,7 @@ from dict_tier import DictTier
 
 from quire.kvstore.chunk_file import decode
 from quire.kvstore.chunks import ChunkKey, ChunkShape
-from quire.kvstore.costs import StoreCounts
-from quire.kvstore.guarded_tier import GuardedTier
+from quire.kvstore.costs import GuardedTier, StoreCounts
 from quire.kvstore.jobs import PoolChunk
 from quire.kvstore.write_behind import WriteBehind
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from quire.metrics.lora_series import LoRASeries
+from quire.metrics.part_series import LoRASeries
 from quire.metrics.series import MetricSet
 
 

@@ -19,7 +19,7 @@ from quire.parsers.parser import parse_whole
 from quire.parsers.reasoning_tags import ReasoningTags
 from quire.parsers.registry import REASONING_FORMATS, TOOL_FORMATS, reply_format
 from quire.structured.params import StructuredOutputsConfig
-from quire.structured.tags.starts import first_texts
+from quire.structured.tags.parts import first_texts
 from quire.structured.trial import GrammarTrial
 
 SCHEMAS: dict[str, Any] = {

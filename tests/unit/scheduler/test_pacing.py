@@ -10,7 +10,7 @@ from quire.kvcache import SequenceBlocks
 from quire.params import SamplingParams
 from quire.protocol import EngineCoreRequest
 from quire.protocol.input_rows import InputRows
-from quire.scheduler.pacing import StepBudget, StepCosts, StepPacing
+from quire.scheduler.in_flight import StepBudget, StepCosts, StepPacing
 from quire.scheduler.request import Request
 
 

@@ -7,8 +7,7 @@ import random
 from quire.kvcache import SequenceBlocks
 from quire.params import SamplingParams
 from quire.protocol import EngineCoreRequest
-from quire.scheduler.queue import RequestQueue
-from quire.scheduler.request import Request
+from quire.scheduler.request import Request, RequestQueue
 
 
 def request(number: int) -> Request:

@@ -8,7 +8,7 @@ import re
 import pytest
 
 from quire.params import RepetitionDetectionParams
-from quire.scheduler.repetition import is_repeating
+from quire.scheduler.request import is_repeating
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from quire.scheduler.pacing import StepCosts
+from quire.scheduler.in_flight import StepCosts
 
 
 def learned(generating_s: float = 0.040, per_token_s: float = 0.001) -> StepCosts:

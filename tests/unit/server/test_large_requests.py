@@ -17,7 +17,7 @@ import pytest
 from asgi_client import AsgiClient
 from loop_lag import LoopLag
 
-from quire.server.requests import sampling
+from quire.server.requests import prompts
 from quire.server.work_pool import INLINE_SIZE, WorkPool
 
 from .conftest import Harness, MakeHarness
@@ -176,7 +176,7 @@ def test_long_lists_of_parameters_are_checked_on_threads(
 def test_long_lists_for_many_sequences_are_refused(
     harness: Harness, path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sampling, "_MAX_LIST_ENTRIES", 1000)
+    monkeypatch.setattr(prompts, "_MAX_LIST_ENTRIES", 1000)
     body = {"logit_bias": {str(token_id): 1 for token_id in range(50)}, "max_tokens": 2, "n": 4}
     assert harness.post(path, {"prompt": ["abc"] * 5, **body}).status_code == 200
     reply = harness.post(path, {"prompt": ["abc"] * 6, **body})

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from quire.errors import RequestError
-from quire.server.apis.llama_server.reading import read_llama
+from quire.server.apis.llama_server.routes import read_llama
 from quire.server.apis.llama_server.schema import LlamaCompletionRequest
 from quire.server.requests.texts import TextPrompts
 

@@ -14,7 +14,7 @@ from gguf_files import gguf_bytes
 
 from quire.errors import RequestError
 from quire.gguf.facts import read_facts
-from quire.server.apis.llama_server.reading import read_llama
+from quire.server.apis.llama_server.routes import read_llama
 from quire.server.apis.llama_server.schema import LlamaCompletionRequest
 from quire.server.apis.ollama.reading import read_chat, read_generate
 from quire.server.apis.ollama.schema import (
@@ -25,8 +25,8 @@ from quire.server.apis.ollama.schema import (
     OllamaMessage,
 )
 from quire.server.conversation.conversation import Conversation
+from quire.server.requests.prompts import params_of
 from quire.server.requests.request import TextRequest
-from quire.server.requests.sampling import params_of
 from quire.server.requests.texts import Gap, TextPrompts
 
 from .conftest import Harness

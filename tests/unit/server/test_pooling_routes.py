@@ -627,6 +627,6 @@ def test_a_pooling_model_has_no_format_of_replies() -> None:
     """`/v1/messages` asks for it before the request is refused; the search takes a second."""
     config: Any = SimpleNamespace(model=SimpleNamespace(pooling=object()))
     unused: Any = None
-    model = ServedModel(("m",), unused, unused, planned=config)
+    model = ServedModel(("m",), ServerArgs(), unused, planned=config)
     found = asyncio.run(model.reply_format())
     assert (found.reasoning, found.tools, model.formats) == (None, None, None)

@@ -18,7 +18,7 @@ from quire.errors import ConfigError
 from quire.server import ServerArgs
 from quire.server.app import user_middleware
 from quire.server.connection.tls import tls_options
-from quire.server.conversation.messages import ChatMessage
+from quire.server.conversation.conversation import ChatMessage
 from quire.server.conversation.prompts import with_system_prompt
 from quire.server.http.event_stream import EventStream
 from quire.server.http.middleware import logger as access_log

@@ -6,8 +6,7 @@ import pytest
 from grammar_jobs import AtOnce, followed
 from small_vocabulary import allowed, ids, source
 
-from quire.reasoning.marks import ReasoningTokens
-from quire.reasoning.passage import ReasoningPassage
+from quire.reasoning.marks import ReasoningPassage, ReasoningTokens
 from quire.structured.compile import GrammarCompiler
 from quire.structured.manager import StructuredOutputManager
 from quire.structured.params import StructuredOutputsParams

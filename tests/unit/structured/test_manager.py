@@ -15,10 +15,9 @@ from small_vocabulary import allowed, ids, source
 from quire.structured import compile as module
 from quire.structured import follower as following
 from quire.structured.compile import GrammarCompiler
-from quire.structured.manager import WAIT_PER_MASK_S, GrammarNews, StructuredOutputManager
+from quire.structured.manager import WAIT_PER_MASK_S, GrammarNews, Job, StructuredOutputManager
 from quire.structured.params import StructuredOutputsParams
 from quire.structured.tags.texts import AddedTokens
-from quire.structured.threads import Job
 from quire.structured.vocabulary import VocabularySource
 
 IDS = ids()

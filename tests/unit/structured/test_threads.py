@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from quire.structured.threads import GrammarThreads
+from quire.structured.manager import GrammarThreads
 
 WAIT_S = 60.0
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from texts import checked_grammar, trial
 
+import quire.structured.trial
 from quire.errors import QuireError, RequestError
 from quire.structured import trial_process as module
 from quire.structured.params import StructuredOutputsConfig, StructuredOutputsParams
@@ -44,6 +45,22 @@ def test_the_first_trial_is_told() -> None:
     for text in ("a", "b"):
         one.checked(StructuredOutputsParams(regex=text))
     assert told == [0]
+
+
+def test_what_was_asked_for_before_is_not_made_a_grammar_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    one, made = trial(), list[object]()
+    make = quire.structured.trial.grammar_of
+    monkeypatch.setattr(
+        "quire.structured.trial.grammar_of", lambda *args: [made.append(args), make(*args)][1]
+    )
+    for text in ("a", "a", "b", "a"):
+        assert one.checked(StructuredOutputsParams(regex=text)).regex == text
+    for _ in range(2):
+        with pytest.raises(RequestError, match="unclosed group"):
+            one.checked(StructuredOutputsParams(regex="("))
+    assert len(made) == 3
 
 
 def test_one_child_tries_one_grammar_after_another(own_children: list[module.ChildProcess]) -> None:

@@ -38,7 +38,7 @@ def test_every_position_gets_its_row_once(chunk: int) -> None:
         }
         assert found == pytest.approx({p: v for p, v in wanted.items() if begin <= p < end})
         assert not step.kv
-    given.clear(4)
+    given.by_number.pop(4)
     assert not given.of_step([4], [0, 20], [0]).embeddings
 
 

@@ -10,7 +10,8 @@ import pytest
 from quire.params import SamplingParams
 from quire.protocol import ScheduledRequest
 from quire.sampling.columns import TOKEN_LISTS
-from quire.worker.token_state import TOKEN_STATES, TokenState
+from quire.worker.sampling_rows import TOKEN_STATES
+from quire.worker.token_state import TokenState
 
 PROMPT = [1, 2, 3]
 

@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from quire import env
+from quire.chat.job import VARIABLES
 from quire.cli.commands.library import add_models_dir
 from quire.cli.events_of_calls import CallEvents
 from quire.cli.http_client import Piece, Server, ServerError
@@ -177,7 +178,7 @@ class RemoteConversation(Conversation):
             body["tools"] = self.tools
         calls = CallEvents()
         if variables := self.template_variables():
-            body["chat_template_kwargs"] = variables
+            body[VARIABLES] = variables
         for piece in self._chat(body):
             if piece.reasoning:
                 yield Reasoning(piece.reasoning)

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from quire.cli.commands.rows import add_row_options, open_server
+from quire.cli.row_work import all_of
 from quire.config.command_line.parser import Parser
 from quire.config.declaration import common_options
 from quire.config.engine_args import AsyncEngineArgs
@@ -188,14 +189,7 @@ class _Job:
     async def run(self, model: Transcriber, files: Sequence[str], at_once: int) -> None:
         """Transcribe the files, so many of them at once."""
         names = iter(dict.fromkeys(files))
-        workers = [self._take(model, names) for _ in range(min(at_once, len(files)))]
-        tasks = [asyncio.create_task(worker) for worker in workers]
-        try:
-            await asyncio.gather(*tasks)
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+        await all_of([self._take(model, names) for _ in range(min(at_once, len(files)))])
 
     async def _take(self, model: Transcriber, names: Iterator[str]) -> None:
         for name in names:

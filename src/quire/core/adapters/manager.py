@@ -1,4 +1,5 @@
-"""`AdapterManager`: lets requests wait until their adapters are in memory.
+"""`AdapterManager`: lets requests wait until their adapters are in memory; and the stages of the
+engine, one for each kind of adapter.
 
 Adapters are loaded on a thread, one after the other, while steps go on. A request begins with the
 version of its adapter that is current then, and keeps it until it ends, whatever is loaded or
@@ -11,18 +12,22 @@ from collections.abc import Callable, Container, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import wait as wait_for
 from dataclasses import dataclass, field
-from typing import Any
+from functools import partial
+from typing import Any, NoReturn
 
 import msgspec
 
 from quire.adapters import AnyAdapterRequest
 from quire.adapters.config import AdapterLimits
-from quire.core.adapters.kinds import AdapterKind
+from quire.config.records import EngineConfig
+from quire.core.adapters.kinds import AdapterKind, lora_kind, prompt_kind
 from quire.core.adapters.residents import Residents
-from quire.core.capability import Passed, Stage, refusal_of
-from quire.errors import QuireError, RequestError
+from quire.core.capability import Capability, Passed, Stage, refusal_of
+from quire.errors import ConfigError, QuireError, RequestError
+from quire.executor.base import Executor
 from quire.log import get_logger
 from quire.protocol import EngineCoreRequest
+from quire.scheduler.request import level_of
 from quire.system.thread_states import be_nice
 
 logger = get_logger(__name__)
@@ -271,3 +276,36 @@ class AdapterManager(Stage):
             self._results[ticket] = result
         while len(self._results) > _MOST_TICKETS:
             del self._results[next(iter(self._results))]
+
+
+class _NoAdapters(Capability):
+    """Refuses the commands for adapters of one kind."""
+
+    def __init__(self, kind: AdapterKind) -> None:
+        self._kind = kind
+
+    @property
+    def commands(self) -> Mapping[str, Callable[..., Any]]:
+        refuse = partial(_refuse, self._kind.refusal)
+        return {f"{self._kind.prefix}_{name}": refuse for name in COMMANDS}
+
+
+def adapter_stages(
+    config: EngineConfig, executor: Executor, check_weights: Callable[[], None]
+) -> list[Capability]:
+    """The stages by kind of adapter. `check_weights`: raises ConfigError if LoRA adapters cannot be
+    loaded now."""
+    level = partial(level_of, config.scheduler.policy)
+    kinds = [
+        (lora_kind(executor, check_weights), config.lora),
+        (prompt_kind(executor), config.prompt_adapters),
+    ]
+    return [
+        _NoAdapters(kind) if own is None else AdapterManager(kind, own.limits, level)
+        for kind, own in kinds
+    ]
+
+
+def _refuse(refusal: str, *args: Any) -> NoReturn:
+    del args
+    raise ConfigError(refusal)

@@ -20,7 +20,7 @@ from typing import Any
 
 from quire.config import EngineConfig
 from quire.core.client import EngineCoreClient, EngineHealth, EngineListener
-from quire.core.commands import AbortRequests, AddRequest, Call, Command
+from quire.core.loop import AbortRequests, AddRequest, Call, Command
 from quire.core.parallel.joining import join_answers, join_stats, join_stores
 from quire.core.parallel.restarts import CarriedState, Restarts, replaces_weights
 from quire.core.process_host import ProcessHost

@@ -20,13 +20,15 @@ import msgspec
 from quire.adapters.request import PromptAdapterRequest
 from quire.config.records import EngineConfig, ModelConfig
 from quire.errors import RequestError
-from quire.frontend.arguments import PLAIN, RequestOptions, check_request_id
-from quire.frontend.inputs.model_checks import (
+from quire.frontend.arguments import (
+    PLAIN,
+    RequestOptions,
     check_bans,
     check_budget,
     check_params,
     check_processor,
     check_reasoning,
+    check_request_id,
     check_text,
 )
 from quire.frontend.inputs.pieces import late_chunks, pieces, with_sources, with_virtual_tokens

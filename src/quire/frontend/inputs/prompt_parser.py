@@ -11,9 +11,9 @@ from typing import Any
 
 from quire.config.records import ModelConfig
 from quire.errors import PromptError, quoted
+from quire.frontend.arguments import check_text
 from quire.frontend.inputs.images.placing import PlacedImages
 from quire.frontend.inputs.images.prompts import ImagePrompts
-from quire.frontend.inputs.model_checks import check_text
 from quire.frontend.inputs.prompt_embeds import (
     PLACEHOLDER,
     PlacedRows,

@@ -20,9 +20,8 @@ from quire.executor import Executor
 from quire.frontend.arguments import RequestOptions, refuse_arguments, request_id_list
 from quire.frontend.engine_base import EngineBase
 from quire.frontend.inputs.input_processor import EngineInput, InputProcessor
-from quire.frontend.observers.engine_metrics import EngineMetrics
+from quire.frontend.observers.engine_metrics import EngineMetrics, statistics_observers
 from quire.frontend.observers.observer import RequestObserver
-from quire.frontend.observers.stat_logger import statistics_observers
 from quire.frontend.offline.engine_control import EngineControl
 from quire.frontend.offline.turn_lock import IdleTime, TurnLock
 from quire.frontend.output_processor import OutputProcessor

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import copy
 import weakref
-from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -32,9 +32,8 @@ from quire.frontend.arguments import (
 from quire.frontend.engine_base import EngineBase
 from quire.frontend.inputs.input_processor import EngineInput, InputProcessor
 from quire.frontend.inputs.prompt_parser import ParsedPrompt
-from quire.frontend.observers.engine_metrics import EngineMetrics
+from quire.frontend.observers.engine_metrics import EngineMetrics, statistics_observers
 from quire.frontend.observers.observer import RequestLog, RequestLogChoice, RequestObserver
-from quire.frontend.observers.stat_logger import statistics_observers
 from quire.frontend.observers.tracing import RequestTracer
 from quire.frontend.online.engine_control import EngineControl
 from quire.frontend.online.input_session import InputSession
@@ -47,7 +46,6 @@ from quire.outputs import PoolingOutput, PoolingRequestOutput, RequestOutput
 from quire.param_checks import checked_json
 from quire.params import SamplingParams
 from quire.planning.plan import build_engine_config
-from quire.protocol import EngineCoreOutputs
 from quire.protocol.pooling_params import PoolingParams
 
 if TYPE_CHECKING:
@@ -92,6 +90,7 @@ class AsyncLLM(EngineControl, EngineBase, UnsupportedAsyncMethods):
             observers.append(RequestLog(request_log, self.tokenizer))
         observers += statistics_observers(config, stat_loggers)
         self._dead_error: EngineDeadError | None = None
+        self._when_dead: list[Callable[[EngineDeadError], object]] = []
         self._sessions: weakref.WeakSet[InputSession] = weakref.WeakSet()
         """Requests with a prompt that is still arriving."""
         self._client = client or make_client(
@@ -387,12 +386,20 @@ class AsyncLLM(EngineControl, EngineBase, UnsupportedAsyncMethods):
     @property
     def errored(self) -> bool:
         """Whether the engine has died."""
-        return self._client.health().state == "dead"
+        return self.requests.are_lost
 
     @property
     def dead_error(self) -> BaseException:
         """The error with which the engine died."""
         return self._dead_error or EngineDeadError(self.health().reason or "the engine is alive")
+
+    def call_when_dead(self, callback: Callable[[EngineDeadError], object]) -> None:
+        """Call this once, on the bound event loop, when the engine dies or is shut down; now, if
+        that has happened."""
+        if self._dead_error is None:
+            self._when_dead.append(callback)
+        else:
+            callback(self._dead_error)
 
     async def drain(self, timeout_s: float) -> bool:
         """Wait up to `timeout_s` for all requests in flight, then abort the rest.
@@ -468,12 +475,6 @@ class AsyncLLM(EngineControl, EngineBase, UnsupportedAsyncMethods):
         """Serve another event loop from now on. The client does not keep this object alive."""
         this = weakref.ref(self)
 
-        def on_outputs(outputs: EngineCoreOutputs) -> None:
-            llm = this()
-            # Otherwise the outputs belong to requests that have ended.
-            if llm is not None and llm.requests.binding.loop is loop:
-                llm.requests.take_outputs(outputs)
-
         def on_lost(core_ids: list[str], error: EngineDeadError) -> None:
             llm = this()
             if llm is not None:
@@ -484,10 +485,13 @@ class AsyncLLM(EngineControl, EngineBase, UnsupportedAsyncMethods):
             if llm is not None:
                 llm._on_dead(error)
 
-        self._client.attach(loop, EngineListener(on_outputs, on_dead, on_lost))
+        self._client.attach(loop, EngineListener(self.requests.taking(loop), on_dead, on_lost))
 
     def _on_dead(self, error: EngineDeadError) -> None:
-        self._dead_error = self._dead_error or error
+        if self._dead_error is None:
+            self._dead_error = error
+            for callback in self._when_dead:
+                callback(error)
         self.requests.fail(error)
         for session in self._sessions:
             session.abort(copy.copy(error))

@@ -7,6 +7,7 @@ them to the core in parts. The output processor owns the records. Owned by the e
 from __future__ import annotations
 
 import asyncio
+import weakref
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Protocol
@@ -67,6 +68,11 @@ class OnlineRequests:
         return self.outputs.has_unfinished_requests()
 
     @property
+    def are_lost(self) -> bool:
+        """Whether the engine has died."""
+        return self._client.health().state == "dead"
+
+    @property
     def num_unfinished(self) -> int:
         """Number of core requests in flight."""
         return self.outputs.get_num_unfinished_requests()
@@ -122,6 +128,19 @@ class OnlineRequests:
         """Pass one of the `n` core requests of a begun request to the core. Raises
         EngineDeadError."""
         self._client.add_request(core_request)
+
+    def taking(self, loop: asyncio.AbstractEventLoop) -> Callable[[EngineCoreOutputs], None]:
+        """A function that takes outputs while `loop` is bound; it does not keep this object
+        alive."""
+        this = weakref.ref(self)
+
+        def take(outputs: EngineCoreOutputs) -> None:
+            requests = this()
+            # Otherwise the outputs belong to requests that have ended.
+            if requests is not None and requests.binding.loop is loop:
+                requests.take_outputs(outputs)
+
+        return take
 
     def take_outputs(self, outputs: EngineCoreOutputs) -> None:
         """Process the outputs of a step. Streams are filled here; their readers run afterwards, a
@@ -196,5 +215,5 @@ class OnlineRequests:
             raise
 
     def _abort_in_core(self, core_ids: list[str]) -> None:
-        if core_ids and self._client.health().state != "dead":
+        if core_ids and not self.are_lost:
             self._client.abort_requests(core_ids)

@@ -17,9 +17,9 @@ from quire.parsers.arguments.values import TEXT, Types
 from quire.structured.schemas.digits import number_pattern
 from quire.structured.schemas.exact import make_exact
 from quire.structured.schemas.formats import LIBRARY_FORMATS
+from quire.structured.schemas.merging import range_of
 from quire.structured.schemas.numbers import is_empty_range, whole_range
 from quire.structured.schemas.patterns import whole_pattern
-from quire.structured.schemas.ranges import range_of
 from quire.structured.schemas.resolving import Flat, types_of
 from quire.structured.source import regex_body
 from quire.structured.tags.parts import Part, const

@@ -14,8 +14,8 @@ from quire.parsers.arguments.values import (
     ValueWriter,
     json_text,
 )
+from quire.parsers.events import Reply
 from quire.parsers.reader import Emit
-from quire.parsers.reply import Reply
 
 _WRAPPERS = ("arguments", "input", "properties", "parameters")
 

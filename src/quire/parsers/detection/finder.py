@@ -44,11 +44,8 @@ class FormatFinder:
         self._model = model
         self._renderer = renderer
         self._search: asyncio.Task[FoundFormat] | None = None
-
-    @property
-    def found(self) -> FoundFormat | None:
+        self.found: FoundFormat | None = None
         """The format; None until it is found."""
-        return self._search.result() if self._search is not None and self._search.done() else None
 
     async def find(self) -> FoundFormat:
         """Find the format. Concurrent callers wait for the same search.
@@ -63,6 +60,8 @@ class FormatFinder:
     def _on_end(self, search: asyncio.Task[FoundFormat]) -> None:
         if search.cancelled() or search.exception() is not None:
             self._search = None
+        else:
+            self.found = search.result()
 
     async def _find(self) -> FoundFormat:
         facts = await asyncio.to_thread(_facts, self._model, self._renderer.templates)

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import json
 
+from quire.parsers.events import Reply
 from quire.parsers.json_calls import CallKeys, read_name
 from quire.parsers.reader import Parse
-from quire.parsers.reply import Reply
 from quire.parsers.tool_formats.marked_json import MarkedCalls
 
 

@@ -6,10 +6,10 @@ from __future__ import annotations
 import json
 from typing import ClassVar
 
+from quire.parsers.events import Reply
 from quire.parsers.format import Schemas, ToolFormat
 from quire.parsers.json_calls import CALL_KEYS, CallKeys, read_end, read_json_calls
 from quire.parsers.reader import Parse
-from quire.parsers.reply import Reply
 from quire.structured.tags.parts import Part, calls_of, const, sequence
 
 

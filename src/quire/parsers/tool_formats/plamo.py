@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from quire.parsers.arguments.reading import after_space, up_to
+from quire.parsers.events import Reply
 from quire.parsers.format import Schemas, ToolFormat
 from quire.parsers.json_text import json_value
 from quire.parsers.reader import Parse, TextReader
-from quire.parsers.reply import Reply
 from quire.structured.tags.parts import Part, json_schema, separated, tag
 
 _MOST_NAME = 256

@@ -11,10 +11,10 @@ from quire.parsers.arguments.grammar import Layout, calls_part
 from quire.parsers.arguments.reading import ValueEnds, after_space, read_value, up_to
 from quire.parsers.arguments.values import ANY, TEXT, Types, type_named
 from quire.parsers.arguments.writer import ArgumentsWriter
+from quire.parsers.events import Reply
 from quire.parsers.format import Schemas, ToolFormat
 from quire.parsers.json_calls import read_json_call
 from quire.parsers.reader import Parse, TextReader
-from quire.parsers.reply import Reply
 from quire.structured.tags.parts import Part
 
 _MOST_NAME = 256

@@ -56,6 +56,7 @@ class Drafting:
         proposer: Proposer,
     ) -> None:
         self._config = config
+        self._has_model = config.has_model
         self._look_ahead = look_ahead
         self._proposer = proposer
         self._costs = RowCosts()
@@ -84,7 +85,7 @@ class Drafting:
             request.draft_token_ids = [] if candidate is None else candidate.token_ids
             if candidate is not None:
                 self._in_flight[request] = candidate.grade
-        if self._config.has_model:
+        if self._has_model:
             self._ask_model(running)
 
     def _ask_model(self, running: Sequence[Request]) -> None:
@@ -109,7 +110,7 @@ class Drafting:
         if grade is None or not num_drafts or grade == _FORCED:
             return
         self._rates(request).observe(grade, num_drafts, num_right)
-        self._stats.add(num_drafts, num_right)
+        _count(self._stats, num_drafts, num_right)
         if grade == PREDICTED and (counts := request.prediction) is not None:
             counts.num_accepted += num_right
             counts.num_rejected += num_drafts - num_right
@@ -229,3 +230,14 @@ def _best_counts(
         if gain > best_gain:
             best, best_gain = counts.copy(), gain
     return best
+
+
+def _count(stats: SpeculationStats, num_drafts: int, num_right: int) -> None:
+    """Counts one draft of `num_drafts` tokens, of which the first `num_right` were right."""
+    stats.num_drafts += 1
+    stats.num_draft_tokens += num_drafts
+    stats.num_accepted_tokens += num_right
+    by_position = stats.accepted_by_position
+    by_position += [0] * (num_right - len(by_position))
+    for place in range(num_right):
+        by_position[place] += 1

@@ -88,6 +88,8 @@ class PrefixLoads:
         self._store = store
         self._write_blocks = write_blocks
         self._prefixes = StoredPrefixes(kv, store)
+        self.asks_far = store.must_look_up
+        """Whether new requests may need a lookup, not only those that another engine hands on."""
         self._lookups: dict[str, LookupJob] = {}
         """Running lookups, by request."""
         self._begun: dict[str, LookupJob] = {}

@@ -17,16 +17,15 @@ from quire.config.pooling import PoolingTask
 from quire.errors import RequestError
 from quire.outputs import LateChunkingMetadata
 from quire.protocol.pooling_params import LateChunkingParams, PoolingParams
-from quire.server.conversation.conversation import Conversation
-from quire.server.conversation.messages import ChatMessage
+from quire.server.conversation.conversation import ChatMessage, Conversation
 from quire.server.conversation.prompts import chat_text
 from quire.server.generation.pooling import (
     EmbedDtype,
     Endianness,
     Inputs,
     ListReply,
-    PoolingFields,
     PoolingJob,
+    RenderedFields,
     Result,
     as_inputs,
     listed,
@@ -40,7 +39,7 @@ from quire.server.routing import Routes
 EncodingFormat = Literal["float", "base64", "bytes", "bytes_only"]
 
 
-class InputFields(PoolingFields, kw_only=True):
+class InputFields(RenderedFields, kw_only=True):
     """Exactly one of `input` and `messages`: texts, or a conversation that the model's chat
     template turns into one text."""
 
@@ -49,7 +48,6 @@ class InputFields(PoolingFields, kw_only=True):
     add_generation_prompt: bool | None = False
     continue_final_message: bool | None = False
     chat_template: str | None = None
-    chat_template_kwargs: dict[str, Any] | None = None
 
 
 class VectorFields(InputFields, kw_only=True):

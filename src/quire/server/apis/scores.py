@@ -17,9 +17,9 @@ from quire.outputs import ScoringRequestOutput
 from quire.server.apis.hugging_face import TEI_NAMES
 from quire.server.generation.pooling import (
     ListReply,
-    PoolingFields,
     PoolingJob,
     PoolingUsage,
+    RenderedFields,
     named_as_asked,
     pair_form,
     size_of,
@@ -34,7 +34,7 @@ DocumentText = str | dict[str, Any]
 Limit = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 
 
-class PairFields(PoolingFields, kw_only=True):
+class PairFields(RenderedFields, kw_only=True):
     """Fields that all requests about pairs of texts have."""
 
     max_tokens_per_query: Limit | None = 0
@@ -42,8 +42,6 @@ class PairFields(PoolingFields, kw_only=True):
     max_tokens_per_doc: Limit | None = 0
     instruction: str | None = None
     """Description of documents that fit, for models whose form has a place for it."""
-    chat_template_kwargs: dict[str, Any] | None = None
-    """Variables of the chat template that makes one text of a pair."""
 
 
 class ScoreRequest(PairFields, kw_only=True):
@@ -221,7 +219,7 @@ async def _scores(
             bounds.check_text(name, len(text.encode(errors="replace")))
     tokenization = request.tokenization(job.model)
     limits = _limits(job, request, tokenization.truncation)
-    form = await pair_form(job.model, request.instruction, request.chat_template_kwargs)
+    form = await pair_form(job.model, request.instruction, request)
     with named_as_asked(job.own_names):
         scoring = await job.model.pool.run(
             size_of([*queries, *documents]),

@@ -10,14 +10,13 @@ from starlette.responses import Response
 
 from quire.errors import RequestError
 from quire.server.bodies.json_http import context_of, pieced_response, queried_model
-from quire.server.bodies.json_pieces import ITEMS_AT_ONCE, JsonList, encoded
-from quire.server.conversation.conversation import Conversation
-from quire.server.conversation.messages import PromptFields
+from quire.server.conversation.conversation import Conversation, PromptFields
 from quire.server.conversation.prompts import chat_prompt
 from quire.server.requests.fields import Count, TokenId
 from quire.server.requests.prompts import encode
 from quire.server.routing import Routes
 from quire.server.served_model import ServedModel
+from quire.server.work_pool import ITEMS_AT_ONCE, JsonList, encoded
 
 
 class TokenizeRequest(PromptFields, kw_only=True):

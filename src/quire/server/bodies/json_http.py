@@ -13,7 +13,6 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from quire.errors import RequestError, quoted
-from quire.server.bodies.json_pieces import joined
 from quire.server.bodies.lax_values import Body, Decoded, decode_lax
 from quire.server.context import ServerContext
 from quire.server.fleet.choice import first_that_gives
@@ -24,10 +23,10 @@ from quire.server.http.problems import (
     HttpError,
     Problem,
     decode_problem,
-    route_path,
 )
-from quire.server.routing import Endpoint, Gives
+from quire.server.routing import Endpoint, Gives, route_path
 from quire.server.served_model import ServedModel
+from quire.server.work_pool import joined
 
 _BYTES_PER_UNIT = 64
 """Bytes of a body that are read as fast as one unit of the pool's sizes is done."""

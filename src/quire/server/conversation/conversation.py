@@ -1,14 +1,245 @@
-"""`Conversation`: messages and tools, and how a chat template shows them, of whatever API."""
+"""`Conversation`: messages and tools, as chat templates read them, of whatever API; `ToolUse`: the
+tools that the reply may call, and whether it has to."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from quire.errors import RequestError
-from quire.server.conversation.messages import ChatMessage, Tool
-from quire.server.conversation.tools import ToolUse
+import msgspec
+from msgspec import Meta
+
+from quire.chat.job import VARIABLES
+from quire.errors import RequestError, quoted
+from quire.server.args import ReasoningEffort
+
+if TYPE_CHECKING:
+    from quire.parsers.call_rules import CallRules
+
+
+class ContentPart(msgspec.Struct, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
+    """A piece of a message. The types `text`, `input_text`, `output_text`, `refusal`, `thinking`,
+    `image_url`, `input_image`, `image_embeds`, `video_url`, `audio_url`, `input_audio` and
+    `prompt_embeds` work."""
+
+    type: str
+    image_url: str | dict[str, Any] | None = None
+    """The URL of an image, or an object with it as `url`."""
+    image_embeds: str | dict[str, Any] | None = None
+    """Rows of an encoded image, as base64 of a file with a tensor, or an object with them and an
+    `image_grid_thw`."""
+    video_url: str | dict[str, Any] | None = None
+    """The URL of a video's frames or of an animated file, or an object with it as `url`."""
+    audio_url: str | dict[str, Any] | None = None
+    """The URL of a sound, or an object with it as `url`."""
+    input_audio: dict[str, Any] | None = None
+    """A sound: base64 of a file as `data`. Its `format` has no effect, because the first bytes of
+    the file show the type."""
+    detail: str | None = None
+    """Accepted; the model decides how an image is divided."""
+    uuid: str | None = None
+    """Accepted; the bytes of a file identify it."""
+    data: str | None = None
+    """Rows in place of token embeddings, as base64 of a file with a tensor."""
+    text: str | None = None
+    refusal: str | None = None
+    thinking: str | None = None
+    closed: bool | None = None
+    """Whether the thinking is complete; it has no effect."""
+
+    @property
+    def words(self) -> str:
+        """The part's text; empty if it has none."""
+        if self.type in ("refusal", "thinking"):
+            return getattr(self, self.type) or ""
+        return self.text or ""
+
+
+class ChatMessage(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """One message of a conversation, handed to the model's chat template."""
+
+    role: Annotated[str, Meta(min_length=1, max_length=64)]
+    content: str | list[str | ContentPart] | None = None
+    name: str | None = None
+    tool_calls: list[dict[str, Any]] | None = None
+    tool_call_id: str | None = None
+    reasoning: str | None = None
+    reasoning_content: str | None = None
+    """An older name of `reasoning`."""
+    tools: list[dict[str, Any]] | None = None
+    """The tools of a developer's message, for templates that read them."""
+    task: str | None = None
+    """A marker for templates that read it."""
+
+    @property
+    def texts(self) -> list[str]:
+        """The texts of its content, part by part."""
+        if isinstance(self.content, str):
+            return [self.content]
+        return [part if isinstance(part, str) else part.words for part in self.content or ()]
+
+
+class FunctionDefinition(
+    msgspec.Struct, kw_only=True, omit_defaults=True, forbid_unknown_fields=True
+):
+    """A function that the model may call."""
+
+    name: str
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
+
+
+class Tool(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """A tool offered to the model."""
+
+    type: Literal["function"] = "function"
+    function: FunctionDefinition
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: Any) -> Any:
+        """For programs that use the class as a type of pydantic, as they can use vLLM's."""
+        del source, handler
+        from pydantic_core import core_schema
+
+        return core_schema.no_info_plain_validator_function(
+            lambda given: msgspec.convert(given, cls)
+        )
+
+
+class TemplateFields(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """Fields of requests for the prompt of a conversation."""
+
+    model: str | None = None
+    tools: list[Tool] | None = None
+    add_generation_prompt: bool | None = True
+    chat_template_kwargs: dict[str, Any] | None = None
+    """Further variables of the chat template."""
+
+
+class PromptFields(TemplateFields, kw_only=True):
+    """A text or a conversation, of requests that are not answered with text."""
+
+    prompt: str | None = None
+    content: str | None = None
+    """llama-server's name of `prompt`; its default is to add no special tokens."""
+    add_special: bool | None = None
+    """llama-server's name of `add_special_tokens`."""
+    with_pieces: bool | None = False
+    """Accepted; `return_token_strs` gives the texts."""
+    return_token_strs: bool | None = False
+    messages: Annotated[list[ChatMessage], Meta(min_length=1)] | None = None
+    continue_final_message: bool | None = False
+    add_special_tokens: bool | None = None
+    """By default true for a text and false for a conversation."""
+    documents: list[dict[str, str]] | None = None
+    chat_template: str | None = None
+    reasoning_effort: ReasoningEffort | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ToolChoice:
+    """Whether the reply calls tools, and which."""
+
+    mode: Literal["auto", "none", "required"] = "auto"
+    only: Sequence[str] | None = None
+    """Names of the tools that may be called; None: all of them."""
+    is_named: bool = False
+    """The request names the one tool to call."""
+
+    @classmethod
+    def of_one(cls, name: str) -> ToolChoice:
+        """The reply calls this tool."""
+        return cls("required", [name], is_named=True)
+
+
+@dataclass(frozen=True, slots=True)
+class ToolUse:
+    """The tools that the reply may or must call."""
+
+    rules: CallRules = field(default_factory=lambda: _rules(tools=(), choice="none"))
+    is_named: bool = False
+    """The request names the one tool to call. Then `finish_reason` is `stop`, as in OpenAI's
+    API."""
+    is_legacy: bool = False
+    """The request uses `functions`: the reply has a `function_call`."""
+    schemas: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """The JSON schema of the arguments of each tool that may be called."""
+
+    @property
+    def is_searched(self) -> bool:
+        """Whether the reply is searched for calls."""
+        return self.rules.choice != "none"
+
+
+def _rules(**fields: Any) -> CallRules:
+    from quire.parsers.call_rules import CallRules  # its chain of imports is long
+
+    return CallRules(**fields)
+
+
+def tool_use(
+    tools: Sequence[Tool] | None,
+    choice: ToolChoice,
+    *,
+    is_parallel: bool = True,
+    place: str = "tools[{}].function",
+) -> ToolUse:
+    """`is_parallel`: a reply may have several calls. `place`: path of a tool in the request, with
+    its index. Raises RequestError for what is invalid, or does not fit together."""
+    if choice.mode not in ("auto", "none", "required"):
+        raise RequestError(
+            f"tool_choice.allowed_tools.mode must be auto or required, got {quoted(choice.mode)}",
+            parameter="tool_choice",
+        )
+    if not tools:
+        if choice.mode == "required":
+            raise RequestError(_NO_TOOLS, parameter="tool_choice")
+        return ToolUse()
+    from quire.parsers.call_rules import OfferedTool
+
+    offered = [tool.function for tool in tools]
+    names = _names([one.name for one in offered])
+    for name in choice.only or ():
+        if name not in names:
+            raise RequestError(
+                "The tool specified in `tool_choice` does not match any of the specified `tools`",
+                parameter="tool_choice",
+                value=name,
+            )
+    only = frozenset(names if choice.only is None else choice.only)
+    rules = _rules(
+        tools=tuple(
+            OfferedTool(one.name, one.parameters, one.strict, f"{place.format(index)}.parameters")
+            for index, one in enumerate(offered)
+        ),
+        choice=choice.mode,
+        only=frozenset() if choice.mode == "none" else only,
+        is_parallel=is_parallel and not choice.is_named,
+    )
+    schemas = {tool.name: tool.readable for tool in rules.allowed}
+    return ToolUse(rules, choice.is_named, schemas=schemas)
+
+
+_NO_TOOLS = "When using `tool_choice`, `tools` must be set."
+
+
+def _names(given: Sequence[str]) -> dict[str, None]:
+    names: dict[str, None] = {}
+    for index, name in enumerate(given):
+        if not name:
+            raise RequestError(
+                f"tools[{index}].function.name must not be empty",
+                parameter=f"tools[{index}].function.name",
+            )
+        if name in names:
+            raise RequestError(
+                f"tools[{index}].function.name {quoted(name)} is the name of another tool too",
+                parameter=f"tools[{index}].function.name",
+            )
+        names[name] = None
+    return names
 
 
 @dataclass(slots=True, kw_only=True)
@@ -57,7 +288,7 @@ class Conversation:
             "add_generation_prompt": getattr(body, "add_generation_prompt", None) is not False,
             "continue_final_message": getattr(body, "continue_final_message", None) is True,
             "add_special_tokens": getattr(body, "add_special_tokens", None) is True,
-            "variables": getattr(body, "chat_template_kwargs", None),
+            "variables": getattr(body, VARIABLES, None),
             "effort": getattr(body, "reasoning_effort", None),
             "image_options": getattr(body, "mm_processor_kwargs", None),
             "most_tokens": getattr(body, "truncate_prompt_tokens", None),

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import msgspec
 import msgspec.structs
 
-from quire.chat.job import ChatInput, take_images
+from quire.chat.job import VARIABLES, ChatInput, take_images
 from quire.config.model_lookup.settings import messages_of
 from quire.errors import RequestError
 from quire.frontend.inputs.prompt_embeds import PlacedRows, embeds_error, rows_among
@@ -23,8 +23,12 @@ from quire.frontend.inputs.tokenization import Truncation
 from quire.frontend.kv_hand_off import FIELD as TRANSFER
 from quire.images.job import MAX_REQUEST_SECONDS
 from quire.images.modality import MODALITIES
-from quire.server.conversation.conversation import Conversation, thinking_variables
-from quire.server.conversation.messages import ChatMessage, ContentPart
+from quire.server.conversation.conversation import (
+    ChatMessage,
+    ContentPart,
+    Conversation,
+    thinking_variables,
+)
 from quire.server.conversation.reply_plan import ChatPrompt, ReplyPlan
 from quire.server.requests.limits import count_chars
 from quire.server.requests.prompts import (
@@ -179,7 +183,9 @@ async def chat_prompt(model: ServedModel, chat: Conversation) -> PreparedPrompt:
     if (taken := take_embeds(messages)) is not None:
         return await _chat_with_embeds(model, chat, taken)
     text = await chat_text(model, chat)
-    truncation = Truncation.of(chat.most_tokens, chat.cut_side, model.limits.max_model_len)
+    truncation = None
+    if chat.most_tokens is not None:
+        truncation = Truncation.of(chat.most_tokens, chat.cut_side, model.limits.max_model_len)
     token_ids = await tokenized(model, text, chat.add_special_tokens, truncation)
     return PreparedPrompt(token_ids, text)
 
@@ -203,7 +209,8 @@ def _check_messages(model: ServedModel, chat: Conversation) -> None:
             f"(max_messages {model.args.max_messages}).",
             parameter="messages",
         )
-    model.images().changed(chat.image_options)
+    if chat.image_options:
+        model.images().changed(chat.image_options)
 
 
 def _is_image(part: str | ContentPart) -> bool:
@@ -282,7 +289,7 @@ def _template_fields(chat: Conversation) -> dict[str, Any]:
         "messages": chat.messages,
         "tools": chat.tools,
         "documents": chat.documents,
-        "chat_template_kwargs": chat.variables,
+        VARIABLES: chat.variables,
     }
 
 

@@ -18,9 +18,8 @@ from quire.parsers.format import ReplyFormat
 from quire.parsers.parser import ReplyParser
 from quire.parsers.reasoning_tags import ReasoningTokenCount
 from quire.reasoning.marks import ReasoningMarks
-from quire.server.conversation.conversation import Conversation
-from quire.server.conversation.tools import ToolUse
-from quire.server.reply_plugins import ReplyReader, RequestPlugins, reply_plugins
+from quire.server.conversation.conversation import Conversation, ToolUse
+from quire.server.reply_plugins import ReplyReader, RequestPlugins
 from quire.server.requests.prompts import PreparedPrompt
 from quire.server.requests.request import AnyRequest
 from quire.server.served_model import ServedModel
@@ -73,8 +72,8 @@ class ReplyPlan:
         if found.reasoning is not None and reply.reasoning_is_content:
             found = replace(found, reasoning=replace(found.reasoning, is_content=True))
         plugins = None
-        if (loaded := reply_plugins(model.args)) is not None:
-            plugins = loaded.of_request(model, found, asked, chat)
+        if model.plugins is not None:
+            plugins = model.plugins.of_request(model.loaded_engine(), found, asked, chat)
         if plugins is not None:
             found = plugins.format
         tags, is_continued = found.reasoning, chat.continue_final_message

@@ -9,12 +9,12 @@ import gc
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from quire import env
 from quire.adapters import AdapterModule
 from quire.config import EngineConfig
-from quire.errors import QuireError
+from quire.errors import EngineDeadError, QuireError
 from quire.frontend.observers.observer import RequestLogChoice
 from quire.log import get_logger
 from quire.server.args import ServerArgs
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from quire.server.fleet.loading import ModelLoader
 
 logger = get_logger(__name__)
-_WATCH_INTERVAL_S = 0.2
 
 
 @dataclass(slots=True)
@@ -105,14 +104,16 @@ class _OneModel:
             self.context.keep(self._find_reply_format())
 
     async def until(self, signalled: asyncio.Event) -> str | None:
-        engine = self.model.loaded_engine()
-        while not signalled.is_set():
-            if engine.errored:
-                logger.error("%s", engine.dead_error)
-                return str(engine.dead_error)
-            with suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(signalled.wait(), _WATCH_INTERVAL_S)
-        return None
+        death: asyncio.Future[EngineDeadError] = asyncio.get_running_loop().create_future()
+        self.model.loaded_engine().call_when_dead(death.set_result)
+        signal = asyncio.ensure_future(signalled.wait())
+        both: set[asyncio.Future[Any]] = {death, signal}
+        await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+        if signal.done():
+            return None
+        signal.cancel()
+        logger.error("%s", death.result())
+        return str(death.result())
 
     def close_templates(self) -> None:
         if self.model.chat is not None:

@@ -12,8 +12,8 @@ from quire.outputs import RequestOutput
 from quire.params import SamplingParams
 from quire.server.generation.run import Deadline, Generation, Submission
 from quire.server.requests.limits import params_in_room
+from quire.server.requests.prompts import check_bounds, sampling_params
 from quire.server.requests.request import AnyRequest
-from quire.server.requests.sampling import check_bounds, sampling_params
 from quire.server.served_model import ServedModel
 from quire.server.work_pool import LARGE_SIZE, check_wanted
 

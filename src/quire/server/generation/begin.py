@@ -34,9 +34,15 @@ from quire.server.generation.run import Deadline, Generation, Submission, chosen
 from quire.server.generation.spoken import with_words
 from quire.server.http.auth import TENANT_SALT, is_operator
 from quire.server.http.event_stream import OPENAI_FORM, EventStream, StreamForm, until_gone
-from quire.server.requests.prompts import PreparedPrompt, as_tenant, joint_salt
+from quire.server.requests.prompts import (
+    PreparedPrompt,
+    as_tenant,
+    check_lists,
+    joint_salt,
+    lists_work,
+    sampling_params,
+)
 from quire.server.requests.request import AnyRequest
-from quire.server.requests.sampling import check_lists, lists_work, sampling_params
 
 MadeWriter = TypeVar("MadeWriter")
 MakeWriter = Callable[[AnyRequest, ReplyHead, list[Any]], MadeWriter]
@@ -60,7 +66,8 @@ async def begin(
         engine.requests.check_admission(1)
         tenant = getattr(http.state, TENANT_SALT, None)
         salt = joint_salt(tenant, asked.salt)
-        await with_words(context_of(http), model, asked, salt, deadline)
+        if context_of(http).args.transcription_model is not None:
+            await with_words(context_of(http), model, asked, salt, deadline)
         with as_tenant(tenant, asked.salt):
             prompts = await prompts_of(model, asked)
         prompts = [prompt.salted(salt) for prompt in prompts]
@@ -162,8 +169,9 @@ def whole_reply(http: Request, generation: Generation, pieces: Sequence[bytes]) 
     """A reply that does not stream. Its headers report the engine's load if the request asks, of
     several API keys with the operator's."""
     reply = pieced_response(pieces)
-    form = http.headers.get(LOAD_FORMAT_HEADER, "") if is_operator(http.scope) else ""
-    report = load_report(form, generation.model.loaded_engine().metrics.series)
-    if report is not None:
-        reply.headers[LOAD_HEADER] = report
+    form = http.headers.get(LOAD_FORMAT_HEADER)
+    if form is not None and is_operator(http.scope):
+        report = load_report(form, generation.model.loaded_engine().metrics.series)
+        if report is not None:
+            reply.headers[LOAD_HEADER] = report
     return reply

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from quire.outputs import CompletionOutput, FlatLogprobs
-from quire.server.bodies.json_pieces import ITEMS_AT_ONCE, JsonList
 from quire.server.requests.fields import (
     ChatLogprobs,
     CompletionLogprobs,
@@ -16,6 +15,7 @@ from quire.server.requests.fields import (
     PromptLogprob,
     TokenLogprob,
 )
+from quire.server.work_pool import ITEMS_AT_ONCE, JsonList
 from quire.tokenizer import Tokenizer
 from quire.tokenizer.tokenizer import MAX_TOKENS_BEFORE
 

@@ -29,13 +29,14 @@ from quire.outputs import PoolingOutput, PoolingRequestOutput
 from quire.protocol import CacheScope
 from quire.protocol.pooling_params import PoolingParams
 from quire.server.bodies.json_http import context_of, pieced_response
-from quire.server.bodies.json_pieces import JsonList, encoded
 from quire.server.generation.run import Generation, chosen_engine, deadline_of
 from quire.server.http.auth import TENANT_SALT
 from quire.server.http.event_stream import until_gone
 from quire.server.requests.fields import CacheFields, Count, Int64, RequestIdText, TokenId
 from quire.server.requests.prompts import engine_input, joint_salt
+from quire.server.requests.request import salt_of
 from quire.server.served_model import ServedModel
+from quire.server.work_pool import JsonList, encoded
 
 if TYPE_CHECKING:
     from quire.frontend.inputs.input_processor import EngineInput
@@ -135,6 +136,13 @@ class PoolingFields(CacheFields, kw_only=True, forbid_unknown_fields=True):
     def params(self, task: PoolingTask | None = None) -> PoolingParams:
         """Parameters for the engine."""
         return PoolingParams(use_activation=self.use_activation, task=task)
+
+
+class RenderedFields(PoolingFields, kw_only=True):
+    """Fields of requests whose texts a chat template may render."""
+
+    chat_template_kwargs: dict[str, Any] | None = None
+    """Further variables of the chat template."""
 
 
 class PoolingUsage(msgspec.Struct, kw_only=True):
@@ -248,7 +256,7 @@ class PoolingJob:
         RequestError and what the engine raises."""
         http, model = self.http, self.model
         deadline = deadline_of(http, model.args.request_timeout)
-        salt = joint_salt(getattr(http.state, TENANT_SALT, None), self.request.cache_salt)
+        salt = joint_salt(getattr(http.state, TENANT_SALT, None), salt_of(self.request))
         with model.admitting() as live:
             live.requests.check_admission(1)
             with named_as_asked(self.own_names):
@@ -342,13 +350,14 @@ def named_as_asked(names: Mapping[str, str]) -> Iterator[None]:
 async def pair_form(
     model: ServedModel,
     instruction: str | None = None,
-    variables: dict[str, Any] | None = None,
+    fields: RenderedFields | None = None,
 ) -> PairForm | None:
     """Form in which the model reads a query and a document; None: as a pair. Raises
     RequestError."""
     pooling = model.config.model.pooling
     if pooling is None or pooling.score_form not in ("template", "messages"):
         return PairForm.own(model.config.model, instruction)
+    variables = None if fields is None else fields.chat_template_kwargs
     chat = pair_chat(pooling, instruction=instruction, variables=variables)
     text = await model.chat_renderer().render(chat)
     return PairForm.rendered(text, is_own=pooling.score_form == "messages")

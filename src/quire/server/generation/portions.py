@@ -19,10 +19,9 @@ from starlette.requests import Request
 from quire.errors import RequestError
 from quire.frontend.inputs.refusals import cannot_generate
 from quire.outputs import CompletionOutput, FlatLogprobs, RequestOutput
-from quire.server.bodies.json_pieces import encoded
 from quire.server.http.problems import HttpError, Problem
 from quire.server.requests.fields import ReplyFields
-from quire.server.work_pool import WorkPool
+from quire.server.work_pool import WorkPool, encoded
 
 if TYPE_CHECKING:
     from quire.server.context import ServerContext, Target

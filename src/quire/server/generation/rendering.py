@@ -12,16 +12,15 @@ from quire.errors import RequestError
 from quire.frontend.arguments import RequestOptions, located
 from quire.params import SamplingParams
 from quire.server.bodies.json_http import context_of, json_response, pieced_response
-from quire.server.bodies.json_pieces import JsonList
 from quire.server.conversation.prompts import prompts_of
 from quire.server.generation.portions import ReplyHead
 from quire.server.generation.run import params_work
 from quire.server.requests.fields import GenerationFields, TokenId
 from quire.server.requests.limits import params_in_room
-from quire.server.requests.prompts import PreparedPrompt
+from quire.server.requests.prompts import PreparedPrompt, check_lists, lists_work, sampling_params
 from quire.server.requests.reading import refuse_unsupported
 from quire.server.requests.request import AnyRequest
-from quire.server.requests.sampling import check_lists, lists_work, sampling_params
+from quire.server.work_pool import JsonList
 
 
 class RenderedPrompt(msgspec.Struct, kw_only=True):

@@ -19,8 +19,7 @@ from quire.outputs import RequestOutput
 from quire.params import SamplingParams
 from quire.server.http.problems import HttpError, unavailable
 from quire.server.requests.limits import params_in_room
-from quire.server.requests.prompts import PreparedPrompt, engine_input
-from quire.server.requests.sampling import lists_work
+from quire.server.requests.prompts import PreparedPrompt, engine_input, lists_work
 from quire.server.served_model import ServedModel
 
 if TYPE_CHECKING:
@@ -103,9 +102,8 @@ class Submission:
     @property
     def options(self) -> RequestOptions:
         """The options that all prompts share."""
-        return RequestOptions(
-            priority=self.priority, trace_headers=self.trace_headers, **by_kind(self.adapter)
-        )
+        adapters = {} if self.adapter is None else by_kind(self.adapter)
+        return RequestOptions(priority=self.priority, trace_headers=self.trace_headers, **adapters)
 
     def inputs(self) -> list[EngineInput]:
         """A request of the engine for each prompt. Raises RequestError."""

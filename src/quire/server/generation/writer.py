@@ -13,7 +13,6 @@ from msgspec import UNSET, UnsetType
 
 from quire.outputs import CompletionOutput, RequestOutput, RequestStateStats
 from quire.outputs.request_output import PredictionCounts, RequestSpecDecodeMetrics
-from quire.server.bodies.json_pieces import JsonList, encoded
 from quire.server.generation.logprobs import LogprobsWriter
 from quire.server.generation.portions import ReplyHead, Writer
 from quire.server.http.event_stream import event
@@ -25,6 +24,7 @@ from quire.server.requests.fields import (
     Usage,
     WholeReplyFields,
 )
+from quire.server.work_pool import JsonList, encoded
 from quire.tokenizer import Tokenizer
 
 if TYPE_CHECKING:

@@ -13,8 +13,8 @@ from quire.server.http.problems import (
     MESSAGES_PATHS,
     OLLAMA_PREFIX,
     Problem,
-    route_path,
 )
+from quire.server.routing import route_path
 
 
 class MessagesError(msgspec.Struct, kw_only=True):

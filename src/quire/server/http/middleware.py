@@ -22,9 +22,9 @@ from quire.server.http.problems import (
     HttpError,
     Problem,
     problem_of,
-    route_path,
     unavailable,
 )
+from quire.server.routing import route_path
 
 
 class BodyMiddleware:

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from http import HTTPStatus
 
 import msgspec
-from starlette.types import Scope
 
 from quire.errors import (
     CapacityError,
@@ -157,9 +156,3 @@ def decode_problem(error: Exception) -> Problem:
 
 MESSAGES_PATHS = frozenset({"/v1/messages", "/v1/messages/count_tokens"})
 OLLAMA_PREFIX = "/api/"
-
-
-def route_path(scope: Scope) -> str:
-    """The path without the server's `root_path`."""
-    path: str = scope["path"]
-    return path.removeprefix(scope.get("root_path", ""))

@@ -208,7 +208,8 @@ _PLACES = {
 
 def read_constraint(request: ConstraintFields, asked: AnyRequest) -> None:
     """Sets the constraint on the reply, and the fields that give it. Raises RequestError."""
-    check_backend("guided_decoding_backend", request.guided_decoding_backend, _wrong_backend)
+    if (backend := request.guided_decoding_backend) is not None:
+        check_backend("guided_decoding_backend", backend, _wrong_backend)
     for fields in _ways(request):
         known = {} if asked.constraint is None else asked.constraint
         both = known.keys() & fields.keys()

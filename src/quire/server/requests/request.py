@@ -96,7 +96,7 @@ class TextRequest(Generic[Source]):
             "model": getattr(body, "model", None),
             "priority": getattr(body, "priority", None) or 0,
             "request_id": getattr(body, "request_id", None),
-            "salt": getattr(body, "cache_salt", None),
+            "salt": salt_of(body),
             "length_penalty": 1.0 if penalty is None else penalty,
         }
         return cls(prompt=prompt, **{**read, **own})
@@ -136,6 +136,13 @@ class TextRequest(Generic[Source]):
 
 
 AnyRequest = TextRequest[Any]
+
+
+def salt_of(body: object) -> str | None:
+    """The salt that a body names; None: it names none, or has no field for it."""
+    return getattr(body, "cache_salt", None)
+
+
 _WORDS = frozenset({"prompt", "messages", "input_tokens", "input_text"})
 """Options whose names are words of messages, too: a message keeps them."""
 _LAST_STEP = re.compile(r"[.\[][^.\[]*$")

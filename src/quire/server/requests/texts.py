@@ -51,7 +51,10 @@ class TextPrompts:
         parts = self._parts()
         copies = max(asked.sampling.get("n", 1), asked.num_samples or 1)
         model.limits.check_prompts(len(parts) + len(self.tensors), copies)
-        truncation = Truncation.of(self.most_tokens, self.cut_side, model.limits.max_model_len)
+        truncation = None
+        if self.most_tokens is not None:
+            limit = model.limits.max_model_len
+            truncation = Truncation.of(self.most_tokens, self.cut_side, limit)
         prompts = self._of_tensors(model, asked)
         for index, part in enumerate(parts):
             if isinstance(part, str):

@@ -15,8 +15,7 @@ from typing import Any
 from quire.errors import GrammarError, quoted
 from quire.structured.params import FIELD
 from quire.structured.schemas.digits import Bound, Range, fraction_of, literal, number_pattern
-from quire.structured.schemas.places import schemas
-from quire.structured.schemas.ranges import (
+from quire.structured.schemas.merging import (
     EXACT_DIGITS,
     KEYWORDS,
     LOWER,
@@ -29,6 +28,7 @@ from quire.structured.schemas.ranges import (
     kind_of,
     range_of,
 )
+from quire.structured.schemas.places import schemas
 
 MAX_DIGITS = 400
 """Maximum digits of a number before and after its point: more than 64-bit floats have."""

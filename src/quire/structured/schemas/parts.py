@@ -17,9 +17,8 @@ from typing import Any
 from quire.errors import GrammarError
 from quire.structured.params import FIELD
 from quire.structured.schemas.digits import fraction_of, literal
-from quire.structured.schemas.merging import resolved
+from quire.structured.schemas.merging import KEYWORDS, is_exact_value, resolved
 from quire.structured.schemas.places import ANNOTATIONS, DEFINITIONS
-from quire.structured.schemas.ranges import KEYWORDS, is_exact_value
 from quire.structured.schemas.tag_parts import array, between, none_of
 from quire.structured.tags.parts import Part, either, json_schema, regex, sequence, star
 

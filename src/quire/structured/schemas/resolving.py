@@ -24,9 +24,8 @@ from typing import Any
 from quire.errors import GrammarError, quoted
 from quire.structured.params import FIELD
 from quire.structured.schemas.digits import fraction_of
-from quire.structured.schemas.merging import objects_within, resolved
+from quire.structured.schemas.merging import KEYWORDS, is_number, objects_within, range_of, resolved
 from quire.structured.schemas.places import ANNOTATIONS, DEFINITIONS, TYPE_NAMES, type_of
-from quire.structured.schemas.ranges import KEYWORDS, is_number, range_of
 
 Flat = dict[str, Any]
 """One alternative."""

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 from quire.errors import quoted as shown
 from quire.structured import limits
 from quire.structured.tags.fields import NAME, flag_of, free_text_of, list_of, tag_error
-from quire.structured.tags.starts import after_start
+from quire.structured.tags.parts import after_start
 from quire.structured.tags.texts import SPACE, AddedTokens, FreeText, expression, free_text, quoted
 
 _SOME_SPACE = f"/{SPACE}{{0,40}}/"

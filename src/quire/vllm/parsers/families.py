@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Literal
 
-from quire.parsers.events import Event
+from quire.chat.job import VARIABLES
+from quire.parsers.events import Event, Reply
 from quire.parsers.format import Schemas, ToolFormat
 from quire.parsers.parser import ReplyParser
 from quire.parsers.reader import Parse
 from quire.parsers.reasoning_tags import ReasoningTags
 from quire.parsers.registry import TOOL_FORMATS
-from quire.parsers.reply import Reply
 from quire.structured.tags.parts import Part
 
 _OF_FAMILIES = {
@@ -120,7 +120,7 @@ class FamilyRules:
         """Whether a whole reply's reasoning becomes its content. `after`: the text after it."""
         return (
             self.has_no_content is not None
-            and _asks_for_content(getattr(request, "chat_template_kwargs", None) or {})
+            and _asks_for_content(getattr(request, VARIABLES, None) or {})
             and self.has_no_content(after)
         )
 

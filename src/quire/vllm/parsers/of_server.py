@@ -11,12 +11,13 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from quire.chat.job import VARIABLES
 from quire.errors import ConfigError
+from quire.parsers.events import Reply
 from quire.parsers.format import ReplyFormat, Schemas, ToolFormat
 from quire.parsers.reader import Parse
 from quire.parsers.reasoning_tags import ReasoningTags
 from quire.parsers.registry import REASONING_FORMATS, TOOL_FORMATS
-from quire.parsers.reply import Reply
 from quire.parsers.tool_formats.in_words import GenericCalls
 from quire.server.apis.chat.schema import ChatRequest
 from quire.structured.tags.parts import Part
@@ -26,9 +27,9 @@ from quire.vllm.parsers.requests import ChatCompletionRequest
 from quire.vllm.parsers.tool_parser import ToolParser, ToolParserManager
 
 if TYPE_CHECKING:
+    from quire.frontend.online.async_llm import AsyncLLM
     from quire.server.conversation.conversation import Conversation
     from quire.server.requests.request import AnyRequest
-    from quire.server.served_model import ServedModel
 
 
 class PluginCalls(ToolFormat):
@@ -141,7 +142,7 @@ class RequestPlugins:
 
 
 def of_request(
-    model: ServedModel, format: ReplyFormat, asked: AnyRequest, chat: Conversation
+    engine: AsyncLLM, format: ReplyFormat, asked: AnyRequest, chat: Conversation
 ) -> RequestPlugins | None:
     """None if no plug-in reads any of the reply. `format`: as it was found for the model."""
     tags, calls, tools = format.reasoning, format.tools, chat.tool_use
@@ -158,7 +159,7 @@ def of_request(
             if format.tools is calls
             else RequestPlugins(format, None, None, None, None, keeps_special_tokens=False)
         )
-    tokenizer = model.loaded_engine().get_tokenizer()
+    tokenizer = engine.get_tokenizer()
     adjusted = _chat_completion(asked, chat)
     if parser is not None:
         adjusted = _made(parser, tokenizer, adjusted).adjust_request(adjusted) or adjusted
@@ -171,6 +172,7 @@ def of_request(
 def _chat_completion(asked: AnyRequest, chat: Conversation) -> ChatCompletionRequest:
     """The request as vLLM has it, for a parser that looks at it."""
     names, use = set(ChatRequest.__struct_fields__), chat.tool_use
+    others: dict[str, Any] = {k: value for k, value in asked.sampling.items() if k in names}
     choice: Any = use.rules.choice if chat.tools else None
     if use.is_named:
         [name] = use.schemas
@@ -184,8 +186,7 @@ def _chat_completion(asked: AnyRequest, chat: Conversation) -> ChatCompletionReq
         include_reasoning=asked.reply.shows_reasoning,
         structured_outputs=asked.constraint,
         reasoning_effort=chat.effort,  # type: ignore[arg-type]
-        chat_template_kwargs=chat.variables,
-        **{name: value for name, value in asked.sampling.items() if name in names},
+        **{VARIABLES: chat.variables, **others},
     ))  # fmt: skip
 
 

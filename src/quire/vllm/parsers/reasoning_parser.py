@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
+from quire.chat.job import VARIABLES
 from quire.parsers.format import ReplyFormat, ToolFormat
 from quire.parsers.parser import ReplyParser, parse_whole
 from quire.parsers.reasoning_tags import ReasoningTags
@@ -99,10 +100,10 @@ class FormatReasoningParser(ReasoningParser):
     rules: FamilyRules = rules_of("")
 
     def __init__(self, tokenizer: Any, *args: Any, **kwargs: Any) -> None:
-        """`chat_template_kwargs`: of the prompt; they tell whether the reply begins within the
+        """The template variables of the prompt tell whether the reply begins within the
         reasoning, as vLLM's class of the family has it (`families/beginnings.py`)."""
         super().__init__(tokenizer, *args, **kwargs)
-        given = kwargs.get("chat_template_kwargs") or {}
+        given = kwargs.get(VARIABLES) or {}
         effort = given.get("reasoning_effort") or kwargs.get("reasoning_effort")
         variables = {**given, "reasoning_effort": effort}
         self._beginning = self.rules.beginning(variables, self.tags.is_implied)

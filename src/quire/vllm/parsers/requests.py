@@ -16,19 +16,18 @@ from quire.beam_search import BeamSearchParams
 from quire.errors import RequestError, quoted
 from quire.params import SamplingParams
 from quire.server.apis.chat import schema as chat
-from quire.server.apis.chat.reading import read_chat, tools_of_chat
+from quire.server.apis.chat.routes import read_chat, tools_of_chat
 from quire.server.apis.completions import schema as completion
-from quire.server.apis.completions.reading import read_completion
+from quire.server.apis.completions.routes import read_completion
 from quire.server.apis.responses import schema as responses
 from quire.server.apis.responses.reading import read_response
 from quire.server.apis.responses.tools import offered_tools, shown_tools, tools_of_response
 from quire.server.bodies.json_http import body_decoder
-from quire.server.conversation.conversation import thinking_variables
-from quire.server.conversation.messages import ChatMessage
+from quire.server.conversation.conversation import ChatMessage, thinking_variables
 from quire.server.generation.beams import alone, beam_search_params
 from quire.server.http.problems import decode_problem
+from quire.server.requests.prompts import params_of
 from quire.server.requests.request import AnyRequest
-from quire.server.requests.sampling import params_of
 
 Own = TypeVar("Own", bound="_Body")
 

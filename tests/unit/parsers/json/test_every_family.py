@@ -124,7 +124,7 @@ def hostile(name: str, dice: random.Random, count: int) -> list[str]:
 @pytest.mark.sweep(6)
 @every_format
 def test_work_grows_with_the_text(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("quire.parsers.reply.TextReader", CountingReader)
+    monkeypatch.setattr("quire.parsers.events.TextReader", CountingReader)
 
     def work(size: int) -> float:
         line = 'a "quoted" {line} of [text] <b>\n'

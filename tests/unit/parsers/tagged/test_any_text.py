@@ -92,7 +92,7 @@ def test_a_reply_that_is_cut(name: str) -> None:
 @pytest.mark.parametrize("size", [7, 10**9])
 @pytest.mark.parametrize("name", NAMES)
 def test_work_grows_with_the_text(name: str, size: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("quire.parsers.reply.TextReader", CountingReader)
+    monkeypatch.setattr("quire.parsers.events.TextReader", CountingReader)
     texts = hostile(name, random.Random(name), count=5)
 
     def work(times: int) -> float:

@@ -19,10 +19,9 @@ from quire.config.model_lookup.aliases import aliases_file, read_aliases, set_al
 from quire.config.model_lookup.library import models_of
 from quire.config.model_lookup.settings import AliasSettings
 from quire.errors import ConfigError
-from quire.server.apis.ollama.modelfile import parse_modelfile
+from quire.server.apis.ollama.changes import parse_modelfile
 from quire.server.app import build_app
-from quire.server.conversation.conversation import Conversation
-from quire.server.conversation.messages import ChatMessage
+from quire.server.conversation.conversation import ChatMessage, Conversation
 from quire.server.conversation.prompts import chat_input
 from quire.server.fleet import library as library_module
 from quire.server.fleet import member as member_module

@@ -1,19 +1,222 @@
-"""`/v1/chat/completions`, its batches, and the prompt that it makes."""
+"""`/v1/chat/completions`, its batches, and the reading of their bodies into requests for text."""
 
 from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp
 
-from quire.server.apis.chat.reading import read_batch, read_chat
-from quire.server.apis.chat.schema import BatchChatRequest, ChatChunk, ChatRequest, ChatResponse
+from quire.errors import RequestError, quoted
+from quire.server.apis.chat.schema import (
+    BatchChatRequest,
+    ChatChunk,
+    ChatFields,
+    ChatRequest,
+    ChatResponse,
+    ToolFields,
+)
 from quire.server.apis.chat.writing import batch_writer, chat_writer
 from quire.server.bodies.json_http import context_of
+from quire.server.conversation.conversation import (
+    ChatMessage,
+    Conversation,
+    Tool,
+    ToolChoice,
+    ToolUse,
+    tool_use,
+)
 from quire.server.generation.begin import begin, generate, whole_of
 from quire.server.generation.portions import ReplyHead
 from quire.server.generation.rendering import RenderedPrompt, refuse_beams, rendered
+from quire.server.requests.reading import (
+    check_top,
+    read_logprobs,
+    read_prompt_logprobs,
+    refuse_unsupported,
+    text_request,
+)
+from quire.server.requests.request import AnyRequest, Source, TextRequest
 from quire.server.routing import Routes
+from quire.server.served_model import ServedModel
+
+
+def read_chat(request: ChatRequest, *, has_reply: bool = True) -> TextRequest[Conversation]:
+    """`has_reply`: a reply is asked for. Raises RequestError."""
+    refuse_unsupported(request)
+    return _read(request, _conversation(request, request.messages, has_reply))
+
+
+def read_batch(model: ServedModel, batch: BatchChatRequest) -> TextRequest[list[Conversation]]:
+    """A request with several conversations. Raises RequestError."""
+    for name, (neutral, what) in _REFUSED.items():
+        value = getattr(batch, name)
+        if value not in neutral:
+            raise RequestError(
+                f"Batch chat completions do not support {what}. Leave `{name}` at {neutral[-1]!r}, "
+                "or send each conversation to /v1/chat/completions.",
+                parameter=name,
+            )
+    if batch.n not in (None, 1):
+        raise RequestError(
+            "Batch chat completions do not support `n > 1`. Please set `n` to 1, got "
+            f"{quoted(batch.n)}.",
+            parameter="n",
+            value=batch.n,
+        )
+    model.limits.check_prompts(len(batch.messages), 1, name="messages")
+    refuse_unsupported(batch)
+    return _read(batch, [_conversation(batch, each, True) for each in batch.messages])
+
+
+_REFUSED: dict[str, tuple[tuple[object, ...], str]] = {
+    "stream": ((None, False), "streams"),
+    "use_beam_search": ((None, False), "beam search"),
+    "tools": ((None,), "tools"),
+    "prompt_logprobs": ((None,), "`prompt_logprobs`, which a reply has for one prompt"),
+    "return_prompt_text": ((None, False), "`return_prompt_text`, which is of one prompt"),
+}
+"""Fields of a chat that a batch does not have: the values without effect, and what they ask for."""
+
+
+def _conversation(
+    request: ChatFields, messages: list[ChatMessage], has_reply: bool
+) -> Conversation:
+    use = tools_of_chat(request) if has_reply else ToolUse()
+    forbids, tools = request.tool_choice == "none", request.tools
+    return Conversation.of(messages, request, tools=tools, tool_use=use, forbids_calls=forbids)
+
+
+def _read(request: ChatFields, prompt: Source) -> TextRequest[Source]:
+    asked = text_request(request, prompt)
+    if request.max_completion_tokens is not None:
+        asked.max_tokens = request.max_completion_tokens
+        asked.names["max_tokens"] = "max_completion_tokens"
+    if request.prediction is not None:
+        asked.predicted = request.prediction.text
+    reply = asked.reply
+    reply.has_prompt_text = request.return_prompt_text is True
+    reply.shows_reasoning = request.include_reasoning is not False
+    reply.reasoning_is_content = request.reasoning_format == "none"
+    if request.reasoning_format == "deepseek":
+        reply.reasoning_field = "reasoning_content"
+    _read_logprobs(request, asked)
+    read_prompt_logprobs(asked, request.prompt_logprobs)
+    return asked
+
+
+def _read_logprobs(request: ChatFields, asked: AnyRequest) -> None:
+    asked.names["logprobs"] = "top_logprobs"
+    top = request.top_logprobs
+    if not request.logprob_token_ids:
+        check_top("top_logprobs", top)
+        if top and not request.logprobs:
+            raise RequestError(
+                "when using `top_logprobs`, `logprobs` must be set to true.",
+                parameter="top_logprobs",
+            )
+    read_logprobs(asked, (top or 0) if request.logprobs else None, "must be set to true")
+
+
+_USAGE = 'Correct usage: `{"type": "function", "function": {"name": "my_function"}}`'
+_NO_TOOLS = "When using `tool_choice`, `tools` must be set."
+
+
+def tools_of_chat(request: ToolFields) -> ToolUse:
+    """Raises RequestError for what is invalid, or does not fit together."""
+    if not request.functions and request.function_call is None:
+        is_parallel = request.parallel_tool_calls is not False
+        return _tool_use(request.tools, request.tool_choice, is_parallel=is_parallel)
+    if request.tools is not None or request.tool_choice is not None:
+        raise RequestError(
+            "functions and function_call are the earlier names of tools and tool_choice; use "
+            "either, not both",
+            parameter="functions",
+        )
+    choice = request.function_call
+    if isinstance(choice, Mapping):
+        choice = {"type": "function", "function": dict(choice)}
+    tools = None
+    if request.functions:
+        tools = [Tool(function=function) for function in request.functions]
+    try:
+        use = _tool_use(tools, choice, is_parallel=False, place="functions[{}]")
+    except RequestError as error:
+        names = {"tool_choice": "function_call", "tools": "functions"}
+        name = (error.parameter or "").split(".")[0]
+        message = str(error).replace("tool_choice", "function_call").replace("tools", "functions")
+        raise RequestError(message, parameter=names.get(name, name), value=error.value) from None
+    return replace(use, is_legacy=True)
+
+
+def _tool_use(
+    tools: list[Tool] | None,
+    choice: Any,
+    *,
+    is_parallel: bool,
+    place: str = "tools[{}].function",
+) -> ToolUse:
+    if tools is not None and not tools:
+        raise RequestError("`tools` must not be an empty array; leave it out", parameter="tools")
+    if not tools and choice not in (None, "none", "auto"):
+        raise RequestError(_NO_TOOLS, parameter="tool_choice")
+    asked = ToolChoice("none") if not tools else _choice(choice)
+    return tool_use(tools, asked, is_parallel=is_parallel, place=place)
+
+
+def _choice(choice: Any) -> ToolChoice:
+    if choice is None or choice == "auto":
+        return ToolChoice("auto")
+    if choice == "none":
+        return ToolChoice("none")
+    if choice == "required":
+        return ToolChoice("required")
+    if not isinstance(choice, Mapping):
+        raise RequestError(
+            f"Invalid value for `tool_choice`: {quoted(choice)}! Only named tools, "
+            '"none", "auto" or "required" are supported.',
+            parameter="tool_choice",
+        )
+    if choice.get("type") == "allowed_tools":
+        return _allowed(choice)
+    return ToolChoice.of_one(_named(choice))
+
+
+def _allowed(choice: Mapping[str, Any]) -> ToolChoice:
+    """OpenAI's `allowed_tools`: a choice among some of the tools."""
+    allowed = choice.get("allowed_tools", choice)
+    mode, given = allowed.get("mode", "auto"), allowed.get("tools")
+    if not isinstance(given, list) or not given:
+        raise RequestError(
+            "tool_choice.allowed_tools.tools must be a list of tools that is not empty",
+            parameter="tool_choice",
+        )
+    return ToolChoice(mode, [_named(one if isinstance(one, Mapping) else {}) for one in given])
+
+
+def _named(choice: Mapping[str, Any]) -> str:
+    function = choice.get("function")
+    if not isinstance(function, Mapping):
+        raise RequestError(
+            f"Invalid value for `function`: `{quoted(function)}` in `tool_choice`! {_USAGE}",
+            parameter="tool_choice.function",
+        )
+    if "name" not in function:
+        raise RequestError(
+            f"Expected field `name` in `function` in `tool_choice`! {_USAGE}",
+            parameter="tool_choice.function.name",
+        )
+    name = function["name"]
+    if not isinstance(name, str) or not name:
+        raise RequestError(
+            f"Invalid `name` in `function`: `{quoted(name)}` in `tool_choice`! {_USAGE}",
+            parameter="tool_choice.function.name",
+        )
+    return name
+
 
 ROUTES = Routes("generation")
 

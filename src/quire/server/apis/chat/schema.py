@@ -8,7 +8,12 @@ import msgspec
 from msgspec import Meta
 
 from quire.server.args import ReasoningEffort
-from quire.server.conversation.messages import ChatMessage, ContentPart, FunctionDefinition, Tool
+from quire.server.conversation.conversation import (
+    ChatMessage,
+    ContentPart,
+    FunctionDefinition,
+    Tool,
+)
 from quire.server.requests.fields import (
     ChatLogprobs,
     ChunkFields,

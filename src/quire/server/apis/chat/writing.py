@@ -21,13 +21,13 @@ from quire.server.apis.chat.schema import (
     ReplyMessage,
     ReplyToolCall,
 )
-from quire.server.bodies.json_pieces import JsonList
 from quire.server.conversation.reply_plan import ChatPrompt, ParsedReply, ReplyPlan
 from quire.server.generation.logprobs import prompt_logprobs
 from quire.server.generation.portions import ReplyHead, Update
 from quire.server.generation.writer import ReplyWriter, added, timings, usage_of
 from quire.server.requests.prompts import PreparedPrompt
 from quire.server.requests.request import AnyRequest
+from quire.server.work_pool import JsonList
 from quire.tokenizer import Tokenizer
 
 

@@ -9,7 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from quire.errors import RequestError
-from quire.server.apis.chat.reading import read_chat
+from quire.server.apis.chat.routes import read_chat
 from quire.server.apis.chat.schema import ChatRequest
 from quire.server.apis.chat.writing import chat_writer
 from quire.server.apis.hugging_face.tgi_reading import read_tgi

@@ -1,4 +1,4 @@
-"""llama-server's routes."""
+"""llama-server's routes: the reading of their bodies, and the writers of their replies."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from starlette.types import ASGIApp
 
 from quire.adapters.request import LoRARequest
 from quire.errors import RequestError
-from quire.server.apis.llama_server.reading import DEFAULTS, read_llama
+from quire.outputs import CompletionOutput, RequestOutput
 from quire.server.apis.llama_server.schema import (
     AppliedTemplate,
     ApplyTemplateRequest,
@@ -21,17 +21,143 @@ from quire.server.apis.llama_server.schema import (
     LlamaReply,
     Props,
     Slot,
+    Timings,
 )
-from quire.server.apis.llama_server.writing import LLAMA_FORM, LlamaWriter
 from quire.server.bodies.json_http import context_of
 from quire.server.conversation.conversation import Conversation
 from quire.server.conversation.prompts import chat_prompt
 from quire.server.generation.begin import generate
-from quire.server.generation.portions import ReplyHead
-from quire.server.requests.request import AnyRequest
+from quire.server.generation.portions import ReplyHead, StepWriter, check_end
+from quire.server.http.event_stream import PLAIN_FORM, event
+from quire.server.requests.fields import SamplerFields
+from quire.server.requests.reading import given
+from quire.server.requests.request import AnyRequest, ReplyOptions, Source, TextRequest
 from quire.server.requests.texts import Gap, TextPrompts
 from quire.server.routing import Routes
 from quire.version import __version__
+
+LLAMA_FORM = PLAIN_FORM
+"""The last event says `"stop": true`; nothing follows it."""
+
+
+class LlamaWriter(StepWriter):
+    """Writes the reply to one request."""
+
+    def __init__(self, model: str, returns_tokens: bool) -> None:
+        self._model = model
+        self._returns_tokens = returns_tokens
+        self._num_tokens = 0
+        """Tokens of the reply so far."""
+
+    def line(self, data: bytes) -> bytes:
+        return event(data)
+
+    def part(self, output: RequestOutput, one: CompletionOutput) -> LlamaReply:
+        self._num_tokens += len(one.token_ids)
+        tokens = list(one.token_ids) if self._returns_tokens else []
+        if one.finish_reason is None:
+            return LlamaReply(content=one.text, tokens=tokens, stop=False)
+        check_end(output, one)
+        is_word = isinstance(one.stop_reason, str)
+        ended = "limit" if one.finish_reason == "length" else "word" if is_word else "eos"
+        num_prompt, num_cached = len(output.prompt_token_ids or ()), output.num_cached_tokens or 0
+        return LlamaReply(
+            content=one.text,
+            tokens=tokens,
+            stop=True,
+            model=self._model,
+            tokens_predicted=self._num_tokens,
+            tokens_evaluated=num_prompt,
+            tokens_cached=num_cached,
+            truncated=False,
+            stop_type=ended,  # type: ignore[arg-type]
+            stopping_word=str(one.stop_reason) if is_word else "",
+            timings=self._timings(output, num_prompt - num_cached, num_cached),
+        )
+
+    def _timings(self, output: RequestOutput, num_computed: int, num_cached: int) -> Timings:
+        timings = Timings(cache_n=num_cached, prompt_n=num_computed, predicted_n=self._num_tokens)
+        if (stats := output.metrics) is not None:
+            prompt_s = max(0.0, stats.first_token_ts - stats.scheduled_ts)
+            predicted_s = max(0.0, stats.last_token_ts - stats.first_token_ts)
+            timings.prompt_ms, timings.predicted_ms = 1000 * prompt_s, 1000 * predicted_s
+            timings.prompt_per_second = num_computed / prompt_s if prompt_s else 0.0
+            timings.predicted_per_second = (
+                (self._num_tokens - 1) / predicted_s if predicted_s else 0.0
+            )
+        return timings
+
+
+_SAME = (*SamplerFields.__struct_fields__, "stop", "ignore_eos")
+"""Fields with the names and meanings of `SamplingParams`."""
+DEFAULTS = {"temperature": 0.8, "top_k": 40, "top_p": 0.95, "min_p": 0.05, "repeat_last_n": 64}
+"""llama-server's own, of `common_params_sampling`."""
+_NEUTRAL = {
+    "n_probs": 0, "typical_p": 1.0, "mirostat": 0, "dynatemp_range": 0.0, "xtc_probability": 0.0,
+    "dry_multiplier": 0.0,
+}  # fmt: skip
+"""Fields of what this server does not do, with the values that switch it off."""
+
+
+def read_llama(asked: LlamaFields, prompt: Source) -> TextRequest[Source]:
+    """Raises RequestError for a field that asks for something else than is done here."""
+    for name, neutral in _NEUTRAL.items():
+        value = getattr(asked, name)
+        if value is not None and value != neutral:
+            hint = "; /v1/completions returns log-probabilities" if name == "n_probs" else ""
+            raise RequestError(
+                f"{name} must be {neutral}: this is not supported{hint}",
+                parameter=name,
+                value=value,
+            )
+    sampling: dict[str, Any] = given(asked, _SAME)
+    if asked.seed is not None and asked.seed < 0:
+        del sampling["seed"]
+    if (bias := _bias(asked.logit_bias)) is not None:
+        sampling["logit_bias"] = bias
+    else:
+        sampling.pop("logit_bias", None)
+    if asked.repeat_penalty is not None:
+        sampling["repetition_penalty"] = asked.repeat_penalty
+    if asked.top_k is not None and asked.top_k <= 0:
+        sampling["top_k"] = -1  # all tokens
+    return TextRequest.of(
+        asked,
+        prompt,
+        sampling=sampling,
+        defaults=DEFAULTS,
+        max_tokens=_max_tokens(asked.n_predict),
+        constraint=_constraint(asked),
+        reply=ReplyOptions(stream=asked.stream is True, repeats_prompt=True),
+        names={"suffix": "input_suffix"},
+    )
+
+
+def _max_tokens(n_predict: int | None) -> int | None:
+    if n_predict is None or n_predict < 0:
+        return None
+    if n_predict == 0:
+        raise RequestError(
+            "n_predict must be a positive number of tokens, or -1", parameter="n_predict", value=0
+        )
+    return n_predict
+
+
+def _bias(given: list[tuple[int, float]] | dict[str, float] | None) -> dict[str, float] | None:
+    if not given:
+        return None
+    if isinstance(given, dict):
+        return given
+    return {str(token_id): value for token_id, value in given}
+
+
+def _constraint(asked: LlamaFields) -> dict[str, Any] | None:
+    if asked.grammar and asked.json_schema is not None:
+        raise RequestError("give either grammar or json_schema", parameter="grammar")
+    if asked.grammar:
+        return {"grammar": asked.grammar}
+    return None if asked.json_schema is None else {"json": asked.json_schema}
+
 
 ROUTES = Routes("server", takes_any_name=True)
 _GENERATION: dict[str, Any] = {

@@ -6,7 +6,7 @@ from typing import Any, ClassVar, Literal
 
 import msgspec
 
-from quire.server.conversation.messages import ChatMessage, Tool
+from quire.server.conversation.conversation import ChatMessage, TemplateFields
 from quire.server.requests.fields import Count, Int64, SamplerFields, TokenId
 
 
@@ -99,14 +99,10 @@ class LlamaReply(msgspec.Struct, kw_only=True, omit_defaults=True):
     timings: Timings | msgspec.UnsetType = msgspec.UNSET
 
 
-class ApplyTemplateRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+class ApplyTemplateRequest(TemplateFields, kw_only=True):
     """A conversation whose prompt is asked for."""
 
-    model: str | None = None
     messages: list[ChatMessage]
-    tools: list[Tool] | None = None
-    add_generation_prompt: bool | None = True
-    chat_template_kwargs: dict[str, Any] | None = None
 
 
 class AppliedTemplate(msgspec.Struct, kw_only=True):

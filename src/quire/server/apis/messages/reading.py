@@ -17,9 +17,14 @@ from quire.server.apis.messages.schema import (
     ToolFields,
 )
 from quire.server.apis.messages.schema import ToolChoice as AskedChoice
-from quire.server.conversation.conversation import Conversation
-from quire.server.conversation.messages import FunctionDefinition, Tool
-from quire.server.conversation.tools import ToolChoice, ToolUse, tool_use
+from quire.server.conversation.conversation import (
+    Conversation,
+    FunctionDefinition,
+    Tool,
+    ToolChoice,
+    ToolUse,
+    tool_use,
+)
 from quire.server.requests.reading import extra_args, given, refuse_unsupported
 from quire.server.requests.request import ReplyOptions, TextRequest
 

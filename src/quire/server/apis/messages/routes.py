@@ -27,8 +27,7 @@ from quire.server.apis.messages.schema import (
 )
 from quire.server.apis.messages.writing import MESSAGES_FORM, MessagesWriter
 from quire.server.bodies.json_http import context_of
-from quire.server.conversation.conversation import Conversation
-from quire.server.conversation.messages import ChatMessage
+from quire.server.conversation.conversation import ChatMessage, Conversation
 from quire.server.conversation.prompts import chat_input, prompts_of
 from quire.server.generation.begin import begin, reply_of
 from quire.server.generation.portions import ReplyHead

@@ -17,9 +17,14 @@ from quire.server.apis.ollama.schema import (
     TextFields,
 )
 from quire.server.args import ReasoningEffort
-from quire.server.conversation.conversation import Conversation
-from quire.server.conversation.messages import ChatMessage, ContentPart, Tool
-from quire.server.conversation.tools import ToolChoice, tool_use
+from quire.server.conversation.conversation import (
+    ChatMessage,
+    ContentPart,
+    Conversation,
+    Tool,
+    ToolChoice,
+    tool_use,
+)
 from quire.server.requests.fields import SamplerFields
 from quire.server.requests.reading import given, read_logprobs
 from quire.server.requests.request import AnyRequest, ReplyOptions, TextRequest

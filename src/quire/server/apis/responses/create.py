@@ -12,7 +12,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp
 
 from quire.errors import QuireError, RequestError, quoted
-from quire.server.apis.responses.asked import Asked, asked_of
+from quire.server.apis.responses.reading import Asked, asked_of
 from quire.server.apis.responses.reply_schema import (
     AnyEvent,
     InputTokens,
@@ -37,7 +37,6 @@ from quire.server.bodies.json_http import (
     named_event_stream,
     pieced_response,
 )
-from quire.server.bodies.json_pieces import JsonList, encoded
 from quire.server.context import ServerContext
 from quire.server.conversation.prompts import prompts_of
 from quire.server.generation.begin import begin, whole_reply
@@ -48,7 +47,7 @@ from quire.server.http.auth import owner_of
 from quire.server.http.event_stream import until_gone
 from quire.server.requests.request import AnyRequest
 from quire.server.routing import BAD_BODY, Routes
-from quire.server.work_pool import WorkPool
+from quire.server.work_pool import JsonList, WorkPool, encoded
 
 
 class ResponseRun:

@@ -21,7 +21,7 @@ from quire.server.apis.responses.items_schema import (
 from quire.server.apis.responses.store import StoredItem
 from quire.server.apis.responses.summaries import summary_of
 from quire.server.apis.responses.tools import custom_arguments, flat_name
-from quire.server.conversation.messages import ChatMessage, ContentPart
+from quire.server.conversation.conversation import ChatMessage, ContentPart
 
 _ROLES = ("user", "assistant", "system", "developer")
 _INSTRUCTING = ("system", "developer")

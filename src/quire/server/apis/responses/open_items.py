@@ -21,8 +21,8 @@ from quire.server.apis.responses.items_schema import (
     ReasoningText,
 )
 from quire.server.apis.responses.tools import CUSTOM_INPUT, OfferedTool
-from quire.server.bodies.json_pieces import JsonList
 from quire.server.conversation.argument_text import InputText
+from quire.server.work_pool import JsonList
 
 
 def new_id(prefix: str) -> str:

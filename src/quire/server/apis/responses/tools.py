@@ -13,8 +13,13 @@ from typing import Any
 import msgspec
 
 from quire.errors import RequestError, quoted
-from quire.server.conversation.messages import FunctionDefinition, Tool
-from quire.server.conversation.tools import ToolChoice, ToolUse, tool_use
+from quire.server.conversation.conversation import (
+    FunctionDefinition,
+    Tool,
+    ToolChoice,
+    ToolUse,
+    tool_use,
+)
 from quire.server.requests.fields import Int64, SamplerFields
 
 

@@ -17,12 +17,12 @@ from quire.server.apis.tokens.schema import (
     TokensChunk,
     TokensReply,
 )
-from quire.server.bodies.json_pieces import JsonList, encoded
 from quire.server.generation.logprobs import LogprobsWriter, finite_logprob, prompt_logprobs
 from quire.server.generation.portions import ReplyHead, Update, Writer
 from quire.server.generation.writer import UsageCounter, usage_of
 from quire.server.http.event_stream import event
 from quire.server.requests.request import AnyRequest
+from quire.server.work_pool import JsonList, encoded
 from quire.tokenizer import Tokenizer
 
 
