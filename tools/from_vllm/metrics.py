@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from tools.from_vllm.markdown import code, codes, table
 
 from quire.config.engine_args import EngineArgs
+from quire.config.records import ParallelConfig
+from quire.images.config import ImagesConfig
 from quire.metrics.engine_series import EngineSeries
 from quire.metrics.http_metrics import HttpMetrics, SleepMetrics
 from quire.metrics.series import MetricSet
@@ -16,7 +20,6 @@ ABSENT: dict[str, tuple[str, ...]] = {
         "vllm:num_requests_kv_fetch_by_stage", "vllm:kv_offload_*", "vllm:simple_kv_offload_*",
         "vllm:nixl_*", "vllm:mooncake_*", "vllm:umbp_*", "vllm:hf3fs_*", "vllm:hisparse_*",
     ),
-    "the rows of images are kept, but not counted": ("vllm:mm_cache_queries", "vllm:mm_cache_hits"),
     "Quire does not run diffusion models": ("vllm:diffusion_*",),
     "calls of tools are not counted": ("vllm:tool_call_parser_invocations",),
     "a request whose logits hold a NaN ends with an error, and `vllm:request_success` counts it": (
@@ -36,8 +39,10 @@ ABSENT: dict[str, tuple[str, ...]] = {
 
 def exposed() -> str:
     """Everything at /metrics but the process's own."""
-    args = EngineArgs(kv_store=True, enable_lora=True)
-    engine = EngineSeries(build_engine_config(args))
+    config = build_engine_config(EngineArgs(kv_store=True, enable_lora=True))
+    model = replace(config.model, images=ImagesConfig({"image": 1}))
+    parallel = ParallelConfig(data_parallel_size=2)
+    engine = EngineSeries(replace(config, model=model, parallel=parallel))
     sets = [engine.metric_set, HttpMetrics([]).metric_set, SleepMetrics().metric_set]
     return table(["metric", "type", "labels", "what"], [row for one in sets for row in _rows(one)])
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from quire.config.kv_groups import KVLayout
 from quire.kvcache.sequence import SequenceBlocks
+from quire.protocol.input_rows import rows_within
 from quire.protocol.kv_events import (
     POOL,
     AllBlocksCleared,
@@ -77,11 +78,7 @@ class BlockEvents:
         size, spec = self._block_size, self._groups[group]
         digests = blocks.keys[max(0, first - 1) : end]
         hashes = [event_hash(digest, as_int=self._as_int) for digest in digests]
-        lora, salt = blocks.lora, blocks.scope.salt
-        names = [] if lora is None else [lora.lora_name]
-        extra: list[list[Any] | None] = [[*names] or None for _ in range(first, end)]
-        if first == 0 and salt is not None:
-            extra[0] = [*names, salt]
+        lora = blocks.lora
         self._events.append(
             BlockStored(
                 block_hashes=hashes[1:] if first else hashes,
@@ -91,9 +88,20 @@ class BlockEvents:
                 lora_id=None if lora is None else lora.lora_int_id,
                 medium=POOL,
                 lora_name=None if lora is None else lora.lora_name,
-                extra_keys=extra,
+                extra_keys=[_extra_keys(blocks, entry, size) for entry in range(first, end)],
                 group_idx=group,
                 kv_cache_spec_kind=spec.event_name,
                 kv_cache_spec_sliding_window=spec.window,
             )
         )
+
+
+def _extra_keys(blocks: SequenceBlocks, entry: int, size: int) -> list[Any] | None:
+    """`BlockStored.extra_keys` of a block, in vLLM's order."""
+    begin = entry * size
+    keys: list[Any] = [] if blocks.lora is None else [blocks.lora.lora_name]
+    for rows in rows_within(blocks.input_rows, begin, begin + size):
+        keys.append((rows.digest.hex(), rows.first - begin))
+    if entry == 0 and blocks.scope.salt is not None:
+        keys.append(blocks.scope.salt)
+    return keys or None

@@ -18,8 +18,7 @@ from quire.kvcache.prefix_search import find_prefix
 from quire.kvcache.sequence import (
     CachedPrefix,
     SequenceBlocks,
-    extra_of,
-    hash_block,
+    hash_blocks,
     model_root,
     request_root,
     request_roots,
@@ -447,10 +446,7 @@ class KVCacheManager:
         blocks.num_registered = num_full
 
     def _extend_keys(self, blocks: SequenceBlocks, token_ids: Sequence[int], count: int) -> None:
-        size = self.block_size
-        keys = blocks.keys
-        for index in range(len(keys), count):
-            parent = keys[-1] if keys else blocks.root
-            begin, end = index * size, (index + 1) * size
-            extra = extra_of(blocks.input_rows, begin, end)
-            keys.append(hash_block(parent, token_ids[begin:end], extra))
+        keys, begin = blocks.keys, len(blocks.keys) * self.block_size
+        new = token_ids[begin : count * self.block_size]
+        parent = keys[-1] if keys else blocks.root
+        keys += hash_blocks(parent, new, self.block_size, blocks.input_rows, begin)

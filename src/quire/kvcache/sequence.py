@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from quire.protocol.cache_scope import EVERYONE, CacheScope
-from quire.protocol.input_rows import InputRows
+from quire.protocol.input_rows import InputRows, rows_within
 
 if TYPE_CHECKING:
     from quire.adapters.request import LoRARequest
@@ -162,14 +162,36 @@ def hash_block(parent: bytes, token_ids: Sequence[int], extra: bytes = b"") -> b
     return hashlib.sha256(parent + tokens).digest()
 
 
+def hash_blocks(
+    parent: bytes,
+    token_ids: Sequence[int],
+    block_size: int,
+    given: Sequence[InputRows] = (),
+    begin: int = 0,
+) -> list[bytes]:
+    """The keys of the full blocks of tokens that follow `parent`, as `hash_block` gives them. The
+    first token is at position `begin`; `given`: rows of the whole text, in order of position."""
+    if len(token_ids) < block_size:
+        return []
+    data, size = struct.pack(f"<{len(token_ids)}I", *token_ids), 4 * block_size
+    has_rows = bool(given) and given[-1].end > begin
+    sha256, keys = hashlib.sha256, list[bytes]()
+    for first in range(0, len(data) - size + 1, size):
+        block, extra = data[first : first + size], b""
+        if has_rows:
+            extra = extra_of(given, begin + first // 4, begin + (first + size) // 4)
+        parent = _digest(parent, block, extra) if extra else sha256(parent + block).digest()
+        keys.append(parent)
+    return keys
+
+
 def extra_of(given: Sequence[InputRows], begin: int, end: int) -> bytes:
     """The `extra` of the block of tokens `begin` to `end - 1`: which rows are given for which of
     its tokens. Empty if none are. `given`: in order of position."""
     found = b""
-    for one in given:
-        if one.first < end and one.end > begin:
-            place = struct.pack("<qqQ", one.first - begin, one.count, len(one.digest))
-            found += place + one.digest
+    for one in rows_within(given, begin, end):
+        place = struct.pack("<qqQ", one.first - begin, one.count, len(one.digest))
+        found += place + one.digest
     return found
 
 

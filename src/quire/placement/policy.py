@@ -3,15 +3,21 @@
 The expected time is counted in prompt tokens, because all engines are equal: what matters is the
 order of the engines and not the unit. An engine that has the prompt's prefix in its cache computes
 fewer tokens; an engine with a long queue or many replies takes longer. So requests with a common
-prefix stay together until waiting there costs more than computing the prefix somewhere else.
+prefix stay together until waiting there costs more than computing the prefix somewhere else. An
+engine that turns out to be slower than the others, or sends nothing, counts as more expensive.
+Of many engines, those that have most of the prefix are compared with some random ones.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import random
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from quire.placement.prefix_index import BlockKeys, PrefixIndex
+from quire.placement.pace import Pace, Paces
+from quire.placement.prefix_index import BlockKeys, Holders, PrefixIndex, by_overlap
 from quire.protocol.cache_scope import EVERYONE, CacheScope
 from quire.protocol.input_rows import InputRows
 
@@ -19,6 +25,12 @@ _DECODED_ROW = 4
 """The time of a row that continues a reply, in prompt tokens: such rows are computed in smaller
 steps, which read all weights."""
 _SMOOTHING = 0.05
+_MOST_HOLDERS = 6
+"""Engines that are compared because of their prefixes, at most."""
+_NUM_RANDOM = 4
+"""Other engines that are compared."""
+_MOST_KEYS = 1 << 22
+"""Keys of all engines, at most."""
 
 
 @dataclass(slots=True, eq=False)
@@ -26,14 +38,22 @@ class _Engine:
     """State of an engine, known from the requests that were placed there."""
 
     index: PrefixIndex
+    place: int
+    """Its number in `Holders`."""
     num_waiting_tokens: int = 0
     """Prompt tokens to compute, of requests without a first token."""
     num_replying: int = 0
     num_open: int = 0
     num_placed_tokens: int = 0
     """Computed tokens of all prompts so far."""
-    is_out: bool = False
-    """Whether it takes no requests, because it is not there."""
+    num_elsewhere: int = 0
+    """Prompt tokens that it has to compute for other front ends."""
+    waiting: OrderedDict[str, _Placed] = field(default_factory=OrderedDict)
+    """Requests without a first token, in order."""
+    pace: Pace = field(default_factory=Pace)
+    first_at: float = 0.0
+    heard_at: float = 0.0
+    """When it last sent the first token of a request, and when any token."""
 
 
 @dataclass(slots=True, eq=False)
@@ -43,6 +63,11 @@ class _Placed:
     engine: int
     num_new_tokens: int
     keys: BlockKeys
+    found: list[bytes]
+    """The keys of its blocks so far."""
+    at: float
+    cost: float
+    """The time to the first token that was expected, for an engine of the usual pace."""
     num_replied: int = 0
 
 
@@ -61,15 +86,26 @@ class Placement:
     """The requests of some equal engines. One thread."""
 
     num_engines: int
+    """Engines that are there at the beginning, from number 0 on."""
     limits: EngineLimits
-    _engines: list[_Engine] = field(init=False)
+    root: bytes = b""
+    """Root of the keys of blocks (`model_root`), if engines report theirs."""
+    clock: Callable[[], float] = time.monotonic
+    _engines: dict[int, _Engine] = field(init=False, default_factory=dict)
+    _numbers: list[int] = field(init=False, default_factory=list)
+    """The engines by their places in `Holders`."""
+    _holders: Holders = field(init=False, default_factory=dict)
+    _used: int = field(init=False, default=0)
+    _there: int = field(init=False, default=0)
+    """The places, as bits, of all engines and of those that take requests."""
     _placed: dict[str, _Placed] = field(init=False, default_factory=dict)
     _mean_reply: float = field(init=False, default=64.0)
     """Mean number of tokens of a reply."""
+    _paces: Paces = field(init=False, default_factory=Paces)
 
     def __post_init__(self) -> None:
-        blocks = self.limits.num_blocks
-        self._engines = [_Engine(PrefixIndex(blocks)) for _ in range(self.num_engines)]
+        for number in range(self.num_engines):
+            self.bring_in(number)
 
     def place(
         self,
@@ -78,22 +114,28 @@ class Placement:
         scope: CacheScope = EVERYONE,
         engine: int | None = None,
         input_rows: Sequence[InputRows] = (),
+        adapter: str = "",
     ) -> int:
         """Returns the engine of a new request. `engine`: the one that the caller has chosen. One of
-        them must be there."""
-        keys = BlockKeys(self.limits.block_size, scope, input_rows)
-        of_prompt = keys.extend(token_ids)
+        them must be there. `adapter`: what identifies the adapter."""
+        size = self.limits.block_size
+        keys = BlockKeys(size, scope, input_rows, self.root, adapter)
+        of_prompt, now = keys.extend(token_ids), self.clock()
         if engine is None:
-            there = [number for number, one in enumerate(self._engines) if not one.is_out]
-            engine = min(there, key=lambda one: self._cost(one, of_prompt, len(token_ids)))
-        chosen = self._engines[engine]
-        num_new = self._num_new(chosen, of_prompt, len(token_ids))
-        chosen.index.add(of_prompt)
-        chosen.num_waiting_tokens += num_new
-        chosen.num_placed_tokens += num_new
+            compared = self._compared(of_prompt)
+        else:
+            compared = {engine: self._engines[engine].index.num_found(of_prompt)}
+        num_new = {one: max(1, len(token_ids) - size * found) for one, found in compared.items()}
+        number = min(num_new, key=lambda one: self._order(one, num_new[one], now))
+        chosen, num_found = self._engines[number], compared[number]
+        cost = self._cost(chosen, num_new[number])
+        placed = _Placed(number, num_new[number], keys, of_prompt, now, cost)
+        chosen.index.add(of_prompt[num_found:])  # `end` adds all of them
+        chosen.num_waiting_tokens += placed.num_new_tokens
+        chosen.num_placed_tokens += placed.num_new_tokens
         chosen.num_open += 1
-        self._placed[request_id] = _Placed(engine, num_new, keys)
-        return engine
+        chosen.waiting[request_id] = self._placed[request_id] = placed
+        return number
 
     def advance(self, request_id: str, new_token_ids: Sequence[int]) -> None:
         """The engine has sent tokens of a request."""
@@ -101,11 +143,18 @@ class Placement:
         if placed is None or not new_token_ids:
             return
         engine = self._engines[placed.engine]
+        engine.heard_at = now = self.clock()
         if placed.num_replied == 0:
+            del engine.waiting[request_id]
             engine.num_waiting_tokens -= placed.num_new_tokens
             engine.num_replying += 1
+            engine.first_at = now
+            self._paces.measure(engine.pace, now - placed.at, placed.cost, now)
         placed.num_replied += len(new_token_ids)
-        engine.index.add(placed.keys.extend(new_token_ids))
+        new = placed.keys.extend(new_token_ids)
+        if new:
+            placed.found += new
+            engine.index.add(new)
 
     def end(self, request_id: str) -> None:
         """A request has ended, or was aborted."""
@@ -118,7 +167,9 @@ class Placement:
             engine.num_replying -= 1
             self._mean_reply += _SMOOTHING * (placed.num_replied - self._mean_reply)
         else:
+            del engine.waiting[request_id]
             engine.num_waiting_tokens -= placed.num_new_tokens
+        engine.index.add(placed.found)
 
     def engine_of(self, request_id: str) -> int | None:
         """Engine that computes a request; None after its end."""
@@ -127,37 +178,102 @@ class Placement:
 
     def num_open(self, engine: int) -> int:
         """Number of requests on an engine that have not ended."""
-        return self._engines[engine].num_open
+        found = self._engines.get(engine)
+        return 0 if found is None else found.num_open
+
+    @property
+    def takes_requests(self) -> bool:
+        """Whether an engine takes new requests."""
+        return self._there != 0
+
+    def bring_in(self, engine: int) -> None:
+        """An engine takes requests from now on. Its cache is empty, as far as is known."""
+        bit = ~self._used & (self._used + 1)  # the lowest place that is free
+        place = bit.bit_length() - 1
+        self._used |= bit
+        self._there |= bit
+        self._numbers[place : place + 1] = [engine]
+        least = min((one.num_placed_tokens for one in self._engines.values()), default=0)
+        index = PrefixIndex(self.limits.num_blocks, self._holders, place)
+        self._engines[engine] = _Engine(index, place, num_placed_tokens=least)
+        most_keys = min(self.limits.num_blocks, _MOST_KEYS // len(self._engines))
+        for one in self._engines.values():
+            one.index.num_blocks = most_keys
+
+    def retire(self, engine: int) -> None:
+        """The engine finishes its requests and gets no new ones."""
+        self._there &= ~(1 << self._engines[engine].place)
 
     def take_out(self, engine: int) -> list[str]:
-        """An engine has died: it gets no requests and has no prefixes. Ends its requests, and
-        returns their ids."""
+        """An engine is gone. Ends its requests, and returns their ids."""
         ids = [name for name, placed in self._placed.items() if placed.engine == engine]
         for request_id in ids:
             self.end(request_id)
-        self._engines[engine].is_out = True
-        self._engines[engine].index.clear()
+        if engine in self._engines:
+            self.retire(engine)
+            gone = self._engines.pop(engine)
+            gone.index.clear()
+            self._used &= ~(1 << gone.place)
         return ids
 
-    def bring_back(self, engine: int) -> None:
-        """The engine takes requests again."""
-        self._engines[engine].is_out = False
+    def observe(
+        self, engine: int, stored: Sequence[bytes], removed: Sequence[bytes], *, is_cleared: bool
+    ) -> None:
+        """The engine reports which blocks its prefix cache has got and lost."""
+        if (found := self._engines.get(engine)) is None:
+            return
+        if is_cleared:
+            found.index.clear()
+        found.index.discard(removed)
+        found.index.add(stored)
+
+    def note_elsewhere(self, engine: int, num_tokens: int) -> None:
+        """The engine has to compute so many prompt tokens for other front ends."""
+        self._engines[engine].num_elsewhere = num_tokens
 
     def forget_prefixes(self) -> None:
         """The prefix caches of all engines were emptied."""
-        for engine in self._engines:
+        for engine in self._engines.values():
             engine.index.clear()
 
-    def _num_new(self, engine: _Engine, keys: Sequence[bytes], num_tokens: int) -> int:
-        """Prompt tokens that the engine has to compute; the last one in any case."""
-        return max(1, num_tokens - engine.index.num_found(keys) * self.limits.block_size)
+    def _compared(self, keys: Sequence[bytes]) -> dict[int, int]:
+        """The engines to compare, with the number of blocks that they have."""
+        groups = by_overlap(self._holders, keys, self._there)
+        found = dict[int, int]()
+        for places, num_found in groups:
+            for number in self._some(places, _MOST_HOLDERS - len(found)):
+                found[number] = num_found
+        for number in self._some(self._there, _NUM_RANDOM):
+            place = self._engines[number].place
+            found[number] = next(count for places, count in groups if places >> place & 1)
+        return found
 
-    def _cost(
-        self, number: int, keys: Sequence[bytes], num_tokens: int
-    ) -> tuple[float, int, int, int]:
+    def _some(self, places: int, wanted: int) -> Iterator[int]:
+        """At most so many of the engines at these places, from a random one on."""
+        first = int(random.random() * len(self._numbers))
+        for part in (places >> first << first, places & ((1 << first) - 1)):
+            while part and wanted > 0:
+                lowest = part & -part
+                part ^= lowest
+                wanted -= 1
+                yield self._numbers[lowest.bit_length() - 1]
+
+    def _order(self, number: int, num_new: int, now: float) -> tuple[float, int, int, int]:
         """The expected time to the first token; engines of equal cost take turns."""
-        engine, limits = self._engines[number], self.limits
-        computed = engine.num_waiting_tokens + self._num_new(engine, keys, num_tokens)
+        engine = self._engines[number]
+        cost = self._cost(engine, num_new)
+        if engine.pace.is_slow:
+            cost *= self._paces.times_slower(engine.pace, now)
+        if engine.waiting:
+            oldest = next(iter(engine.waiting.values()))
+            since = max(oldest.at, engine.first_at)
+            cost -= min(oldest.num_new_tokens, self._paces.done(now - since))
+            cost += self._paces.overdue(oldest.at, oldest.cost, engine.heard_at, now)
+        return cost, engine.num_open, engine.num_placed_tokens, number
+
+    def _cost(self, engine: _Engine, num_new: int) -> float:
+        limits = self.limits
+        computed = engine.num_waiting_tokens + engine.num_elsewhere + num_new
         num_steps = -(-computed // limits.max_num_batched_tokens)
         cost = float(computed + num_steps * _DECODED_ROW * engine.num_replying)
         # While all places are taken, one becomes free each time that the rows of all replies were
@@ -165,4 +281,4 @@ class Placement:
         num_before = engine.num_open + 1 - limits.max_num_seqs
         if num_before > 0:
             cost += num_before * self._mean_reply * _DECODED_ROW
-        return cost, engine.num_open, engine.num_placed_tokens, number
+        return cost

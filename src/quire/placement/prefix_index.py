@@ -1,7 +1,8 @@
 """`PrefixIndex`: the prompts and replies that one engine probably has in its prefix cache.
 
-It is built from the requests that were placed on the engine, not from what the engine reports: a
-request that follows at once already finds the prefix that the engine is still computing.
+It is built from the requests that were placed on the engine, so that a request that follows at once
+already finds the prefix that the engine is still computing, and from the blocks that the engine
+reports: other front ends place requests there too, and blocks leave the cache.
 """
 
 from __future__ import annotations
@@ -9,48 +10,59 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 
-from quire.kvcache.sequence import extra_of, hash_block, request_roots
+from quire.kvcache.sequence import hash_blocks, request_root, request_roots
 from quire.protocol.cache_scope import EVERYONE, CacheScope
 from quire.protocol.input_rows import InputRows
 
-_ROOT = b""
-"""The keys are compared with each other only, so the model is not part of them."""
+_STRIDE = 8
+
+Holders = dict[bytes, int]
+"""By the key of a block, the indices that have it: bit n for index n."""
 
 
 class BlockKeys:
-    """The keys of the full blocks of a text that grows."""
+    """The keys of the full blocks of a text that grows. They are the engine's, except for requests
+    with an adapter, whose digest only the engine knows."""
 
     __slots__ = ("_begin", "_block_size", "_input_rows", "_parent", "_rest")
 
     def __init__(
-        self, block_size: int, scope: CacheScope = EVERYONE, input_rows: Sequence[InputRows] = ()
+        self,
+        block_size: int,
+        scope: CacheScope = EVERYONE,
+        input_rows: Sequence[InputRows] = (),
+        root: bytes = b"",
+        adapter: str = "",
     ) -> None:
+        """`root`: that of the model (`model_root`). `adapter`: what identifies the adapter."""
         self._block_size = block_size
         self._input_rows = input_rows
         self._begin = 0
         """Position of the first token after the last full block."""
-        self._parent = request_roots(_ROOT, scope)[1]
+        of_scope = request_roots(root, scope)[1]
+        self._parent = request_root(of_scope, adapter_digest=adapter.encode())
         self._rest: list[int] = []
         """Tokens after the last full block."""
 
     def extend(self, token_ids: Sequence[int]) -> list[bytes]:
         """Appends tokens; returns the keys of the blocks that are full now."""
-        tokens, size, keys = [*self._rest, *token_ids], self._block_size, list[bytes]()
-        num_full = len(tokens) - len(tokens) % size
-        for first in range(0, num_full, size):
-            extra = extra_of(self._input_rows, self._begin, self._begin + size)
-            self._parent = hash_block(self._parent, tokens[first : first + size], extra)
-            self._begin += size
-            keys.append(self._parent)
-        self._rest = tokens[num_full:]
+        tokens, size = [*self._rest, *token_ids] if self._rest else token_ids, self._block_size
+        keys = hash_blocks(self._parent, tokens, size, self._input_rows, self._begin)
+        if keys:
+            self._parent = keys[-1]
+            self._begin += len(keys) * size
+        self._rest = [*tokens[len(keys) * size :]]
         return keys
 
 
 class PrefixIndex:
     """The keys of at most `num_blocks` blocks; those that were not used for longest go first."""
 
-    def __init__(self, num_blocks: int) -> None:
-        self._num_blocks = num_blocks
+    def __init__(self, num_blocks: int, holders: Holders | None = None, number: int = 0) -> None:
+        """`holders`: of several indices, of which this one has the number `number`."""
+        self.num_blocks = num_blocks
+        self._holders: Holders = {} if holders is None else holders
+        self._bit = 1 << number
         self._keys: OrderedDict[bytes, None] = OrderedDict()
 
     def __len__(self) -> int:
@@ -62,17 +74,53 @@ class PrefixIndex:
 
     def add(self, keys: Sequence[bytes]) -> None:
         """The engine computes or uses these blocks now."""
-        for key in _last_first(keys):
-            self._keys[key] = None
-            self._keys.move_to_end(key)
-        while len(self._keys) > self._num_blocks:
-            self._keys.popitem(last=False)
+        known, holders = self._keys, self._holders
+        for key in reversed(keys):  # the end of a text is evicted first, as in the block pool
+            if key in known:
+                known.move_to_end(key)
+            else:
+                known[key] = None
+                holders[key] = holders.get(key, 0) | self._bit
+        while len(known) > self.num_blocks:
+            self._forget(known.popitem(last=False)[0])
+
+    def discard(self, keys: Iterable[bytes]) -> None:
+        """The engine has dropped these blocks."""
+        for key in keys:
+            if key in self._keys:
+                del self._keys[key]
+                self._forget(key)
 
     def clear(self) -> None:
         """The prefix cache was emptied."""
+        for key in self._keys:
+            self._forget(key)
         self._keys.clear()
 
+    def _forget(self, key: bytes) -> None:
+        others = self._holders[key] ^ self._bit
+        if others:
+            self._holders[key] = others
+        else:
+            del self._holders[key]
 
-def _last_first(keys: Sequence[bytes]) -> Iterable[bytes]:
-    """The end of a text is evicted before its beginning, as in the engine's block pool."""
-    return reversed(keys)
+
+def by_overlap(holders: Holders, keys: Sequence[bytes], among: int) -> list[tuple[int, int]]:
+    """Indices, as bits, with the number of blocks at the beginning of a text that they have, from
+    the most to none. `among`: those of interest. An index that has a block is expected to have
+    those before it, so that not all have to be looked up."""
+    found, number = list[tuple[int, int]](), 0
+    while among and number < len(keys):
+        end = min(number + _STRIDE, len(keys))
+        if among != among & holders.get(keys[end - 1], 0):
+            for at in range(number, end):
+                having = among & holders.get(keys[at], 0)
+                if having != among:
+                    found.append((among ^ having, at))
+                    among = having
+                    if not among:
+                        break
+        number = end
+    if among:
+        found.append((among, len(keys)))
+    return found[::-1]

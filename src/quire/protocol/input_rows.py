@@ -7,7 +7,9 @@ digest.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from operator import attrgetter
 from typing import Literal
 
 import msgspec
@@ -39,6 +41,15 @@ class InputRows(msgspec.Struct, frozen=True, omit_defaults=True):
     def end(self) -> int:
         """The first position after the rows."""
         return self.first + self.count
+
+
+def rows_within(given: Sequence[InputRows], begin: int, end: int) -> Iterator[InputRows]:
+    """The rows of which a part is at positions `begin` to `end - 1`. `given`: in order of
+    position."""
+    for at in range(bisect_right(given, begin, key=attrgetter("end")), len(given)):
+        if given[at].first >= end:
+            return
+        yield given[at]
 
 
 def are_apart(given: Sequence[InputRows], num_tokens: int) -> bool:

@@ -35,8 +35,10 @@ class BlockStored(KVEvent):
     medium: str | None
     lora_name: str | None
     extra_keys: list[list[Any] | None] | None = None
-    """For each block, what its hash depends on besides tokens: every block has the name of the
-    adapter, the first one also the salt."""
+    """For each block, what its hash depends on besides tokens: the name of the adapter; the digest
+    of each run of rows in it that are given in place of embeddings, such as those of a picture,
+    with the position of its first row in the block (negative if the run begins before the block);
+    in the first block, the salt."""
     group_idx: int | None = None
     """Index of the layer group."""
     kv_cache_spec_kind: str | None = None

@@ -88,7 +88,7 @@ def test_engines_behind_one_front_end(
             *(generated(engine, str(n), prompt) for n, prompt in enumerate(PROMPTS))
         )
         assert [one.outputs[0].token_ids for one in found] == wanted
-        assert all(engine.num_placed_tokens for engine in client._placement._engines)
+        assert all(engine.num_placed_tokens for engine in client._placement._engines.values())
         first = await generated(engine, "a", [*SHARED, 1], rank=1)
         second = await generated(engine, "b", [*SHARED, 2])
         assert (first.num_cached_tokens, second.num_cached_tokens) == (0, 32)

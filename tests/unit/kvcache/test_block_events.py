@@ -12,6 +12,7 @@ from quire.adapters.request import LoRARequest
 from quire.config.records import CacheConfig
 from quire.kvcache import BlockEvents, KVCacheManager
 from quire.protocol import CacheScope
+from quire.protocol.input_rows import InputRows
 from quire.protocol.kv_events import KVEvent, KVEventBatch
 
 SIZE = 4
@@ -167,6 +168,24 @@ def test_blocks_of_an_adapter_have_its_name() -> None:
     assert [(one.lora_name, one.lora_id) for one in (first, second)] == [("sql", 3)] * 2
     assert (first.extra_keys, second.extra_keys) == ([("sql", "salt")], [("sql",)])
     assert (without.lora_name, without.lora_id, without.extra_keys) == (None, None, [None])
+
+
+def test_pictures_are_named_in_their_blocks() -> None:
+    follower = Follower()
+    kv = manager(follower)
+    lora = LoRARequest("sql", 3, "/adapters/sql")
+    rows = [InputRows(2, 7, b"\x0a" * 32), InputRows(9, 1, b"\x0b" * 32)]
+    blocks, tokens = kv.open(CacheScope("salt"), "ab", rows, lora), list(range(17))
+    assert kv.allocate_slots(blocks, tokens, 0, 17)
+    flush(kv)
+    first, second = "0a" * 32, "0b" * 32
+    extra = [keys for event in follower.stored for keys in event.extra_keys or []]
+    assert extra == [
+        ("sql", [first, 2], "salt"),
+        ("sql", [first, -2]),
+        ("sql", [first, -6], [second, 1]),
+        ("sql",),
+    ]
 
 
 STORED = {

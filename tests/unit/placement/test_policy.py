@@ -175,5 +175,5 @@ def test_an_engine_that_is_out_gets_nothing_and_forgets() -> None:
     assert placed.engine_of("b") is None
     assert placed.num_open(home) == 0
     assert [placed.place(str(n), [*SHARED, n]) for n in range(3)] == [1 - home] * 3
-    placed.bring_back(home)
+    placed.bring_in(home)
     assert placed.place("c", [99] * 40) == home

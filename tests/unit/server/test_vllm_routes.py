@@ -199,7 +199,16 @@ def test_the_server_tells_of_itself(
     text = harness.request("GET", "/server_info")
     assert "max_model_len=512" in text.json()["vllm_config"]
     json = harness.request("GET", "/server_info?config_format=json")
-    assert json.json()["vllm_config"]["model"]["max_model_len"] == 512
+    config = json.json()["vllm_config"]
+    for part, name, value in (
+        ("model_config", "max_model_len", 512),
+        ("cache_config", "num_gpu_blocks", harness.model.config.cache.num_blocks),
+        ("cache_config", "cache_dtype", harness.model.config.cache.kv_cache_dtype),
+        ("scheduler_config", "max_num_seqs", harness.model.config.scheduler.max_num_seqs),
+        ("parallel_config", "world_size", 1),
+    ):
+        assert config[part][name] == value
+    assert (config["speculative_config"], config["lora_config"]) == (None, None)
     assert json.json()["vllm_env"]["QUIRE_THREADS"] == "3"
     assert "hidden-value" not in text.text + json.text
     assert text.json()["system_env"]["python_version"]

@@ -145,12 +145,14 @@ class ParallelClient(EngineCoreClient):
         if isinstance(command, AddRequest):
             request = command.request
             self._require_engine(request.data_parallel_rank)
+            adapter = request.lora or request.prompt_adapter
             number = self._placement.place(
                 request.request_id,
                 request.prompt_token_ids,
                 request.scope,
                 request.data_parallel_rank,
                 request.input_rows,
+                "" if adapter is None else f"{adapter.name}\0{adapter.path}",
             )
             with self._named(number):
                 self._hosts[number].add_request(request)
@@ -254,7 +256,7 @@ class ParallelClient(EngineCoreClient):
             self._attach(number, self._loop)
         for command, args in self._carried.commands():
             self._hosts[number].notify(command, *args)
-        self._placement.bring_back(number)
+        self._placement.bring_in(number)
         del self._down[number]
         self.num_restarts += 1
         logger.info("%s works again", self._name(number))

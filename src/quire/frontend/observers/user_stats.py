@@ -104,8 +104,8 @@ class StatLoggerBase(ABC):
         mm_cache_stats: None = None,
         engine_idx: int = 0,
     ) -> None:
-        """Called after each step. `mm_cache_stats` is always None, because Quire caches no
-        images."""
+        """Called after each step. `mm_cache_stats` is always None; `/metrics` has
+        `vllm:mm_cache_queries` and `vllm:mm_cache_hits`."""
 
     @abstractmethod
     def log_engine_initialized(self) -> None:

@@ -12,11 +12,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from starlette.requests import Request
 
+from quire.config import EngineConfig
 from quire.errors import ConfigError, RequestError
 from quire.metrics.http_metrics import SleepMetrics
 from quire.redaction import environment, redacted
@@ -184,15 +185,30 @@ _LIBRARIES = ("numpy", "msgspec", "tokenizers", "jinja2", "starlette", "uvloop")
 
 @ROUTES.on("GET", "/server_info")
 async def server_info(http: Request, query: ServerInfoQuery) -> ServerInfo:
-    """The engine's configuration, its environment variables, and the machine."""
+    """The engine's configuration, its environment variables, and the machine. With
+    `config_format=json`, the parts of the configuration have vLLM's names."""
     config = queried_model(http).config
-    is_text = query.config_format == "text"
-    shown = str(config) if is_text else msgspec.to_builtins(config, enc_hook=str)
+    shown = str(config) if query.config_format == "text" else _under_vllm_names(config)
     return ServerInfo(
         vllm_config=redacted(shown),
         vllm_env=environment(_PREFIXES),
         system_env=await asyncio.to_thread(_system),
     )
+
+
+def _under_vllm_names(config: EngineConfig) -> dict[str, Any]:
+    """The configuration as JSON values. What vLLM also has, has vLLM's name."""
+    parts: dict[str, Any] = {
+        f"{name}_config" if hasattr(config, f"{name}_config") else name: value
+        for name, value in msgspec.to_builtins(config, enc_hook=str).items()
+    }
+    cache, asked = parts["cache_config"], config.cache.asked
+    cache |= {"num_gpu_blocks": cache.pop("num_blocks"), "cache_dtype": cache.pop("kv_cache_dtype")}
+    cache["gpu_memory_utilization"] = asked.utilization
+    parts["speculative_config"] = parts["scheduler_config"].pop("speculation")
+    parts["model_config"]["tokenizer"] = config.model.tokenizer
+    parts["parallel_config"]["world_size"] = config.parallel.world_size
+    return parts
 
 
 @ROUTES.on("GET", "/get_world_size")

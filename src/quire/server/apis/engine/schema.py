@@ -151,7 +151,7 @@ class ServerInfo(msgspec.Struct, kw_only=True):
     """The engine's configuration, the environment variables that Quire may read, the machine."""
 
     vllm_config: Any
-    """A text, or an object, as asked for. vLLM's name."""
+    """A text, or an object with vLLM's names for what vLLM also has, as asked for. vLLM's name."""
     vllm_env: dict[str, str]
     """Variables that begin with QUIRE_ or VLLM_, without those that hold secrets."""
     system_env: dict[str, str | None]
