@@ -1,5 +1,5 @@
-"""An application of Ray Serve with two replicas: one is killed under load, and no request that had
-not begun is lost. Needs Ray."""
+"""An application of Ray Serve with three replicas: conversations find their prefixes, and replicas,
+the controller and clients go in the middle of replies. Needs Ray."""
 
 from __future__ import annotations
 
@@ -9,9 +9,12 @@ import subprocess
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import httpx
+import openai
 import pytest
 
 pytestmark = [
@@ -20,15 +23,18 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore"),  # Ray's own
 ]
 KEY, PORT = "a key of this test", 28123
-URL = f"http://127.0.0.1:{PORT}/v1/chat/completions"
+URL = f"http://127.0.0.1:{PORT}"
 BODY: dict[str, Any] = {
     "model": "demo", "messages": [{"role": "user", "content": "What is 17 + 25?"}],
     "max_tokens": 24, "temperature": 0,
 }  # fmt: skip
+LONG = {**BODY, "max_tokens": 4000, "ignore_eos": True}
+_SLOW = 5.0
+"""Seconds for what takes less than two on a machine that has nothing else to do."""
 
 
 @pytest.fixture(scope="module")
-def serving() -> Iterator[None]:
+def serving() -> Iterator[Any]:
     pytest.importorskip("ray")
     from ray import init, serve, shutdown
 
@@ -38,31 +44,138 @@ def serving() -> Iterator[None]:
     init(num_cpus=8, include_dashboard=False, object_store_memory=80 << 20, log_to_driver=False)
     config = LLMConfig(
         model_loading_config={"model_id": "demo"},
-        engine_kwargs={"num_threads": 1, "max_model_len": 512, "max_num_seqs": 8},
-        deployment_config={"num_replicas": 2},
+        engine_kwargs={"num_threads": 1, "max_model_len": 4096, "max_num_seqs": 8},
+        deployment_config={"num_replicas": 3},
         server_kwargs={"api_key": KEY},
     )
     serve.start(http_options={"host": "127.0.0.1", "port": PORT})
     serve.run(build_openai_app({"llm_configs": [config]}))
-    yield
+    post()
+    yield serve
     serve.shutdown()
     shutdown()
 
 
-def post(key: str = KEY) -> httpx.Response:
-    return httpx.post(URL, json=BODY, headers={"Authorization": f"Bearer {key}"}, timeout=120)
+def post(key: str = KEY, body: dict[str, Any] = BODY) -> httpx.Response:
+    headers = {"Authorization": f"Bearer {key}"}
+    return httpx.post(f"{URL}/v1/chat/completions", json=body, headers=headers, timeout=120)
+
+
+def streamed(
+    body: dict[str, Any], begun: threading.Semaphore | None = None
+) -> tuple[str, str, float]:
+    """The text of a reply, its error, and when it ended. `begun` is released when it begins."""
+    text, error = "", ""
+    client = openai.OpenAI(base_url=f"{URL}/v1", api_key=KEY, max_retries=0, timeout=120)
+    extra = {"ignore_eos": body.get("ignore_eos", False)}
+    given = {name: value for name, value in body.items() if name != "ignore_eos"}
+    try:
+        for event in client.chat.completions.create(stream=True, extra_body=extra, **given):
+            new = (event.choices[0].delta.content or "") if event.choices else ""
+            if new and not text and begun is not None:
+                begun.release()
+            text += new
+    except (openai.APIError, httpx.HTTPError) as found:
+        error = str(found) or type(found).__name__
+    return text, error, time.monotonic()
+
+
+def processes(name: str) -> list[int]:
+    found = subprocess.run(["pgrep", "-f", f"^ray::{name}"], capture_output=True, text=True)
+    return [int(pid) for pid in found.stdout.split()]
 
 
 def replicas() -> list[int]:
-    found = subprocess.run(["pgrep", "-f", "ray::ServeReplica"], capture_output=True, text=True)
-    return [int(pid) for pid in found.stdout.split()]
+    """Processes with an engine."""
+    return processes("ServeReplica:default:Quire:demo")
+
+
+def until(condition: Any, timeout_s: float = 120.0) -> None:
+    end = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
+def are_idle() -> bool:
+    """Whether three replicas have started and compute nothing."""
+    before = {pid: cpu_s(pid) for pid in replicas()}
+    time.sleep(1.0)
+    return len(before) == 3 and all(cpu_s(pid) - was < 0.3 for pid, was in before.items())
+
+
+def cpu_s(pid: int) -> float:
+    words = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(words[11]) + int(words[12])) / os.sysconf("SC_CLK_TCK")
+
+
+@pytest.mark.usefixtures("serving")
+def test_routes_and_errors_are_those_of_a_server() -> None:
+    assert post().status_code == 200
+    assert post("wrong").status_code == 401
+    unknown = post(body={**BODY, "model": "nothing"})
+    assert unknown.status_code == 404
+    assert "demo" in unknown.json()["error"]["message"]
+    headers = {"Authorization": f"Bearer {KEY}"}
+    for path in ("/health", "/version", "/v1/models", "/metrics"):
+        assert httpx.get(URL + path, headers=headers).status_code == 200
+    body = {"model": "demo", "prompt": "1 + 1"}
+    assert httpx.post(f"{URL}/tokenize", json=body, headers=headers).json()["count"] > 1
+    reset = httpx.post(f"{URL}/reset_prefix_cache", headers=headers)
+    assert reset.status_code in (200, 404)  # a route of developers
+
+
+@pytest.mark.usefixtures("serving")
+def test_conversations_find_their_prefixes() -> None:
+    found = asked = 0
+    for conversation in range(6):
+        messages = [{"role": "user", "content": f"Story {conversation}: " + "more and more " * 40}]
+        for turn in range(4):
+            reply = post(body={**BODY, "messages": messages}).json()
+            usage = reply["usage"]
+            if turn:
+                found += usage["prompt_tokens_details"]["cached_tokens"]
+                asked += usage["prompt_tokens"]
+            messages += [reply["choices"][0]["message"], {"role": "user", "content": "And then?"}]
+    assert found >= 0.7 * asked
+
+
+@pytest.mark.parametrize("sent", [signal.SIGKILL, signal.SIGSTOP])
+@pytest.mark.usefixtures("serving")
+def test_a_replica_goes_while_replies_are_streamed(sent: signal.Signals) -> None:
+    """Begun replies of this replica end with an error, and all others are whole."""
+    until(are_idle)
+    whole, error, _ = streamed(LONG)
+    assert not error
+    threads = ThreadPoolExecutor(30)
+    has_begun = threading.Semaphore(0)
+    used_s = {pid: cpu_s(pid) for pid in replicas()}
+    begun = [threads.submit(streamed, LONG, has_begun) for _ in range(6)]
+    for _ in range(4):
+        assert has_begun.acquire(timeout=60)
+    victim = max(used_s, key=lambda pid: cpu_s(pid) - used_s[pid])
+    os.kill(victim, sent)
+    killed_at = time.monotonic()
+    late = [threads.submit(streamed, BODY) for _ in range(12)]
+    results = [one.result() for one in begun]
+    short = [one.result() for one in late]
+    if sent == signal.SIGSTOP:
+        os.kill(victim, signal.SIGCONT)
+    assert all(whole.startswith(text) for text, _, _ in results)
+    broken = [(text, ended_at) for text, error, ended_at in results if error]
+    assert 1 <= len(broken) < 6
+    assert all(text for text, _ in broken)
+    assert max(ended_at for _, ended_at in broken) - killed_at < _SLOW
+    assert all(text == whole for text, error, _ in results if not error)
+    assert [error for _, error, _ in short if error] == []
+    assert len({text for text, _, _ in short}) == 1
+    until(lambda: len(replicas()) == 3)
+    assert post().status_code == 200
 
 
 @pytest.mark.usefixtures("serving")
 def test_a_replica_is_killed_under_load() -> None:
     first = post()
-    assert first.status_code == 200
-    assert post("wrong").status_code == 401
     results: list[tuple[float, int, str]] = []
     is_over = threading.Event()
 
@@ -87,3 +200,37 @@ def test_a_replica_is_killed_under_load() -> None:
     assert len(lost) <= len(threads)
     message = first.json()["choices"][0]["message"]["content"]
     assert all(message in text for _, status, text in results if status == 200)
+
+
+@pytest.mark.usefixtures("serving")
+def test_the_controller_is_killed() -> None:
+    until(are_idle)
+    whole, _, _ = streamed(LONG)
+    with ThreadPoolExecutor(12) as threads:
+        has_begun = threading.Semaphore(0)
+        begun = [threads.submit(streamed, LONG, has_begun) for _ in range(4)]
+        assert has_begun.acquire(timeout=60)
+        [controller] = processes("ServeController")
+        os.kill(controller, signal.SIGKILL)
+        late = [threads.submit(streamed, BODY) for _ in range(8)]
+        assert [one.result()[:2] for one in begun] == [(whole, "")] * 4
+        assert [one.result()[1] for one in late] == [""] * 8
+    until(lambda: len(processes("ServeController")) == 1)
+    assert post().status_code == 200
+
+
+def test_a_client_that_disconnects_frees_its_request(serving: Any) -> None:
+    handle = serving.get_deployment_handle("Quire:demo", "default")
+
+    def num_open() -> float:
+        stats = [handle.record_autoscaling_stats.remote().result() for _ in range(12)]
+        return max(float(one["open_requests"]) for one in stats)
+
+    headers = {"Authorization": f"Bearer {KEY}"}
+    for _ in range(8):
+        with httpx.stream(
+            "POST", f"{URL}/v1/chat/completions", json={**LONG, "stream": True}, headers=headers
+        ) as reply:
+            next(reply.iter_bytes())
+    until(lambda: num_open() == 0)
+    assert are_idle()

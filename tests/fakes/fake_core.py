@@ -48,6 +48,7 @@ class FakeCore:
         self.num_steps = 0
         self.commands: dict[str, Callable[..., Any]] = {
             "block_map": self._block_map,
+            "follow_blocks": list,
             "reset_prefix_cache": lambda resets=False, _=False: resets or not self._requests,
             "fail": self._fail,
             "lose_workers": self._lose_workers,

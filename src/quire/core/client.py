@@ -79,6 +79,11 @@ class EngineCoreClient(ABC):
     num_restarts: int = 0
     """Engines that died and were started again."""
 
+    @property
+    def num_engines(self) -> int:
+        """Engines that compute requests."""
+        return 1
+
     def __init__(self) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._mailbox: LoopMailbox | None = None

@@ -20,7 +20,7 @@ from quire.core.capability import Capabilities, Capability
 from quire.core.engine_profiler import EngineProfiler
 from quire.core.grammars import Grammars
 from quire.core.images import image_stage
-from quire.core.kv_events import kv_events
+from quire.core.kv_events import BlockReports, kv_events
 from quire.core.kv_transfers import BlockWriter, KVTransfers, MemoryAhead, stored_kv
 from quire.core.pausing import EnginePause
 from quire.errors import BackendError, ConfigError, EngineDeadError, IntegrityError
@@ -106,6 +106,7 @@ class EngineCore:
             *adapter_stages(config, self.executor, pause.check_weights),
             Grammars(grammars, scheduler),
             *([] if events is None else [events]),
+            BlockReports(kv),
         ]
         self._capabilities = Capabilities(every, scheduler)
         # Their threads hold no reference to the core, so dropping the core ends them.

@@ -1,15 +1,17 @@
-"""`BlockEvents`: collects the KV events of the prefix cache and publishes them in order.
+"""Listeners of the prefix cache: `BlockEvents` collects its KV events and publishes them in order;
+`BlockReport` collects the keys of its blocks for the front ends.
 
-`BlockPool` and `KVCacheManager` report blocks to it; the core flushes it after each step.
+`BlockPool` and `KVCacheManager` report blocks to them; the core flushes them after each step.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 from quire.config.kv_groups import KVLayout
 from quire.kvcache.sequence import SequenceBlocks
+from quire.protocol.block_changes import BlockChanges
 from quire.protocol.input_rows import rows_within
 from quire.protocol.kv_events import (
     POOL,
@@ -19,6 +21,52 @@ from quire.protocol.kv_events import (
     KVEvent,
     event_hash,
 )
+
+
+class BlockListener(Protocol):
+    """Its methods are called on the engine's thread."""
+
+    def stored(
+        self, blocks: SequenceBlocks, token_ids: Sequence[int], group: int, entries: Sequence[int]
+    ) -> None:
+        """Blocks of a request were registered. `entries`: ascending table entries."""
+
+    def removed(self, key: tuple[int, bytes]) -> None:
+        """A block lost its key."""
+
+    def cleared(self) -> None:
+        """All blocks were dropped."""
+
+
+class BlockReport(BlockListener):
+    """The changes of one group of layers since they were taken last."""
+
+    def __init__(self, group: int) -> None:
+        self._group = group
+        self._changes = BlockChanges()
+
+    def stored(
+        self, blocks: SequenceBlocks, token_ids: Sequence[int], group: int, entries: Sequence[int]
+    ) -> None:
+        del token_ids
+        if group == self._group:
+            self._changes.stored += [blocks.keys[entry] for entry in entries]
+
+    def removed(self, key: tuple[int, bytes]) -> None:
+        group, digest = key
+        if group == self._group:
+            self._changes.removed.append(digest)
+
+    def cleared(self) -> None:
+        self._changes = BlockChanges(is_cleared=True)
+
+    def take(self) -> BlockChanges | None:
+        """The changes, which are forgotten; None: there are none."""
+        taken = self._changes
+        if not (taken.stored or taken.removed or taken.is_cleared):
+            return None
+        self._changes = BlockChanges()
+        return taken
 
 
 class BlockEvents:

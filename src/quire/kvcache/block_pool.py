@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from quire.errors import IntegrityError
 
 if TYPE_CHECKING:
-    from quire.kvcache.block_events import BlockEvents
+    from quire.kvcache.block_events import BlockListener
 
 BlockKey = tuple[int, bytes]
 """Index of the layer group, and the hash of the tokens up to the block's end. The index is `~group`
@@ -61,8 +61,8 @@ class BlockPool:
         self._cached: OrderedDict[int, None] = OrderedDict()
         """Least recently freed first. An OrderedDict, to remove a hit from the middle in O(1)."""
         self._by_key: dict[BlockKey, int] = {}
-        self.events: BlockEvents | None = None
-        """Notified of keys that are dropped."""
+        self.events: list[BlockListener] = []
+        """Notified of keys that are registered and dropped."""
         self.before_reuse: Callable[[int], None] | None = None
         """Called with the id of a used block before `allocate` returns it and its contents
         change."""
@@ -155,9 +155,13 @@ class BlockPool:
         self._cached.clear()
         self._by_key.clear()
         self._keys = [None] * len(self._keys)
-        if self.events is not None:
-            self.events.cleared()
+        for listener in self.events:
+            listener.cleared()
         return True
+
+    def keys_of(self, group: int) -> list[bytes]:
+        """The keys of a group's registered blocks."""
+        return [digest for index, digest in self._by_key if index == group]
 
     def states(self) -> str:
         """A letter for each block: s held by several, u held once, c cached, f fresh or empty."""
@@ -215,8 +219,8 @@ class BlockPool:
         if key is not None:
             del self._by_key[key]
             self._keys[block_id] = None
-            if self.events is not None:
-                self.events.removed(key)
+            for listener in self.events:
+                listener.removed(key)
 
     def _put_back(self, block_id: int) -> None:
         if self._keys[block_id] is None:

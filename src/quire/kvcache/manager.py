@@ -349,11 +349,12 @@ class KVCacheManager:
         releases all blocks of the reservation. Blocks of later keys are released first, so that
         they are reused first."""
         new = [key for key in written if self.pool.register(reservation.block_ids[key], key)]
-        if self.pool.events is not None and new:
+        if self.pool.events and new:
             entry_of = {key: entry for entry, key in enumerate(blocks.keys)}
             for group in self._offered:
                 entries = sorted(entry_of[digest] for index, digest in new if index == group)
-                self.pool.events.stored(blocks, token_ids, group, entries)
+                for listener in self.pool.events:
+                    listener.stored(blocks, token_ids, group, entries)
         self.pool.release(reversed(reservation.held))
         self._reservations.remove(reservation)
 
@@ -441,8 +442,8 @@ class KVCacheManager:
                 for entry in entries
                 if self.pool.register(table[entry - first], (index, blocks.keys[entry]))
             ]
-            if self.pool.events is not None:
-                self.pool.events.stored(blocks, token_ids, index, new)
+            for listener in self.pool.events:
+                listener.stored(blocks, token_ids, index, new)
         blocks.num_registered = num_full
 
     def _extend_keys(self, blocks: SequenceBlocks, token_ids: Sequence[int], count: int) -> None:

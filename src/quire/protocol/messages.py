@@ -19,6 +19,7 @@ from quire.adapters.request import LoRARequest, PromptAdapterRequest
 from quire.images.rules import Layout
 from quire.outputs.request_output import PredictionCounts, RequestSpecDecodeMetrics
 from quire.params import SamplingParams
+from quire.protocol.block_changes import BlockChanges
 from quire.protocol.cache_scope import EVERYONE, CacheScope
 from quire.protocol.input_rows import InputRows
 from quire.protocol.pooling_params import PoolingParams
@@ -288,3 +289,5 @@ class EngineCoreOutputs(msgspec.Struct, kw_only=True):
     stats: SchedulerStats | None = None
     timestamp: float = 0.0
     """Seconds since the epoch at the end of the step."""
+    blocks: BlockChanges | None = None
+    """Changes of the prefix cache, for front ends that follow it."""

@@ -30,6 +30,8 @@ from quire.errors import ConfigError, EngineDeadError, RequestError
 from quire.frontend.online.async_llm import AsyncLLM
 from quire.outputs import RequestOutput
 from quire.params import RequestOutputKind, SamplingParams
+from quire.placement import Placement
+from quire.placement.prefix_index import BlockKeys
 from quire.planning.plan import build_engine_config
 from quire.server.args import ServerArgs
 from quire.server.fleet.loading import _max_restarts
@@ -93,6 +95,15 @@ def test_engines_behind_one_front_end(
         second = await generated(engine, "b", [*SHARED, 2])
         assert (first.num_cached_tokens, second.num_cached_tokens) == (0, 32)
         assert engine.requests.metrics.series.prefix_cache_hits.value == 32
+        for number, host in client._hosts.items():  # keys of both sides are the same
+            keys = set(await host.call("follow_blocks"))
+            assert keys
+            assert keys <= {*client._placement._engines[number].index._keys}
+        reported: list[bytes] = []
+        monkeypatch.setattr(Placement, "observe", lambda *args, **_: reported.extend(args[2]))
+        await generated(engine, "f", [*range(200, 240), 3], rank=0)
+        of_prompt = BlockKeys(16, root=client._placement.root).extend([*range(200, 240), 3])
+        assert reported[:2] == of_prompt
         await engine.refresh_metrics()
         assert client._placement.num_open(0) == client._placement.num_open(1) == 0
         with pytest.raises(RequestError, match=r"data_parallel_rank 2 is out of range \[0, 2\)"):
@@ -192,8 +203,11 @@ def test_an_engine_that_dies_is_started_again(model: str) -> None:
             await engine.add_request(f"s{rank}", "text", given, data_parallel_rank=rank)
             for rank in (0, 1)
         ]
+        free = [await engine.add_request(f"free{n}", "text", given) for n in range(6)]
+        assert client._placement.num_open(1) > 1
         os.kill(client.pids[1], signal.SIGKILL)
-        assert [one async for one in streams[0]][-1].finished
+        for one in (streams[0], *free):  # those without an output move to the other engine
+            assert [output async for output in one][-1].finished
         lost = r"engine 1 of 2: .*killed by signal 9; it is being started again"
         with pytest.raises(EngineDeadError, match=lost):
             async for _ in streams[1]:

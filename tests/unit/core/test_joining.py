@@ -10,6 +10,9 @@ from quire.core.parallel.joining import join_answers, join_stats, join_stores
 from quire.errors import ConfigError
 from quire.protocol import KVStoreStats, SchedulerStats
 
+_UNKNOWN = {"error": "load it again", "is_unknown": True}
+"""The answer of an engine that was not there when the load was asked for."""
+
 
 @pytest.mark.parametrize(
     ("command", "answers", "joined"),
@@ -20,6 +23,11 @@ from quire.protocol import KVStoreStats, SchedulerStats
         ("is_sleeping", [True, True], True),
         ("pause", [None, None], None),
         ("kv_store_clear", [2, 3], 5),
+        ("adapters_load_result", [{"digest": "a"}, None], None),
+        ("adapters_load_result", [{"digest": "a"}, {"error": "b"}], {"error": "b"}),
+        ("adapters_load_result", [_UNKNOWN, {"digest": "a"}], {"digest": "a"}),
+        ("adapters_load_result", [_UNKNOWN, None], None),
+        ("adapters_load_result", [_UNKNOWN, _UNKNOWN], _UNKNOWN),
         (
             "kv_store_usage",
             [{"host": {"bytes": 2}}, {"host": {"bytes": 3}, "disk": {"bytes": 1}}],

@@ -177,3 +177,48 @@ def test_an_engine_that_is_out_gets_nothing_and_forgets() -> None:
     assert [placed.place(str(n), [*SHARED, n]) for n in range(3)] == [1 - home] * 3
     placed.bring_in(home)
     assert placed.place("c", [99] * 40) == home
+
+
+def test_engines_report_blocks() -> None:
+    placed = placement(3)
+    keys = BlockKeys(16).extend(SHARED)
+    placed.observe(2, keys, (), is_cleared=False)
+    assert placed.place("a", SHARED) == 2
+    finish(placed, "a")
+    placed.observe(2, (), keys, is_cleared=False)
+    placed.observe(1, keys[:4], (), is_cleared=False)
+    assert placed.place("b", SHARED) == 1
+    finish(placed, "b")
+    placed.observe(1, keys[:1], (), is_cleared=True)
+    placed.observe(0, keys[:2], (), is_cleared=False)
+    assert placed.place("c", SHARED) == 0
+    placed.observe(9, keys, (), is_cleared=False)  # it is gone
+
+
+def test_work_of_other_front_ends_counts() -> None:
+    placed = placement()
+    placed.note_elsewhere(0, 10_000)
+    assert [placed.place(str(number), [number] * 40) for number in range(4)] == [1] * 4
+
+
+def test_an_engine_that_is_retired_finishes_its_requests() -> None:
+    placed = placement()
+    home = placed.place("a", [*SHARED, 1])
+    placed.retire(home)
+    assert placed.place("b", [*SHARED, 2]) == 1 - home
+    assert (placed.engine_of("a"), placed.num_open(home), placed.takes_requests) == (home, 1, True)
+    placed.retire(1 - home)
+    assert not placed.takes_requests
+
+
+def test_an_engine_that_comes_late_takes_turns() -> None:
+    placed = placement()
+    for number in range(20):
+        placed.place(str(number), [number + 1] * 40)
+        finish(placed, str(number))
+    placed.bring_in(7)
+    found = []
+    for number in range(30, 36):
+        found.append(placed.place(str(number), [number + 1] * 40))
+        finish(placed, str(number))
+    assert sorted(found) == [0, 0, 1, 1, 7, 7]

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from quire.errors import ConfigError
 from quire.ray.serve.access import required_keys
-from quire.ray.serve.application import build_openai_app, deployment_options
+from quire.ray.serve.application import _with_one_server, build_openai_app, deployment_options
 from quire.ray.serve.autoscaling import scale_on_queue_seconds, wanted_replicas
 from quire.ray.serve.config import LLMConfig
 
-DEMO = {"model_loading_config": {"model_id": "demo"}}
+DEMO: dict[str, Any] = {"model_loading_config": {"model_id": "demo"}}
+OTHER: dict[str, Any] = {"model_loading_config": {"model_id": "other", "model_source": "demo"}}
 
 
 def test_a_configuration_becomes_arguments_of_engine_and_server(tmp_path: Path) -> None:
@@ -69,6 +71,21 @@ def test_replicas_for_a_queue(
     assert wanted_replicas(num_replicas, num_requests, queue_s, [16.0] * len(queue_s)) == wanted
 
 
+def test_replicas_follow_the_requests_of_engines_not_the_calls_of_front_ends() -> None:
+    context = SimpleNamespace(
+        aggregated_metrics={
+            "queue_seconds": {1: 0.0, 2: 0.0}, "places": {1: 16.0, 2: 16.0},
+            "open_requests": {1: 30.0, 2: 8.0},
+        },
+        current_num_replicas=2, total_num_requests=2.0,
+        capacity_adjusted_min_replicas=1, capacity_adjusted_max_replicas=9,
+    )  # fmt: skip
+    assert scale_on_queue_seconds(context)[0] == 3.0
+    context.aggregated_metrics = {}
+    context.current_num_replicas = 0
+    assert scale_on_queue_seconds(context)[0] == 1.0
+
+
 @pytest.mark.parametrize(
     ("given", "text"),
     [
@@ -94,11 +111,25 @@ def test_what_cannot_be_served_is_refused(given: dict[str, Any], text: str) -> N
     ("given", "text"),
     [
         ({"llm_config": [DEMO]}, "'llm_config' is not known"),
-        ({"llm_configs": [DEMO, DEMO]}, "a list with one configuration"),
+        ({"llm_configs": []}, "llm_configs must be a list of configurations"),
+        ({"llm_configs": [DEMO, DEMO]}, "each model_id must be there once"),
+        (
+            {
+                "llm_configs": [
+                    {**DEMO, "server_kwargs": {"max_n": 2}},
+                    {**OTHER, "server_kwargs": {"max_n": 3}},
+                ]
+            },
+            "server_kwargs must be the same",
+        ),
+        (
+            {"llm_configs": [{**DEMO, "deployment_config": {"request_router_config": {}}}, OTHER]},
+            "request_router_config of 'demo' must be left out",
+        ),
         ({"llm_configs": ["/nowhere.yaml"]}, "llm_configs /nowhere.yaml: cannot be read"),
     ],
 )
-def test_an_application_has_one_model(given: dict[str, Any], text: str) -> None:
+def test_an_application_that_cannot_be_is_refused(given: dict[str, Any], text: str) -> None:
     with pytest.raises(ConfigError, match=text):
         build_openai_app(given)
 
@@ -107,3 +138,9 @@ def test_a_key_is_required() -> None:
     with pytest.raises(ConfigError, match="must have an api_key"):
         required_keys((), is_insecure=False)
     assert required_keys((), is_insecure=True) == ()
+
+
+def test_models_of_one_server_have_adapters_of_their_own() -> None:
+    first = LLMConfig(**DEMO, server_kwargs={"max_n": 2, "lora_modules": ["red=/red"]})
+    both = _with_one_server([first, LLMConfig(**OTHER)])
+    assert [one.server_kwargs for one in both] == [first.server_kwargs, {"max_n": 2}]

@@ -160,9 +160,14 @@ class AdapterManager(Stage):
             self._begin_asked()
 
     def load_result(self, ticket: str) -> dict[str, Any] | None:
-        """The result of a load: `digest`, or `error`; None: not there yet."""
+        """The result of a load: `digest`, or `error`; None: not there yet. `is_unknown`: it was not
+        asked for here."""
         self._finish_load(0.0)
         self._begin_asked()
+        loads = [*self._asked, *([] if self._load is None else [self._load])]
+        if ticket not in self._results and not any(ticket in one.tickets for one in loads):
+            text = "the adapter was not loaded, because the engine was replaced; load it again"
+            return {"error": text, "is_unknown": True}
         return self._results.get(ticket)
 
     def withdraw_load(self, ticket: str) -> bool:

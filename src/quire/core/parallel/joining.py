@@ -67,7 +67,9 @@ def _block_maps(maps: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _loads(answers: Sequence[Any]) -> Any:
-    """The result of loading an adapter: an error of any engine, or None until all are done."""
+    """The result of loading an adapter: an error of any engine, or None until all are done. Engines
+    that are there since then load it with the first request that names it."""
+    answers = [one for one in answers if one is None or "is_unknown" not in one] or answers
     if None in answers:
         return None
     return next((answer for answer in answers if "error" in answer), answers[0])
@@ -82,6 +84,7 @@ _ADAPTERS: dict[str, Callable[[Sequence[Any]], Any]] = {
 }  # fmt: skip
 _JOINED: dict[str, Callable[[Sequence[Any]], Any]] = {
     "collective_rpc": lambda answers: [value for answer in answers for value in answer],
+    "follow_blocks": lambda answers: [key for keys in answers for key in keys],
     "reset_prefix_cache": all,
     "is_busy": any,
     "is_paused": all,

@@ -66,11 +66,13 @@ class AdmissionControl(RequestObserver):
     def __init__(
         self,
         config: SchedulerConfig,
+        num_engines: Callable[[], int] = lambda: 1,
         work_clock: Callable[[], float] = time.thread_time,
         now: Callable[[], float] = clock.now,
     ) -> None:
         """All times except `work_clock`'s are seconds since the epoch."""
-        self._max_running = config.max_num_seqs
+        self._max_num_seqs = config.max_num_seqs
+        self._num_engines = num_engines
         self._max_queued_reqs = config.max_num_queued_reqs
         self._max_queued_tokens = config.max_num_queued_tokens
         self._may_stand = config.queue_may_stand
@@ -80,7 +82,7 @@ class AdmissionControl(RequestObserver):
         """Value of `work_clock` when the server was last calm."""
         self._refused_at = -math.inf
         """Time of the last rejection in a lasting overload."""
-        self._pace = _Pace()
+        self._pace = Pace()
         self._num_open = 0
         """Admitted core requests that have not ended."""
         self._num_waiting = 0
@@ -95,6 +97,10 @@ class AdmissionControl(RequestObserver):
         """Number of first tokens in the current step."""
         self._mean_wait_s = self._mean_reply_s = _SHORTEST_WAIT_S
         """Mean seconds until the first token, and from there until the end."""
+
+    @property
+    def _max_running(self) -> int:
+        return self._max_num_seqs * max(1, self._num_engines())
 
     def check(self, num_requests: int, num_tokens: int, num_image_bytes: int = 0) -> None:
         """Raises QueueFullError if there is no room for these core requests, prompt tokens and
@@ -194,7 +200,7 @@ class AdmissionControl(RequestObserver):
         )
 
 
-class _Pace:
+class Pace:
     """The rate of first tokens while requests wait for one; old values have little weight."""
 
     def __init__(self) -> None:

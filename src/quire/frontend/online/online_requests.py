@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import weakref
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
 from typing import Protocol
 
 from quire.config import EngineConfig
@@ -56,8 +55,7 @@ class OnlineRequests:
         self.metrics = EngineMetrics(config)
         self.binding = LoopBinding(self, self._on_loop_bound)
         self._owner = owner
-        most = config.parallel.data_parallel_size * config.scheduler.max_num_seqs
-        self._admission = AdmissionControl(replace(config.scheduler, max_num_seqs=most))
+        self._admission = AdmissionControl(config.scheduler, lambda: client.num_engines)
         self.observers = [self._admission, self.metrics, *observers]
         self.outputs = OutputProcessor(tokenizer, config.scheduler.stream_interval, self.observers)
         self._client = client

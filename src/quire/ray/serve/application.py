@@ -1,65 +1,149 @@
-"""`build_openai_app`: an application of Ray Serve for one model."""
+"""`build_openai_app`: an application of Ray Serve for one or more models."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from importlib import import_module
 from typing import Any
 
-from quire.errors import ConfigError
+from quire.errors import ConfigError, quoted
 from quire.ray.serve.access import check_cluster, required_keys
 from quire.ray.serve.autoscaling import scale_on_queue_seconds
 from quire.ray.serve.config import LLMConfig
 from quire.server.http.api_keys import load_api_keys
 from quire.suggest import did_you_mean
 
-_ARGUMENTS = ("llm_configs", "insecure")
+_ARGUMENTS = ("llm_configs", "ingress_deployment_config", "insecure")
 _DEFAULTS: dict[str, Any] = {
     "max_ongoing_requests": 1000,  # Quire has limits of its own, and answers 503 beyond them
     "health_check_period_s": 2.0,
     "health_check_timeout_s": 10.0,
 }
+_OF_MODEL = ("lora_modules", "prompt_adapters")
+"""Options of the server that each model has for itself."""
 _SCALING: dict[str, Any] = {"upscale_delay_s": 10.0, "downscale_delay_s": 300.0}
 
 
 def build_openai_app(args: Mapping[str, Any]) -> Any:
-    """The application, for `serve.run` or a file of `serve deploy`. `args`: `llm_configs`, a list
-    with one configuration; `insecure`: needs no key and no token. Raises ConfigError."""
+    """The application, for `serve.run` or a file of `serve deploy`. `args`: `llm_configs`, a
+    configuration for each model; `ingress_deployment_config`: options of the deployment that
+    answers HTTP; `insecure`: needs no key and no token. Raises ConfigError."""
     for name in args:
         if name not in _ARGUMENTS:
             raise ConfigError(
                 f"build_openai_app: {name!r} is not known{did_you_mean(str(name), _ARGUMENTS)}"
             )
-    configs = args.get("llm_configs")
-    if not isinstance(configs, list | tuple) or len(configs) != 1:
+    given = args.get("llm_configs")
+    if not isinstance(given, list | tuple) or not given:
         raise ConfigError(
-            "llm_configs must be a list with one configuration: each model is an application, "
-            "with a route_prefix of its own"
+            'llm_configs must be a list of configurations: [{"model_loading_config": ...}]'
         )
-    return build_llm_deployment(LLMConfig.of(configs[0]), insecure=bool(args.get("insecure")))
+    configs = _with_one_server([LLMConfig.of(one) for one in given])
+    insecure = bool(args.get("insecure"))
+    own_routers = [
+        one.model_id for one in configs if "request_router_config" in one.deployment_config
+    ]
+    if len(configs) == 1 and own_routers:
+        return build_llm_deployment(configs[0], insecure=insecure)
+    if own_routers:
+        raise ConfigError(
+            f"request_router_config of {quoted(own_routers[0])} must be left out: with several "
+            "models, each request goes to the replica with its prefix"
+        )
+    serve, keys = _ready(configs[0], is_insecure=insecure)
+    from quire.ray.serve.engine import Engine
+    from quire.ray.serve.replica import Ingress
+
+    engines = [
+        serve.deployment(Engine, name=_name_of(one), **_options_of_engine(one)).bind(
+            one, is_insecure=insecure
+        )
+        for one in configs
+    ]
+    options = {
+        **_DEFAULTS,
+        **_of_ingress(configs[0]),
+        **(args.get("ingress_deployment_config") or {}),
+    }
+    ingress = serve.deployment(_with_application(serve, Ingress), name="Quire", **options)
+    return ingress.bind(configs, engines, keys, is_insecure=insecure)
 
 
 def build_llm_deployment(
     llm_config: LLMConfig, *, name_prefix: str = "", insecure: bool = False
 ) -> Any:
     """The deployment of one model, whose replicas answer HTTP themselves. Raises ConfigError."""
+    serve, keys = _ready(llm_config, is_insecure=insecure)
+    from quire.ray.serve.replica import Replica  # needs all that loads a model
+
+    options = deployment_options(llm_config)
+    name = name_prefix + _name_of(llm_config)
+    deployment = serve.deployment(_with_application(serve, Replica), name=name, **options)
+    return deployment.bind(llm_config, keys, is_insecure=insecure)
+
+
+def _ready(llm_config: LLMConfig, *, is_insecure: bool) -> tuple[Any, tuple[str, ...]]:
+    """Ray Serve, and the API keys. Raises ConfigError."""
     try:
         serve = import_module("ray.serve")
     except ImportError as error:
         raise ConfigError(
             f"quire.ray.serve needs Ray: pip install 'quire-engine[ray]' ({error})"
         ) from None
-    from quire.ray.serve.replica import Replica  # needs all that loads a model
-
-    keys = required_keys(load_api_keys(llm_config.server_args()), is_insecure=insecure)
+    keys = required_keys(load_api_keys(llm_config.server_args()), is_insecure=is_insecure)
     if import_module("ray").is_initialized():
-        check_cluster(is_insecure=insecure)
+        check_cluster(is_insecure=is_insecure)
+    return serve, keys
+
+
+def _with_one_server(configs: Sequence[LLMConfig]) -> list[LLMConfig]:
+    """The configurations with the same `server_kwargs`, those of the first that has any; adapters
+    belong to a model. Raises ConfigError if others differ, or for a model that is named twice."""
+    names = [one.model_id for one in configs]
+    if len(set(names)) < len(names):
+        raise ConfigError(f"llm_configs: each model_id must be there once, got {quoted(names)}")
+    own, shared = [], []
+    for one in configs:
+        kwargs = one.server_kwargs.items()
+        own.append({name: value for name, value in kwargs if name in _OF_MODEL})
+        shared.append({name: value for name, value in kwargs if name not in _OF_MODEL})
+    common = next(filter(None, shared), {})
+    if any(one not in ({}, common) for one in shared):
+        raise ConfigError("server_kwargs must be the same in all llm_configs, or in one of them")
+    return [
+        replace(one, server_kwargs={**common, **adapters})
+        for one, adapters in zip(configs, own, strict=True)
+    ]
+
+
+def _name_of(llm_config: LLMConfig) -> str:
+    return "Quire:" + llm_config.model_id.replace("/", "--")
+
+
+def _with_application(serve: Any, server: type) -> Any:
     # A class of its own for each deployment, because Ray Serve puts the application into it.
-    ingress = serve.ingress()(type("Replica", (Replica,), {"__module__": Replica.__module__}))
-    options = deployment_options(llm_config)
-    name = name_prefix + "Quire:" + llm_config.model_id.replace("/", "--")
-    deployment = serve.deployment(ingress, name=name, **options)
-    return deployment.bind(llm_config, keys, is_insecure=insecure)
+    return serve.ingress()(type(server.__name__, (server,), {"__module__": server.__module__}))
+
+
+def _options_of_engine(llm_config: LLMConfig) -> dict[str, Any]:
+    from ray.serve.config import RequestRouterConfig
+
+    router = RequestRouterConfig(request_router_class="quire.ray.serve.router.PlacementRouter")
+    most = _DEFAULTS["max_ongoing_requests"]  # of front ends; max_num_seqs bounds their requests
+    log = {"enable_access_log": False}  # it would have a line for each call of a front end
+    options = {"logging_config": log, **deployment_options(llm_config)}
+    return {**options, "request_router_config": router, "max_ongoing_requests": most}
+
+
+def _of_ingress(llm_config: LLMConfig) -> dict[str, Any]:
+    actor: dict[str, Any] = {"num_cpus": 0}
+    if llm_config.runtime_env is not None:
+        actor["runtime_env"] = llm_config.runtime_env
+    return {
+        "ray_actor_options": actor,
+        "graceful_shutdown_timeout_s": llm_config.server_args().shutdown_timeout + 10.0,
+    }
 
 
 def deployment_options(llm_config: LLMConfig) -> dict[str, Any]:

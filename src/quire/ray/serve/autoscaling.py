@@ -15,6 +15,9 @@ from typing import Any
 QUEUE_SECONDS = "queue_seconds"
 PLACES = "places"
 """Number of requests that a replica computes at once."""
+OPEN_REQUESTS = "open_requests"
+"""Number of requests that a replica has. Ray Serve counts the calls of front ends, which are other
+numbers."""
 TARGET_S = 2.0
 """More replicas are started while a request waits longer for its first token."""
 _MOST_AT_ONCE = 2.0
@@ -24,9 +27,10 @@ _MOST_AT_ONCE = 2.0
 def scale_on_queue_seconds(context: Any) -> tuple[float, dict[str, Any]]:
     """Ray Serve's policy function. `context`: its `AutoscalingContext`."""
     metrics = context.aggregated_metrics or {}
+    counts = list(_values(metrics, OPEN_REQUESTS))
     wanted = wanted_replicas(
         context.current_num_replicas,
-        context.total_num_requests,
+        sum(counts) if counts else context.total_num_requests,
         _values(metrics, QUEUE_SECONDS),
         _values(metrics, PLACES),
     )

@@ -16,6 +16,7 @@ from quire.chat.async_renderer import AsyncChatRenderer, RenderBounds
 from quire.chat.renderer_process import CLOCK_FACTOR
 from quire.chat.templates import ChatTemplates
 from quire.config import EngineConfig
+from quire.core.client import EngineCoreClient
 from quire.core.hosts import EngineMode
 from quire.core.parallel.restarts import DEFAULT_RESTARTS
 from quire.frontend.observers.observer import RequestLogChoice
@@ -37,6 +38,8 @@ class ModelLoader:
     args: ServerArgs
     request_log: RequestLogChoice | None
     engine_mode: EngineMode
+    client: EngineCoreClient | None = None
+    """Engines that are elsewhere; None: one is started here."""
     kept_tokenizers: deque[Tokenizer] = field(default_factory=lambda: deque(maxlen=_KEPT))
     """Tokenizers of the models unloaded last. To read one again would stop the event loop for a
     tenth of a second or more, because the library does not free the interpreter's lock
@@ -79,6 +82,7 @@ class ModelLoader:
         args = self.args
         engine = AsyncLLM(
             config,
+            client=self.client,
             engine_mode=self.engine_mode,
             step_timeout_s=args.step_timeout,
             max_engine_restarts=_max_restarts(args, config),

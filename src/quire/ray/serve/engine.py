@@ -1,0 +1,69 @@
+"""`Engine`: a replica with one engine, whose requests come from front ends."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import AsyncIterator
+
+from quire.core.hosts import make_client
+from quire.core.loop import SWITCH_INTERVAL_S
+from quire.core.process_channel import EngineBoot, encoder
+from quire.core.process_host import DEFAULT_CORE
+from quire.errors import EngineDeadError
+from quire.planning.plan import build_engine_config
+from quire.ray.serve.access import check_cluster
+from quire.ray.serve.autoscaling import OPEN_REQUESTS, PLACES, QUEUE_SECONDS
+from quire.ray.serve.config import LLMConfig
+from quire.ray.serve.sessions import EngineSessions
+
+
+class Engine:
+    """Ray Serve makes it in a process of its own, passes on the calls of front ends, and asks for
+    its health and its load."""
+
+    def __init__(self, llm_config: LLMConfig, *, is_insecure: bool = False) -> None:
+        """Loads the model. Raises what prevents it."""
+        check_cluster(is_insecure=is_insecure)
+        sys.setswitchinterval(SWITCH_INTERVAL_S)
+        args = llm_config.server_args()
+        self._config = build_engine_config(llm_config.engine_args(), "server")
+        self._client = make_client(self._config, args.engine_mode, args.step_timeout)
+        self._sessions = EngineSessions(self._client)
+        self._is_bound = False
+
+    async def config(self) -> bytes:
+        """The engine's configuration, for `boot_decoder`."""
+        return encoder.encode(EngineBoot(core_factory=DEFAULT_CORE, config=self._config, epoch=0.0))
+
+    async def connect(self, replica: str, front_end: str, connection: str) -> AsyncIterator[bytes]:
+        """The stream of a front end's session. `replica`: this one; Ray Serve's router reads it."""
+        del replica
+        if not self._is_bound:
+            self._sessions.bind()
+            self._is_bound = True
+        async for frame in self._sessions.frames(front_end, connection):
+            yield frame
+
+    async def deliver(self, replica: str, front_end: str, connection: str, data: bytes) -> None:
+        """Commands of a front end."""
+        del replica
+        self._sessions.deliver(front_end, connection, data)
+
+    def check_health(self) -> None:
+        """Raises EngineDeadError if the engine has died: Ray Serve then replaces this replica."""
+        health = self._client.health()
+        if health.state == "dead":
+            raise EngineDeadError(health.reason)
+
+    def record_autoscaling_stats(self) -> dict[str, float]:
+        """Numbers that `scale_on_queue_seconds` reads."""
+        return {
+            QUEUE_SECONDS: self._sessions.expected_wait_s(),
+            PLACES: float(self._config.scheduler.max_num_seqs * self._client.num_engines),
+            OPEN_REQUESTS: float(self._sessions.num_open),
+        }
+
+    async def __del__(self) -> None:
+        """Ray Serve calls it after the last request of a replica that is to end."""
+        await asyncio.to_thread(self._client.shutdown)

@@ -1,0 +1,291 @@
+"""Replicas that come, go, die and stand still: no begun reply is repeated, no other is lost."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from fake_engine import fake_config
+from fake_replicas import FakeReplicas
+
+from quire.adapters import LoRARequest
+from quire.core.client import EngineListener
+from quire.errors import EngineDeadError
+from quire.params import SamplingParams
+from quire.protocol import CacheScope, EngineCoreOutputs, EngineCoreRequest
+from quire.ray.serve import replica_group
+from quire.ray.serve.replica_group import ReplicaGroup
+from quire.ray.serve.sessions import EngineSessions
+
+LONG = 100_000
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(replica_group, "_RETRY_S", 0.02)
+
+
+class Front:
+    """A group, and what it sends to the front end."""
+
+    def __init__(self, replicas: FakeReplicas) -> None:
+        self.replicas = replicas
+        self.group = ReplicaGroup(fake_config(), replicas)
+        self.tokens: dict[str, list[int]] = {}
+        self.ended: set[str] = set()
+        self.lost: dict[str, str] = {}
+        self.group.attach(
+            asyncio.get_running_loop(),
+            EngineListener(self._on_outputs, lambda _: None, self._on_lost),
+        )
+
+    def add(self, name: str, max_tokens: int = 4, first: int = 7, **fields: Any) -> None:
+        self.group.add_request(
+            EngineCoreRequest(
+                request_id=name,
+                prompt_token_ids=[first],
+                arrival_time=time.time(),
+                sampling_params=SamplingParams(max_tokens=max_tokens, seed=1),
+                **fields,
+            )
+        )
+
+    def engine_of(self, name: str) -> str:
+        """The replica that computes a request."""
+        number = self.group._placement.engine_of(name)
+        return next(one for one, at in self.group._connected.items() if at == number)
+
+    def _on_outputs(self, outputs: EngineCoreOutputs) -> None:
+        for output in outputs.outputs:
+            self.tokens.setdefault(output.request_id, []).extend(output.new_token_ids)
+            if output.finish_reason is not None:
+                self.ended.add(output.request_id)
+
+    def _on_lost(self, ids: list[str], error: EngineDeadError) -> None:
+        self.lost |= dict.fromkeys(ids, str(error))
+
+
+async def until(condition: Callable[[], Any]) -> None:
+    end = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < end
+        await asyncio.sleep(0.005)
+
+
+@asynccontextmanager
+async def front(*names: str) -> AsyncIterator[Front]:
+    replicas = FakeReplicas(*names)
+    one = Front(replicas)
+    try:
+        await until(lambda: len(one.group._hosts) == len(names))
+        yield one
+    finally:
+        one.group.shutdown()
+        for replica in replicas.by_name.values():
+            replica.runs.set()
+        await asyncio.sleep(0)
+        replicas.close()
+
+
+def run(scenario: Callable[[], Awaitable[None]]) -> None:
+    asyncio.run(asyncio.wait_for(scenario(), 60))
+
+
+@pytest.mark.parametrize("is_frozen", [False, True])
+def test_a_replica_dies(monkeypatch: pytest.MonkeyPatch, is_frozen: bool) -> None:
+    """Killed or frozen: begun replies end with an error, and the others begin elsewhere."""
+    monkeypatch.setattr(replica_group, "_SILENCE_S", 0.7)
+
+    async def scenario() -> None:
+        async with front("a", "b") as one:
+            one.add("begun", LONG)
+            await until(lambda: one.tokens.get("begun"))
+            gone = one.engine_of("begun")
+            replica = one.replicas.by_name[gone]
+            replica.core._pause_mode = "keep"  # nothing runs there
+            one.add("elsewhere", LONG)
+            assert one.engine_of("elsewhere") != gone
+            for number in range(6):
+                one.add(f"waits {number}")
+            waiting = [
+                name for name in (f"waits {n}" for n in range(6)) if one.engine_of(name) == gone
+            ]
+            assert waiting
+            if is_frozen:
+                replica.runs.clear()
+            else:
+                replica.is_killed = True
+            begun_at = time.monotonic()
+            await until(lambda: "begun" in one.lost)
+            assert time.monotonic() - begun_at < 5
+            await until(lambda: one.ended >= set(waiting))
+            assert [one.tokens[name] for name in waiting] == [[8, 9, 10, 11]] * len(waiting)
+            assert [*one.lost] == ["begun"]
+            assert "elsewhere" not in one.ended
+            replica.core._pause_mode = None
+            replica.is_killed = False
+            replica.runs.set()
+            await until(lambda: len(one.group._hosts) == 2)  # it is there again
+            await until(lambda: not replica.core._requests)  # and computes nothing for nobody
+
+    run(scenario)
+
+
+def test_requests_wait_for_a_replica() -> None:
+    async def scenario() -> None:
+        async with front() as one:
+            assert one.group.health().state == "stalled"
+            one.add("x")
+            one.add("y", LONG)
+            one.group.abort_requests(["y"])
+            command = asyncio.ensure_future(one.group.call("echo", 1))
+            await asyncio.sleep(0.05)
+            assert not one.ended
+            assert one.replicas.num_asked == 2
+            one.replicas.set("a")
+            await until(lambda: "x" in one.ended)
+            assert "y" not in one.tokens
+            assert await command == [[1], {}]
+            assert one.group.health().state == "alive"
+            one.replicas.set()
+            await until(lambda: not one.group._hosts)
+            with pytest.raises(EngineDeadError, match="no replica is there"):
+                await one.group.call("echo", 2)
+
+    run(scenario)
+
+
+def test_a_replica_that_is_to_end_finishes_its_requests() -> None:
+    async def scenario() -> None:
+        async with front("a") as one:
+            one.add("x", LONG)
+            await until(lambda: one.tokens.get("x"))
+            one.replicas.set("b")
+            await until(lambda: "b" in one.group._connected)
+            await asyncio.sleep(0.5)
+            assert one.engine_of("x") == "a"
+            one.add("y")
+            await until(lambda: "y" in one.ended)
+            assert len(one.replicas.by_name["a"].core._requests) == 1
+            one.group.abort_requests(["x"])
+            await until(lambda: "a" not in one.group._connected)
+            assert not one.lost
+
+    run(scenario)
+
+
+def test_a_request_that_kills_replicas_ends_before_all_are_dead() -> None:
+    async def scenario() -> None:
+        names = [str(number) for number in range(5)]
+        async with front(*names) as one:
+            for replica in one.replicas.by_name.values():
+                replica.core.step_s = 1.0  # no output comes
+            one.add("x")
+            num_killed = 0
+            while "x" not in one.lost:
+                one.replicas.by_name[one.engine_of("x")].is_killed = True
+                before = one.group._placement.engine_of("x")
+                num_killed += 1
+                await until(lambda: one.group._placement.engine_of("x") != before)  # noqa: B023
+            assert num_killed == 3
+
+    run(scenario)
+
+
+def test_an_abort_frees_the_request_in_the_engine() -> None:
+    async def scenario() -> None:
+        async with front("a") as one:
+            core = one.replicas.by_name["a"].core
+            one.add("x", LONG)
+            one.add("y", LONG)
+            await until(lambda: one.tokens.get("x") and one.tokens.get("y"))
+            one.group.abort_requests(["x"])
+            await until(lambda: len(core._requests) == 1)
+            one.group.shutdown()  # the front end is gone: so are its requests
+            await until(lambda: not core._requests)
+            assert one.replicas.by_name["a"].sessions.num_open == 0
+
+    run(scenario)
+
+
+def test_front_ends_have_requests_of_their_own() -> None:
+    async def scenario() -> None:
+        async with front("a") as one:
+            other = Front(one.replicas)
+            one.replicas.on_change = lambda: None
+            await until(lambda: other.group._hosts)
+            one.add("x", 3, first=7)
+            other.add("x", 3, first=50)
+            await until(lambda: one.ended and other.ended)
+            assert (one.tokens["x"], other.tokens["x"]) == ([8, 9, 10], [51, 52, 53])
+            other.add("y", LONG, first=9)
+            [number] = one.group._hosts
+            await until(lambda: one.replicas.by_name["a"].sessions.num_open == 1)
+            other.group.shutdown()
+            await until(lambda: not one.replicas.by_name["a"].core._requests)
+            assert number in one.group._hosts
+
+    run(scenario)
+
+
+def test_a_front_end_that_sends_nothing_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    from quire.ray.serve import sessions
+
+    monkeypatch.setattr(sessions, "_GONE_S", 0.1)
+    monkeypatch.setattr(replica_group, "KEEP_ALIVE_S", 60.0)
+
+    async def scenario() -> None:
+        async with front("a") as one:
+            core = one.replicas.by_name["a"].core
+            one.add("x", LONG)
+            await until(lambda: "x" in one.lost)
+            await until(lambda: not core._requests)
+
+    run(scenario)
+
+
+def test_commands_after_the_end_of_a_session_are_refused() -> None:
+    async def scenario() -> None:
+        async with front("a") as one:
+            sessions: EngineSessions = one.replicas.by_name["a"].sessions
+            with pytest.raises(EngineDeadError, match="the session of the front end has ended"):
+                sessions.deliver(one.group._front_end, "another", b"\x90")
+
+    run(scenario)
+
+
+def test_adapters_and_salts_are_part_of_the_key() -> None:
+    """Two requests of one kind stay together, and kinds are apart."""
+    kinds: list[dict[str, Any]] = [
+        {},
+        {"lora": LoRARequest("red", 1, "/red")},
+        {"lora": LoRARequest("blue", 2, "/blue")},
+        {"scope": CacheScope("tenant")},
+    ]
+
+    async def scenario() -> None:
+        async with front("a", "b", "c", "d") as one:
+            placement, prompt = one.group._placement, list(range(64))
+            homes = []
+            for turn in range(2):
+                for number, fields in enumerate(kinds):
+                    name = f"{turn} {number}"
+                    one.group.add_request(
+                        EngineCoreRequest(
+                            request_id=name,
+                            prompt_token_ids=prompt,
+                            arrival_time=0.0,
+                            sampling_params=SamplingParams(max_tokens=1, seed=1),
+                            **fields,
+                        )
+                    )
+                    homes.append(placement.engine_of(name))
+                    await until(lambda: name in one.ended)  # noqa: B023
+            assert homes[:4] == homes[4:]
+            assert len(set(homes)) == 4
+
+    run(scenario)
