@@ -5,14 +5,16 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from tools.gpu_check.parts import EMULATED, GPU, PARTS
 from tools.gpu_check.report import Row, line_of
@@ -53,35 +55,43 @@ def _run(name: str, limit: float, *, is_emulated: bool) -> dict[str, Any]:
     if limit < 1:
         print(f"{name:<10} left out: no time is left", flush=True)
         return {"rows": [], "error": "no time was left", "seconds": 0.0}
-    command = [sys.executable, "-m", "tools.gpu_check", "--child", name]
+    begin, error = time.monotonic(), ""
+    with tempfile.TemporaryFile("w+") as errors:
+        with _started(name, errors, is_emulated=is_emulated) as child:
+            timer = threading.Timer(limit, os.killpg, (child.pid, signal.SIGKILL))
+            timer.start()
+            rows = list(_shown(name, child))
+            status = child.wait()
+            timer.cancel()
+        seconds = time.monotonic() - begin
+        if status:
+            errors.seek(0)
+            is_late = seconds >= limit
+            error = f"ended after its limit of {limit:.0f} s" if is_late else errors.read()[-_TAIL:]
+            print(f"{name:<10} FAILED: {error}", flush=True)
+    print(f"{name:<10} {seconds:.1f} s", flush=True)
+    return {"rows": rows, "error": error, "seconds": round(seconds, 1)}
+
+
+def _started(name: str, errors: IO[str], *, is_emulated: bool) -> subprocess.Popen[str]:
+    """The process of a part, which leads a group, so that its limit ends what it started too."""
     environment = {**os.environ, _BEGIN: str(time.time()), "QUIRE_KV_STORE": "0"}
     environment |= {"QUIRE_CUDA_EMULATED": "1"} if is_emulated else {}
-    begin = time.monotonic()
-    child = subprocess.Popen(
-        [*command, "--emulated"] if is_emulated else command,
-        env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    command = [sys.executable, "-m", "tools.gpu_check", "--child", name]
+    command += ["--emulated"] if is_emulated else []
+    return subprocess.Popen(
+        command, env=environment, stdout=subprocess.PIPE, stderr=errors, text=True,
+        start_new_session=True,
     )  # fmt: skip
-    errors: list[str] = []
-    reader = threading.Thread(target=lambda: errors.extend(child.stderr or ()), daemon=True)
-    reader.start()
-    timer = threading.Timer(limit, child.kill)
-    timer.start()
-    rows = []
+
+
+def _shown(name: str, child: subprocess.Popen[str]) -> Iterator[dict[str, Any]]:
+    """The results of a part, each printed as it comes."""
     for line in child.stdout or ():
         row = _row_of(line)
         if row is not None:
-            rows.append(asdict(row))
             print(line_of(name, row), flush=True)
-    status = child.wait()
-    timer.cancel()
-    reader.join(1)
-    seconds, error = time.monotonic() - begin, ""
-    if status:
-        is_late = seconds >= limit
-        error = f"ended after its limit of {limit:.0f} s" if is_late else "".join(errors)[-_TAIL:]
-        print(f"{name:<10} FAILED: {error}", flush=True)
-    print(f"{name:<10} {seconds:.1f} s", flush=True)
-    return {"rows": rows, "error": error, "seconds": round(seconds, 1)}
+            yield asdict(row)
 
 
 def _row_of(line: str) -> Row | None:
