@@ -37,6 +37,8 @@ from quire.errors import BackendError
 
 _ROOT = Path(__file__).parents[2]
 _MOST_BYTES = 64 << 20
+_GLIBC = 35
+"""The newest version (2.35) that wheels may ask of the other machine; pip wants each by name."""
 _TESTS = ("small_families.py",)
 _LEFT_OUT = ("__pycache__", "*.pyc", "cubins")
 
@@ -103,7 +105,7 @@ def main() -> None:
 
 def _install(packages: list[str], python: str, site: Path) -> None:
     """Unpacks wheels for another version of Python into a folder."""
-    platforms = [f"manylinux_2_{number}_x86_64" for number in (28, 27, 24, 17)]
+    platforms = [f"manylinux_2_{number}_x86_64" for number in range(_GLIBC, 4, -1)]
     command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-compile"]
     command += ["--only-binary=:all:", "--implementation", "cp", "--python-version", python]
     command += [part for name in platforms for part in ("--platform", name)]

@@ -34,7 +34,7 @@ _BASE: dict[str, Any] = {
 }  # fmt: skip
 _TOKENS = 40
 OPTIONS = CompileOptions("bfloat16", _TOKENS, 1, _TOKENS)
-_LIMIT = 0.03
+_LIMIT = 0.06
 """The largest difference of logits in bfloat16, as a part of the largest logit."""
 
 

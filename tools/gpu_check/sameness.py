@@ -28,7 +28,7 @@ class _Cases:
     def make(self) -> tuple[dict[str, Any], SamplingParams]:
         """A prompt, and how its tokens are chosen."""
         random = self._random
-        length = int(random.integers(1, self._most * 3 // 4))
+        length = int(random.integers(1, self._most // 2))
         prompt = random.integers(3, _VOCABULARY, length).tolist()
         if self._earlier and random.random() < 0.5:
             shared = self._earlier[int(random.integers(len(self._earlier)))]
@@ -37,7 +37,7 @@ class _Cases:
         params = SamplingParams(
             temperature=float(random.choice([0.0, 0.7, 1.2])), seed=int(random.integers(1 << 30)),
             top_p=float(random.choice([1.0, 0.9])), top_k=int(random.choice([0, 20])),
-            max_tokens=int(random.integers(1, self._most // 4)), ignore_eos=True, logprobs=2,
+            max_tokens=int(random.integers(1, self._most // 2)), ignore_eos=True, logprobs=2,
         )  # fmt: skip
         return {"prompt_token_ids": prompt}, params
 
@@ -53,8 +53,8 @@ def check_sameness(device: Device, sizes: Sizes) -> Iterator[Row]:
         num_gpu_blocks_override=most // 8, **shared,
     )  # fmt: skip
     company = LLM(
-        max_num_seqs=at_once, max_num_batched_tokens=max(16, at_once),
-        num_gpu_blocks_override=max(most // 16 + 1, at_once * most // 64), **shared,
+        max_num_seqs=at_once, max_num_batched_tokens=max(16, 2 * at_once),
+        num_gpu_blocks_override=max(most // 16 + 1, at_once * most // 128), **shared,
         disable_log_stats=False,
     )  # fmt: skip
     cases, end = _Cases(most), time.monotonic() + sizes.sameness_seconds
