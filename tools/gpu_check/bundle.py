@@ -65,7 +65,7 @@ def kernels(*, with_families: bool) -> list[Kernel]:
 
 
 def requirements(left_out: set[str]) -> list[str]:
-    """What Quire and the extra `cuda` need, but for packages that are left out."""
+    """The packages that Quire and the extra `cuda` need, without those in `left_out`."""
     project = tomllib.loads((_ROOT / "pyproject.toml").read_text())["project"]
     needed = [*project["dependencies"], *project["optional-dependencies"]["cuda"]]
     return [one for one in needed if re.split(r"[^\w.-]", one)[0] not in left_out]
@@ -73,7 +73,7 @@ def requirements(left_out: set[str]) -> list[str]:
 
 def main() -> None:
     """Writes the file. Exits with an error if it is too large."""
-    parser = argparse.ArgumentParser(prog="python -m tools.gpu_check.bundle")
+    parser = argparse.ArgumentParser(prog="python -m tools.gpu_check.bundle", description=__doc__)
     parser.add_argument("out", type=Path)
     parser.add_argument("--architecture", type=int, default=90)
     parser.add_argument("--python", default=f"{sys.version_info[0]}.{sys.version_info[1]}")

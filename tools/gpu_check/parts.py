@@ -67,8 +67,8 @@ class Entry:
 PARTS = {
     "launch": Entry("basics", "check_launch", 20),
     "bits": Entry("bits", "check_bits", 20),
-    "bandwidth": Entry("bandwidth", "check_bandwidth", 20),
-    "demo": Entry("speed", "check_demo", 40),
+    "bandwidth": Entry("bandwidth", "check_bandwidth", 30),
+    "demo": Entry("speed", "check_demo", 35),
     "8b": Entry("speed", "check_8b", 70),
     "sameness": Entry("sameness", "check_sameness", 45),
     "families": Entry("families", "check_families", 25),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from typing import Any
 
 import numpy as np
@@ -43,35 +44,46 @@ class _Cases:
 
 
 def check_sameness(device: Device, sizes: Sizes) -> Iterator[Row]:
-    """Tokens and log-probabilities must have the same bits."""
+    """Tokens and log-probabilities must have the same bits. The first requests are compared with
+    those of an engine that computes one at a time, the others with one that has memory for all."""
     del device
-    most = 48 if sizes.is_emulated else _MOST
-    at_once = 4 if sizes.is_emulated else 48
+    most, at_once = (48, 4) if sizes.is_emulated else (_MOST, 48)
     shared = {"device": "cuda", "dtype": "bfloat16", "max_model_len": most}
-    alone = LLM(
-        max_num_seqs=1, max_num_batched_tokens=most, enable_prefix_caching=False,
-        num_gpu_blocks_override=most // 8, **shared,
-    )  # fmt: skip
+    roomy = {
+        **shared, "enable_prefix_caching": False, "max_num_batched_tokens": 4 * most,
+        "num_gpu_blocks_override": at_once * most // 8,
+    }  # fmt: skip
     company = LLM(
         max_num_seqs=at_once, max_num_batched_tokens=max(16, 2 * at_once),
         num_gpu_blocks_override=max(most // 16 + 1, at_once * most // 128), **shared,
         disable_log_stats=False,
     )  # fmt: skip
     cases, end = _Cases(most), time.monotonic() + sizes.sameness_seconds
+    with closing(LLM(max_num_seqs=1, **roomy)) as alone:
+        count = min(at_once, sizes.most_cases // 2)
+        yield equal(
+            "requests in company and alone", _differences(cases, count, company, alone), count
+        )
     num_cases, different = 0, 0
-    while num_cases < sizes.most_cases and (time.monotonic() < end or not num_cases):
-        count = min(at_once * 2, sizes.most_cases - num_cases)
-        prompts, params = map(list, zip(*(cases.make() for _ in range(count)), strict=True))
-        together = _bits(company.generate(prompts, params, use_tqdm=False))
-        apart = _bits(alone.generate(prompts, params, use_tqdm=False))
-        different += sum(one != other for one, other in zip(together, apart, strict=True))
-        num_cases += count
-    yield equal("requests in company and alone", different, num_cases)
+    with closing(LLM(max_num_seqs=at_once, **roomy)) as other:
+        while count + num_cases < sizes.most_cases and (time.monotonic() < end or not num_cases):
+            more = min(at_once * 2, sizes.most_cases - num_cases - count)
+            different += _differences(cases, more, company, other)
+            num_cases += more
+    yield equal("requests in two kinds of company", different, num_cases)
     for metric in company.llm_engine.get_metrics():
         if metric.name in ("vllm:num_preemptions", "vllm:prefix_cache_hits"):
             yield Row(metric.name.removeprefix("vllm:"), float(metric.value))
-    alone.close()
     company.close()
+
+
+def _differences(cases: _Cases, count: int, company: LLM, other: LLM) -> int:
+    """How many of some new requests have other bits in another engine, which gets them in reverse
+    order."""
+    prompts, params = map(list, zip(*(cases.make() for _ in range(count)), strict=True))
+    found = _bits(company.generate(prompts, params, use_tqdm=False))
+    wanted = _bits(other.generate(prompts[::-1], params[::-1], use_tqdm=False))
+    return sum(one != another for one, another in zip(found, wanted[::-1], strict=True))
 
 
 def _bits(outputs: list[Any]) -> list[Any]:

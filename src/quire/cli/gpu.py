@@ -42,7 +42,7 @@ def gpu_summary() -> str:
 
 
 def kernels_summary() -> str:
-    """Where compiled kernels come from; "" if there are none."""
+    """The origin of compiled kernels; "" if there are none."""
     from quire.backends.cuda.compiled import shipped_architectures
 
     found = [f"sm_{number}" for number in shipped_architectures()]
