@@ -95,7 +95,7 @@ def main() -> None:
         needed = kernels(with_families=not args.without_families)
         build_archive(needed, args.architecture, cubins, args.jobs)
         args.out.parent.mkdir(parents=True, exist_ok=True)
-        with tarfile.open(args.out, "w:xz") as archive:
+        with tarfile.open(args.out, "w:xz", preset=3) as archive:
             archive.add(site, "site")
     size = args.out.stat().st_size
     print(f"{args.out}: {size / 2**20:.1f} MiB, {len(needed)} kernels")
