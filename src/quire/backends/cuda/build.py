@@ -16,6 +16,7 @@ import zipfile
 from collections.abc import Collection, Iterable
 from dataclasses import asdict, dataclass
 from importlib import import_module
+from importlib.util import find_spec
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -176,9 +177,11 @@ def main() -> None:
     parser.add_argument("--dtypes", nargs="+", choices=TYPE_NAMES, default=tuple(TYPE_NAMES))
     parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)))
     args = parser.parse_args()
+    if find_spec("triton") is None:
+        parser.error("Triton is not installed; install quire-engine[cuda-build]")
     kernels = chosen_kernels(args.dtypes)
     for architecture in args.architectures:
-        build_archive(kernels, architecture, args.out, args.jobs)
+        build_archive(kernels, architecture, args.out, max(1, args.jobs))
 
 
 if __name__ == "__main__":
