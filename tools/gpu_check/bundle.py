@@ -25,6 +25,7 @@ import tempfile
 from pathlib import Path
 
 import tomllib
+from collections.abc import Iterable
 from tools.gpu_check.bits import extra_kernels
 from tools.gpu_check.families import OPTIONS as SMALL
 from tools.gpu_check.families import cache_of, families, program_of
@@ -64,11 +65,18 @@ def kernels(*, with_families: bool) -> list[Kernel]:
     return sorted(found, key=str)
 
 
-def requirements(left_out: set[str]) -> list[str]:
-    """The packages that Quire and the extra `cuda` need, without those in `left_out`."""
+def requirements() -> list[str]:
+    """The packages that Quire and the extra `cuda` need."""
     project = tomllib.loads((_ROOT / "pyproject.toml").read_text())["project"]
-    needed = [*project["dependencies"], *project["optional-dependencies"]["cuda"]]
-    return [one for one in needed if re.split(r"[^\w.-]", one)[0] not in left_out]
+    return [*project["dependencies"], *project["optional-dependencies"]["cuda"]]
+
+
+def leave_out(names: Iterable[str], site: Path) -> None:
+    """Deletes packages, which may have come with others, by the lists of their files."""
+    for name in names:
+        for record in site.glob(f"{re.sub('[-_.]+', '_', name)}-*.dist-info/RECORD"):
+            for line in record.read_text().splitlines():
+                (site / line.split(",")[0]).unlink(missing_ok=True)
 
 
 def main() -> None:
@@ -83,7 +91,8 @@ def main() -> None:
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         site = Path(folder) / "site"
-        _install(requirements(set(args.leave_out)), args.python, site)
+        _install(requirements(), args.python, site)
+        leave_out(args.leave_out, site)
         ignored = shutil.ignore_patterns(*_LEFT_OUT)
         shutil.copytree(_ROOT / "src" / "quire", site / "quire", ignore=ignored)
         shutil.copytree(_ROOT / "tools" / "gpu_check", site / "tools" / "gpu_check", ignore=ignored)

@@ -98,8 +98,14 @@ def test_the_kernels_of_a_model_are_those_that_it_launches() -> None:
     assert set(device.launches) <= needed
 
 
-def test_a_bundle_has_what_quire_and_the_gpu_need() -> None:
-    names = {one.partition(">")[0] for one in bundle.requirements({"numpy"})}
-    assert {"cuda-core", "cuda-bindings", "msgspec"} <= names
-    assert "numpy" not in names
+def test_a_bundle_has_what_quire_and_the_gpu_need(tmp_path: Path) -> None:
+    names = {one.partition(">")[0] for one in bundle.requirements()}
+    assert {"cuda-core", "cuda-bindings", "msgspec", "numpy"} <= names
     assert "triton" not in str(names)
+    kept, left_out = tmp_path / "kept.py", tmp_path / "hf_xet" / "one.so"
+    for path in (kept, left_out, tmp_path / "hf_xet-1.8.0.dist-info" / "RECORD"):
+        path.parent.mkdir(exist_ok=True)
+        path.write_text("hf_xet/one.so,sha256=x,3\nhf_xet-1.8.0.dist-info/RECORD,,\n")
+    bundle.leave_out(["hf-xet", "numpy"], tmp_path)
+    assert kept.exists()
+    assert not left_out.exists()
