@@ -22,10 +22,9 @@ import subprocess
 import sys
 import tarfile
 import tempfile
+from collections.abc import Iterable
 from pathlib import Path
 
-import tomllib
-from collections.abc import Iterable
 from tools.gpu_check.bits import extra_kernels
 from tools.gpu_check.families import OPTIONS as SMALL
 from tools.gpu_check.families import cache_of, families, program_of
@@ -67,6 +66,8 @@ def kernels(*, with_families: bool) -> list[Kernel]:
 
 def requirements() -> list[str]:
     """The packages that Quire and the extra `cuda` need."""
+    import tomllib  # Python 3.11 or newer
+
     project = tomllib.loads((_ROOT / "pyproject.toml").read_text())["project"]
     return [*project["dependencies"], *project["optional-dependencies"]["cuda"]]
 

@@ -99,6 +99,7 @@ def test_the_kernels_of_a_model_are_those_that_it_launches() -> None:
 
 
 def test_a_bundle_has_what_quire_and_the_gpu_need(tmp_path: Path) -> None:
+    pytest.importorskip("tomllib")
     names = {one.partition(">")[0] for one in bundle.requirements()}
     assert {"cuda-core", "cuda-bindings", "msgspec", "numpy"} <= names
     assert "triton" not in str(names)
