@@ -30,12 +30,12 @@ def has_packages() -> bool:
 
 def gpu_summary() -> str:
     """The first GPU in one line. Raises BackendError if it cannot be used."""
-    from quire.backends.cuda import CudaBackend
+    from quire.backends.cuda.backend import CudaBackend, open_device
 
-    backend = CudaBackend()
-    facts = backend.facts
+    device = open_device(0)
+    facts = device.facts
     free, total = format_bytes(facts.free_bytes), format_bytes(facts.total_bytes)
-    text = f"{backend.capabilities.description}; {free} of {total} free"
+    text = f"{CudaBackend(device).capabilities.description}; {free} of {total} free"
     if facts.bytes_per_second:
         text += f", {facts.bytes_per_second / 1e9:,.0f} GB/s at most"
     return text

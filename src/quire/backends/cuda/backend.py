@@ -12,7 +12,7 @@ from quire.backends.base import (
 )
 from quire.backends.cuda.blocks import DeviceBlocks
 from quire.backends.cuda.cubin import build_name
-from quire.backends.cuda.device import Device, DeviceFacts
+from quire.backends.cuda.device import Device
 from quire.backends.cuda.model import CudaModel
 from quire.backends.cuda.packing import FORMS
 from quire.backends.cuda.plan import Plan, weight_bytes
@@ -50,11 +50,6 @@ class CudaBackend(Backend):
             weight_formats=tuple(name for name in FORMS if isinstance(name, str)),
             block_size_multiple=16,
         )
-
-    @property
-    def facts(self) -> DeviceFacts:
-        """Properties of the GPU."""
-        return self._device.facts
 
     @property
     def bytes_per_second(self) -> float:
