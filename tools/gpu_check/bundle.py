@@ -26,8 +26,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from tools.gpu_check.bits import extra_kernels
-from tools.gpu_check.families import OPTIONS as SMALL
-from tools.gpu_check.families import cache_of, families, program_of
+from tools.gpu_check.families import LIMITS, cache_of, families, options_of, program_of
 from tools.gpu_check.needed import needed_kernels
 from tools.gpu_check.shapes import LLAMA_8B, model_folder, planned
 
@@ -58,7 +57,9 @@ def kernels(*, with_families: bool) -> list[Kernel]:
     for config in families().values() if with_families else ():
         program = program_of(config)
         try:
-            found |= needed_kernels(program, cache_of(program, backend), SMALL)
+            for dtype in LIMITS:
+                kv = cache_of(program, backend, dtype)
+                found |= needed_kernels(program, kv, options_of(dtype))
         except BackendError as error:
             print(error)  # the check says so too
     return sorted(found, key=str)

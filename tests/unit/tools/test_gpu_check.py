@@ -88,7 +88,7 @@ def test_the_kernels_of_a_model_are_those_that_it_launches() -> None:
     device = EmulatedDevice()
     backend = CudaBackend(device)
     program = families.program_of(families.families()["gemma2"])
-    kv, options = families.cache_of(program, backend), families.OPTIONS
+    kv, options = families.cache_of(program, backend, "bfloat16"), families.options_of("bfloat16")
     needed = needed_kernels(program, kv, options)
     model = backend.compile(program, DummyStore(program), kv, options)
     device.launches = []
