@@ -38,4 +38,4 @@ def line_of(part: str, row: Row) -> str:
         value = f"{row.value:,.0f}"
     mark = {True: "ok", False: "MISSED", None: ""}[row.is_good]
     shown = f"{value} {row.unit}".strip()
-    return f"{part:<10} {row.name:<44} {shown:<28} {row.wanted:<12} {mark}".rstrip()
+    return f"{part:<10} {row.name:<50} {shown:<26} {row.wanted:<12} {mark}".rstrip()
