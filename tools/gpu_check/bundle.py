@@ -79,6 +79,9 @@ def leave_out(names: Iterable[str], site: Path) -> None:
         for record in site.glob(f"{re.sub('[-_.]+', '_', name)}-*.dist-info/RECORD"):
             for line in record.read_text().splitlines():
                 (site / line.split(",")[0]).unlink(missing_ok=True)
+    for folder in sorted(site.rglob("*"), reverse=True):  # an empty one would hide the other's
+        if folder.is_dir() and not any(folder.iterdir()):
+            folder.rmdir()
 
 
 def main() -> None:
