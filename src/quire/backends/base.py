@@ -378,6 +378,12 @@ class Backend(ABC):
         """Memory of the device that holds weights, K and V; None: it is the host's."""
         return None
 
+    @property
+    def bytes_per_second(self) -> float:
+        """Peak bandwidth of the device's memory, where speed is predicted from it; 0: it is not
+        known, and steps can be timed."""
+        return 0.0
+
     @abstractmethod
     def kv_block_bytes(self, program: Program, kv: KVCacheSpec) -> int:
         """Bytes of one KV block: all slots, padding included. `kv.num_blocks` does not matter.

@@ -31,8 +31,12 @@ def speed_lines(found: Expected | None) -> Iterator[str]:
     for count, work in own.work.items():
         yield _work_row(_streams(count), work)
     yield _work_row(f"prompt of {found.prompt}", own.prompt_work)
-    yield "\nexpected speed, tokens per second (from steps timed here, with random weights)"
+    origin = "from steps timed here, with random weights"
     columns = [*(_streams(count) for count in own.streams), f"prompt of {found.prompt}"]
+    if found.bytes_per_second:
+        origin = f"at most, at {found.bytes_per_second / 1e9:,.0f} GB/s of the device's memory"
+        columns = columns[:-1]
+    yield f"\nexpected speed, tokens per second ({origin})"
     yield f"  {'':<24}{'weights':>12}" + "".join(f"{column:>15}" for column in columns)
     yield from map(_speed_row, found.speeds)
     for name, why in found.left_out:
@@ -78,7 +82,7 @@ def _work_row(title: str, work: Work) -> str:
 
 
 def _speed_row(speed: Speed) -> str:
-    rates = [*speed.streams.values(), speed.prompt]
+    rates = [*speed.streams.values(), *([] if speed.prompt is None else [speed.prompt])]
     cells = "".join(f"{rate:>15,.{1 if rate < 1000 else 0}f}" for rate in rates)
     return f"  {speed.name:<24}{format_bytes(speed.weight_bytes):>12}{cells}"
 

@@ -19,7 +19,9 @@ def test_facts_by_topic(
     monkeypatch.setenv("VLLM_CPU_KVCACHE_SPACE", "4")
     assert main(["collect-env", "--json"]) == 0
     facts = json.loads(capsys.readouterr().out)
-    assert list(facts) == ["system", "processor", "memory", "quire", "libraries", "environment"]
+    topics = ["system", "processor", "memory", "quire", "GPU", "libraries", "environment"]
+    assert list(facts) == topics
+    assert {"driver", "cuda-core", "triton", "kernels"} <= set(facts["GPU"])
     assert facts["system"]["Python"].startswith(platform.python_version())
     assert "for this process" in facts["processor"]["logical cores"]
     assert facts["processor"]["tier"] != ""

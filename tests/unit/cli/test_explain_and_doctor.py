@@ -10,7 +10,8 @@ import pytest
 
 from quire.backends import cpu
 from quire.backends.cpu import library, machine
-from quire.cli import main
+from quire.backends.cuda import CudaBackend
+from quire.cli import gpu, main
 from quire.cli.commands import doctor as checks
 from quire.cli.commands.doctor import Finding
 from quire.errors import BackendError
@@ -252,3 +253,40 @@ def test_several_sockets_get_advice(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(checks, "num_memory_nodes", lambda: 1)
     [found] = checks.sockets()
     assert (found.level, found.remedy) == ("good", None)
+
+
+def test_explain_bounds_the_speed_of_a_gpu_by_its_bandwidth(
+    model_dir: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("QUIRE_BACKEND", raising=False)
+    monkeypatch.setenv("QUIRE_CUDA_EMULATED", "1")
+    given = ["explain", str(model_dir), "--device", "cuda", "--dtype", "float32"]
+    assert main(given) == 0
+    assert "the cuda backend does not time steps" in capsys.readouterr().out
+    monkeypatch.setattr(CudaBackend, "bytes_per_second", 2e9)
+    assert main(given) == 0
+    text = capsys.readouterr().out
+    assert "tokens per second (at most, at 2 GB/s of the device's memory)" in text
+    assert main([*given, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)["expected_speed"]
+    [speed] = found["speeds"]
+    work = speed["work"]["8"]
+    read = work["weight_bytes"] + work["kv_bytes"]
+    assert speed["streams"]["8"] == pytest.approx(8 * 2e9 / read)
+    assert speed["prompt"] is None
+
+
+def test_doctor_shows_the_gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("QUIRE_CUDA_EMULATED", "1")
+    found = [one.text for one in checks.compute()]
+    assert any(text.startswith("--device cuda: CUDA kernels, emulated") for text in found)
+    assert any("1024.00 GiB of 1024.00 GiB free" in text for text in found)
+    assert any(text.startswith("kernels for GPUs: ") for text in found)
+    monkeypatch.delenv("QUIRE_CUDA_EMULATED")
+    driver = tmp_path / "version"
+    driver.write_text("NVRM version: NVIDIA Kernel Module  580.159.04  Release\nGCC version: 13\n")
+    monkeypatch.setattr(gpu, "_DRIVER", driver)
+    monkeypatch.setattr(gpu, "has_packages", lambda: False)
+    [finding] = [one for one in checks.compute() if "GPU" in one.text]
+    assert "580.159.04" in finding.text
+    assert finding.remedy == "pip install quire-engine[cuda,cuda-build]"

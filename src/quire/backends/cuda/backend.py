@@ -52,6 +52,11 @@ class CudaBackend(Backend):
         )
 
     @property
+    def bytes_per_second(self) -> float:
+        """By the GPU's properties; 0 for the emulated device."""
+        return self._device.facts.bytes_per_second
+
+    @property
     def device_memory(self) -> AvailableMemory | None:
         """Of the GPU; the emulated device uses the host's."""
         facts = self._device.facts

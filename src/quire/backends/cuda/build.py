@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import re
 import subprocess
 import tempfile
 import zipfile
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import asdict, dataclass
 from importlib import import_module
+from importlib.util import find_spec
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -26,9 +29,11 @@ from quire.backends.cuda.cubin import (
     archive_of,
     key_of,
 )
-from quire.backends.cuda.kernel import Kernel
+from quire.backends.cuda.kernel import TYPE_NAMES, Kernel
 from quire.backends.cuda.lowering.table import all_kernels
+from quire.config.records import Dtype
 from quire.errors import BackendError
+from quire.files import replacing
 from quire.log.writer import say
 
 SHARED_LIMITS = {80: 163, 86: 99, 89: 99, 90: 227, 100: 227, 120: 99}
@@ -110,30 +115,73 @@ def resources_of(code: bytes) -> Resources:
     return Resources(int(found[1]), int(found[2]) + int(found[3]))
 
 
-def build_archive(kernels: Iterable[Kernel], architecture: int, folder: Path) -> None:
+def build_archive(
+    kernels: Iterable[Kernel], architecture: int, folder: Path, num_jobs: int = 1
+) -> None:
     """Compiles kernels for an architecture into its archive, and prints what each one uses."""
     folder.mkdir(parents=True, exist_ok=True)
-    path = archive_of(architecture, folder)
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:
-        for kernel in kernels:
-            cubin, key = compile_kernel(kernel, architecture), key_of(kernel)
+    tasks = [(kernel, architecture) for kernel in kernels]
+    with (
+        replacing(archive_of(architecture, folder)) as file,
+        zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive,
+        get_context("spawn").Pool(num_jobs) as pool,
+    ):
+        for (kernel, _), (cubin, used) in zip(tasks, pool.imap(_made, tasks), strict=True):
+            key = key_of(kernel)
             archive.writestr(f"{key}.cubin", cubin.code)
             archive.writestr(f"{key}.json", json.dumps(asdict(cubin.facts)))
-            used = resources_of(cubin.code)
             say(
                 f"sm_{architecture} {kernel}: {used.registers} registers, "
                 f"{used.spilled_bytes} bytes spilled, {cubin.facts.shared_bytes} bytes shared"
             )
 
 
+def _made(task: tuple[Kernel, int]) -> tuple[Cubin, Resources]:
+    cubin = compile_kernel(*task)
+    return cubin, resources_of(cubin.code)
+
+
+def chosen_kernels(dtypes: Collection[Dtype]) -> list[Kernel]:
+    """The kernels that models of some dtypes launch."""
+    left_out = {f"*{name}" for dtype, name in TYPE_NAMES.items() if dtype not in dtypes}
+    own = {f"*{name}" for dtype, name in TYPE_NAMES.items() if dtype in dtypes}
+    kernels = list(all_kernels())
+    types: dict[tuple[str, str], dict[str, set[str]]] = {}
+    for kernel in kernels:
+        known = types.setdefault((kernel.module, kernel.name), {})
+        for name, kind in kernel.types:
+            known.setdefault(name, set()).add(kind)
+
+    def is_chosen(kernel: Kernel) -> bool:
+        """Whether its first argument that may have several dtypes has one of these; a kernel with
+        one such argument alone writes results, which may be float32 in all models."""
+        known = types[kernel.module, kernel.name]
+        varying = [
+            kind for name, kind in kernel.types if known[name] & left_out and known[name] & own
+        ]
+        return len(varying) < 2 or varying[0] not in left_out
+
+    return [kernel for kernel in kernels if is_chosen(kernel)]
+
+
 def main() -> None:
     """Compiles all kernels for some architectures."""
-    parser = argparse.ArgumentParser(description="Compiles the kernels of the CUDA backend.")
+    parser = argparse.ArgumentParser(
+        prog="python -m quire.backends.cuda.build",
+        description="Compiles the kernels of the CUDA backend into the package.",
+    )
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "cubins")
-    parser.add_argument("architectures", type=int, nargs="*", default=ARCHITECTURES)
+    parser.add_argument(
+        "--architectures", type=int, nargs="+", choices=ARCHITECTURES, default=ARCHITECTURES
+    )
+    parser.add_argument("--dtypes", nargs="+", choices=TYPE_NAMES, default=tuple(TYPE_NAMES))
+    parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)))
     args = parser.parse_args()
+    if find_spec("triton") is None:
+        parser.error("Triton is not installed; install quire-engine[cuda-build]")
+    kernels = chosen_kernels(args.dtypes)
     for architecture in args.architectures:
-        build_archive(all_kernels(), architecture, args.out)
+        build_archive(kernels, architecture, args.out, max(1, args.jobs))
 
 
 if __name__ == "__main__":

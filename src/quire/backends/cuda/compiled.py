@@ -11,7 +11,14 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from quire import env
-from quire.backends.cuda.cubin import Cubin, CubinFacts, archive_of, key_of, target_of
+from quire.backends.cuda.cubin import (
+    ARCHITECTURES,
+    Cubin,
+    CubinFacts,
+    archive_of,
+    key_of,
+    target_of,
+)
 from quire.backends.cuda.kernel import Kernel
 from quire.errors import BackendError
 from quire.files import replacing
@@ -42,6 +49,11 @@ def find_cubin(kernel: Kernel, architecture: int) -> Cubin:
         with replacing(folder / f"{key}.{ending}") as file:
             file.write(data)
     return made
+
+
+def shipped_architectures() -> list[int]:
+    """Architectures whose kernels are in this installation."""
+    return [one for one in ARCHITECTURES if archive_of(one).is_file()]
 
 
 def _shipped(key: str, target: int) -> Cubin | None:

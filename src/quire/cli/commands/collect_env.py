@@ -14,6 +14,7 @@ from pathlib import Path
 
 from quire.cli.commands.doctor import cpuinfo, num_memory_nodes
 from quire.cli.explain_rows import ranges
+from quire.cli.gpu import gpu_facts
 from quire.cli.terminal import quiet_log
 from quire.config.checkpoint.model_files import DEMO_MODEL_PATH
 from quire.config.command_line.parser import Parser
@@ -44,6 +45,7 @@ def collect() -> dict[str, Facts]:
         "processor": dict(_processor()),
         "memory": dict(_memory()),
         "quire": dict(_quire()),
+        "GPU": gpu_facts(),
         "libraries": dict(_libraries()),
         "environment": environment(_PREFIXES),
     }

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Literal
 
 from quire import env
+from quire.cli import gpu
 from quire.config.checkpoint.model_files import DEMO_MODEL_PATH
 from quire.config.command_line.parser import Parser
 from quire.errors import BackendError, ConfigError, QuireError
@@ -139,15 +140,21 @@ def compute() -> Iterator[Finding]:
 
 
 def _gpu() -> Iterator[Finding]:
-    """The first GPU, where the packages for one are installed."""
-    if importlib.util.find_spec("cuda") is None:
+    """The first GPU, where the packages for one are installed, or a driver is."""
+    driver = gpu.driver_version()
+    if not gpu.has_packages():
+        if driver:
+            text = f"a GPU is not used: {driver}, but cuda-core is not installed"
+            yield Finding("compute", "note", text, gpu.INSTALL)
         return
-    from quire.backends.cuda import CudaBackend
-
     try:
-        yield Finding("compute", "good", f"--device cuda: {CudaBackend().capabilities.description}")
+        yield Finding("compute", "good", f"--device cuda: {gpu.gpu_summary()}")
     except BackendError as error:
         yield Finding("compute", "note", f"--device cuda does not work: {error}")
+    kernels = gpu.kernels_summary()
+    level: Level = "good" if kernels else "note"
+    remedy = None if kernels else gpu.INSTALL
+    yield Finding("compute", level, f"kernels for GPUs: {kernels or 'none'}", remedy)
 
 
 def _tiers() -> Iterator[Finding]:

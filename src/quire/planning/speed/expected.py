@@ -39,7 +39,8 @@ class Speed:
     weight_bytes: int
     streams: dict[int, float]
     """Total tokens per second, by the number of requests that generate at once."""
-    prompt: float
+    prompt: float | None
+    """None: it is not predicted."""
     work: dict[int, Work]
     """Work of a decoding step, by the number of requests."""
     prompt_work: Work
@@ -61,12 +62,15 @@ class Expected:
     """Number of tokens of the prompt."""
     not_timed: str = ""
     """Reason for missing speeds; "" if there are speeds."""
+    bytes_per_second: float = 0.0
+    """The bandwidth of memory that bounds the speeds, where steps were not timed."""
 
 
 def expected_speeds(args: EngineArgs, plan: EnginePlan, usage: Usage) -> Expected:
     """Time the format that `plan` settled and the other formats that these arguments allow.
 
-    Takes about a second per format.
+    Takes about a second per format. On a device that says its bandwidth, nothing is timed: a step
+    that generates cannot be faster than its weights, K and V are read.
     """
     sizes = _sizes(plan)
     if plan.config.model.pooling is not None:
@@ -77,15 +81,23 @@ def expected_speeds(args: EngineArgs, plan: EnginePlan, usage: Usage) -> Expecte
         return Expected((), (), sizes.context, sizes.prompt, why)
     speeds: list[Speed] = []
     left_out: list[tuple[str, str]] = []
+    rate = plan.facts.backend.bytes_per_second
     try:
         for name, other in _formats(args, plan, usage):
             if isinstance(other, EnginePlan):
-                speeds.append(speed_of(name, other, has_drafts=not speeds))
+                is_first = not speeds
+                speeds.append(
+                    bound_of(name, other, rate)
+                    if rate
+                    else speed_of(name, other, has_drafts=is_first)
+                )
             else:
                 left_out.append((name, str(other)))
     except BackendError as error:
         return Expected((), (), sizes.context, sizes.prompt, str(error))
-    return Expected(tuple(speeds), tuple(left_out), sizes.context, sizes.prompt)
+    return Expected(
+        tuple(speeds), tuple(left_out), sizes.context, sizes.prompt, bytes_per_second=rate
+    )
 
 
 def _formats(
@@ -165,10 +177,32 @@ def speed_of(name: str, plan: EnginePlan, *, has_drafts: bool = False) -> Speed:
         weight_bytes=plan.needs.weight_bytes,
         streams=streams,
         prompt=prompt,
-        work={n: work_of_step(compiled, backend, n, sizes.context, 1) for n in STREAMS},
+        work=_decode_work(plan),
         prompt_work=work_of_step(compiled, backend, 1, 0, sizes.prompt),
         drafts=drafts,
     )
+
+
+def bound_of(name: str, plan: EnginePlan, bytes_per_second: float) -> Speed:
+    """Bound the plan of one format by the bandwidth of memory."""
+    sizes, work = _sizes(plan), _decode_work(plan)
+    return Speed(
+        name=name,
+        weight_bytes=plan.needs.weight_bytes,
+        streams={
+            count: count * bytes_per_second / (one.weight_bytes + one.kv_bytes)
+            for count, one in work.items()
+        },
+        prompt=None,
+        work=work,
+        prompt_work=work_of_step(plan.compiled, plan.facts.backend, 1, 0, sizes.prompt),
+        drafts={},
+    )
+
+
+def _decode_work(plan: EnginePlan) -> dict[int, Work]:
+    context, backend = _sizes(plan).context, plan.facts.backend
+    return {count: work_of_step(plan.compiled, backend, count, context, 1) for count in STREAMS}
 
 
 def _sizes(plan: EnginePlan) -> Sizes:
