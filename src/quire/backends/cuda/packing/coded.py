@@ -1,0 +1,157 @@
+"""Forms of matrices and tables of codes: the project's own formats, and those of checkpoints."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quire.backends.cuda.packing.blocks import groups_of_blocks
+from quire.backends.cuda.packing.form import Form
+from quire.backends.cuda.packing.layout import OWN_GROUP, CodedLayout, layout_of, split_halves
+from quire.backends.reference.quantised import four_bit_rows, whole_rows
+from quire.backends.reference.weights import load_param
+from quire.config.records import Dtype
+from quire.errors import BackendError, CheckpointError
+from quire.program import Param, Tensor
+from quire.program.values import GroupedFormat
+from quire.weights import HostTensor, WeightStore
+from quire.weights.quantised.groups import TABLES, Groups
+
+Arrays = Mapping[str, NDArray[Any]]
+
+
+class _CodedForm(Form):
+    """The arrays of `CodedLayout`, one after the other."""
+
+    def num_bytes(self, param: Param, dtype: Dtype) -> int:
+        """Of all arrays. Raises BackendError for a format that no kernel reads."""
+        del dtype
+        return layout_of(param).num_bytes
+
+
+class Rows8Form(_CodedForm):
+    """Integers from -127 to 127 with a scale for each row."""
+
+    def pack(
+        self, param: Param, dtype: Dtype, store: WeightStore, bad_names: list[str]
+    ) -> NDArray[np.generic]:
+        """Rounded as the reference does."""
+        del dtype
+        weight = load_param(replace(param, format="dense"), store, bad_names)
+        integers, scales = whole_rows(weight.reshape(-1, param.shape[-1]))
+        codes = np.nan_to_num(integers).astype(np.int8)
+        return laid_out(layout_of(param), {"codes": codes.view(np.uint8), "scales": scales})
+
+
+class Rows4Form(_CodedForm):
+    """Integers code * step - offset, with steps and offsets of groups, and a scale for each row."""
+
+    def pack(
+        self, param: Param, dtype: Dtype, store: WeightStore, bad_names: list[str]
+    ) -> NDArray[np.generic]:
+        """Rounded as the reference does."""
+        del dtype
+        weight = load_param(replace(param, format="dense"), store, bad_names)
+        found = four_bit_rows(weight.reshape(-1, param.shape[-1]))
+        codes, steps, offsets = (
+            np.nan_to_num(numbers).astype(np.uint8).reshape(len(found.scales), -1)
+            for numbers in (found.codes, found.steps, found.offsets)
+        )
+        arrays = {"codes": codes, "steps": steps, "offsets": offsets, "scales": found.scales}
+        return laid_out(layout_of(param), arrays)
+
+
+class GroupedForm(_CodedForm):
+    """Codes of a checkpoint, which are not rounded again."""
+
+    def pack(
+        self, param: Param, dtype: Dtype, store: WeightStore, bad_names: list[str]
+    ) -> NDArray[np.generic]:
+        """Raises CheckpointError for tensors of another format."""
+        del dtype
+        found = [_arrays_of(part, param, store, bad_names) for part in param.parts]
+        joined = {name: np.concatenate([one[name] for one in found]) for name in found[0]}
+        if "order" in joined:
+            order = found[0]["order"]
+            if any(not np.array_equal(one["order"], order) for one in found):
+                raise CheckpointError(f"the parts of {param} have columns of different orders")
+            joined["order"] = order
+        return laid_out(layout_of(param), joined)
+
+
+def _arrays_of(
+    part: Tensor, param: Param, store: WeightStore, bad_names: list[str]
+) -> dict[str, NDArray[Any]]:
+    """The arrays of a part, row after row."""
+    groups = _groups_of(store.stored(part.name), part, param)
+    codes, scales = groups.codes, groups.group_scales()
+    table = groups.format.table
+    is_bad = ~np.isfinite(scales).all()
+    if table == "e4m3":
+        is_nan = codes & 127 == 127
+        size = groups.format.group
+        padded = np.pad(is_nan, ((0, 0), (0, -codes.shape[1] % size)))
+        scales = np.where(padded.reshape(len(codes), -1, size).any(axis=2), np.nan, scales)
+        codes, is_bad = np.where(is_nan, 0, codes).astype(np.uint8), is_bad or is_nan.any()
+    elif groups.format.code_bits > 4:
+        codes = TABLES[table].astype(np.int8)[codes].view(np.uint8)
+    arrays: dict[str, NDArray[Any]] = {"codes": codes, "scales": scales}
+    if groups.zeros is not None:
+        arrays["zeros"] = groups.zeros
+    if groups.minima is not None:
+        arrays["minima"] = groups.minima
+        is_bad = is_bad or ~np.isfinite(groups.minima).all()
+    if groups.order is not None:
+        arrays["order"] = groups.order
+    if is_bad:
+        bad_names.append(part.name)
+    store.release(part.name)
+    return arrays
+
+
+def _groups_of(tensor: HostTensor, part: Tensor, param: Param) -> Groups:
+    wanted, where = param.format, f"{tensor.file}: tensor {part.name!r}"
+    if not isinstance(wanted, GroupedFormat) or part.transposed or part.columns is not None:
+        raise BackendError(f"the CUDA backend cannot divide the columns of {part.name!r}")
+    if tensor.shape != part.shape:
+        raise CheckpointError(f"{where} is {list(tensor.shape)}, not {list(part.shape)}")
+    if tensor.format is None or tensor.format.with_activations_of(wanted) != wanted:
+        raise CheckpointError(
+            f"{where} is stored as {tensor.format or 'numbers'}, but quantization_config in "
+            f"config.json requires {wanted}"
+        )
+    *experts, num_rows, depth = part.shape
+    shape = (int(np.prod(experts)) * num_rows, depth)
+    if tensor.block_type is not None:
+        groups = groups_of_blocks(tensor.data, shape, tensor.block_type, tensor.format)
+    else:
+        groups = Groups.from_bytes(tensor.data, shape, tensor.format)
+    if part.rows is None:
+        return groups
+    own = np.concatenate([np.arange(first, first + count) for first, count in part.rows])
+    every = np.arange(0, shape[0], num_rows)[:, None] + own
+    return groups.taken(every.reshape(-1))
+
+
+def laid_out(layout: CodedLayout, arrays: Arrays) -> NDArray[np.uint8]:
+    """The bytes of a matrix, given its codes [N, K] and its numbers [N] or [N, groups]."""
+    out = np.zeros(layout.num_bytes, np.uint8)
+    for name, array in arrays.items():
+        if name == "codes":
+            padded = np.pad(array, ((0, 0), (0, layout.width - array.shape[1])))
+            numbers = split_halves(padded, layout) if layout.is_narrow else padded
+        elif name == "order":
+            numbers = array.astype(np.int32)
+        else:
+            kind = np.float32 if name in ("scales", "minima") else np.uint8
+            by_row = array.astype(kind).reshape(layout.rows, -1)
+            count = layout.count(name) // layout.rows
+            numbers = np.pad(by_row, ((0, 0), (0, count - by_row.shape[1]))).T
+        raw = np.ascontiguousarray(numbers).reshape(-1).view(np.uint8)
+        begin = layout.begin(name)
+        out[begin : begin + raw.size] = raw
+    return out
