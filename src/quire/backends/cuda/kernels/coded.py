@@ -13,24 +13,39 @@ import triton.language as tl
 def _wide_codes(codes, KIND: tl.constexpr):
     """Numbers of codes of 8 bits: signed bytes (KIND 0), or floats (KIND 1)."""
     if KIND == 0:
-        return codes.to(tl.float32)
-    bits = codes.to(tl.int32)
-    exponent, mantissa = (bits >> 3) & 15, bits & 7
-    # In units of 2^-9, the smallest number.
-    normal = (mantissa + 8) << tl.maximum(exponent - 1, 0)
-    magnitude = tl.where(exponent == 0, mantissa, normal).to(tl.float32) * 0.001953125
-    return tl.where(bits < 0, -magnitude, magnitude)
+        numbers = codes.to(tl.float32)
+    else:
+        bits = codes.to(tl.int32)
+        exponent, mantissa = (bits >> 3) & 15, bits & 7
+        # In units of 2^-9, the smallest number.
+        normal = (mantissa + 8) << tl.maximum(exponent - 1, 0)
+        magnitude = tl.where(exponent == 0, mantissa, normal).to(tl.float32) * 0.001953125
+        numbers = tl.where(bits < 0, -magnitude, magnitude)
+    return numbers
 
 
 @triton.jit
 def _narrow_codes(codes, zero, step, low, high, KIND: tl.constexpr):
     """Whole numbers of codes of 4 bits, int32."""
     if KIND == 2:
-        return codes - zero
-    if KIND == 3:
+        numbers = codes - zero
+    elif KIND == 3:
         words = tl.where(codes >= 8, high, low)
-        return (words >> ((codes & 7) * 8).to(tl.int64)).to(tl.int8).to(tl.int32) - zero
-    return codes * step - zero
+        bytes = (words >> ((codes & 7) * 8).to(tl.int64)).to(tl.int8)
+        numbers = bytes.to(tl.int32) - zero
+    else:
+        numbers = codes * step - zero
+    return numbers
+
+
+@triton.jit
+def _as_x(numbers, x, WHOLE: tl.constexpr):
+    """Whole numbers in the type of x."""
+    if WHOLE:
+        result = numbers.to(tl.int8)
+    else:
+        result = numbers.to(tl.float32).to(x.dtype.element_ty)
+    return result
 
 
 @triton.jit
@@ -40,13 +55,16 @@ def _added(
 ):  # fmt: skip
     """`acc` with the products of a step: a [M, STEP], b [STEP, N]."""
     if BY_ROW:
-        return tl.dot(a, b, acc=acc, input_precision="ieee", out_dtype=acc.dtype)
-    product = tl.dot(a, b, input_precision="ieee") * tl.load(scales + group * N + cols)[None, :]
-    if MINIMA:
-        sums = tl.sum(a.to(tl.float32), 1)
-        product += sums[:, None] * tl.load(minima + group * N + cols)[None, :]
-    factors = tl.load(x_scales + rows * xs_row + (k // x_group) * xs_step)
-    return acc + product * factors[:, None]
+        acc = tl.dot(a, b, acc=acc, input_precision="ieee", out_dtype=acc.dtype)
+    else:
+        product = tl.dot(a, b, input_precision="ieee")
+        product = product * tl.load(scales + group * N + cols)[None, :]
+        if MINIMA:
+            sums = tl.sum(a.to(tl.float32), 1)
+            product += sums[:, None] * tl.load(minima + group * N + cols)[None, :]
+        factors = tl.load(x_scales + rows * xs_row + (k // x_group) * xs_step)
+        acc = acc + product * factors[:, None]
+    return acc
 
 
 @triton.jit
@@ -81,43 +99,34 @@ def multiply(
         else:
             acc = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
         for k in range(chunk * CHUNK, tl.minimum((chunk + 1) * CHUNK, K), WIDTH):
-            at, place = k + along, k // group
-            a = tl.load(x + row_at[:, None] + at[None, :], mask=(at < K)[None, :], other=0)
             if NARROW:
                 packed = tl.load(codes + col_at[None, :] + (k // 2 + along)[:, None]).to(tl.int32)
-                zero = tl.load(zeros + place * zeros_by_group + from_col * zeros_by_column)
-                step = zero
-                if KIND == 4:
-                    step = tl.load(steps + place * N + from_col)
-                b = _narrow_codes(
-                    packed & 15, zero.to(tl.int32)[None, :], step.to(tl.int32)[None, :],
-                    low, high, KIND,
-                ).to(x.dtype.element_ty)  # fmt: skip
-                acc = _added(
-                    acc, a, b, x_scales, scales, minima, from_row, from_col, place, k, N, x_group,
-                    xs_row, xs_step, BY_ROW, MINIMA,
-                )  # fmt: skip
-                at, place = at + STEP, (k + STEP) // group
-                a = tl.load(x + row_at[:, None] + at[None, :], mask=(at < K)[None, :], other=0)
-                zero = tl.load(zeros + place * zeros_by_group + from_col * zeros_by_column)
-                step = zero
-                if KIND == 4:
-                    step = tl.load(steps + place * N + from_col)
-                b = _narrow_codes(
-                    (packed >> 4) & 15, zero.to(tl.int32)[None, :], step.to(tl.int32)[None, :],
-                    low, high, KIND,
-                ).to(x.dtype.element_ty)  # fmt: skip
-                acc = _added(
-                    acc, a, b, x_scales, scales, minima, from_row, from_col, place,
-                    tl.minimum(k + STEP, K - 1), N, x_group, xs_row, xs_step, BY_ROW, MINIMA,
-                )  # fmt: skip
+                for half in tl.static_range(2):
+                    begin = k + half * STEP
+                    at, place = begin + along, begin // group
+                    a = tl.load(x + row_at[:, None] + at[None, :], mask=(at < K)[None, :], other=0)
+                    zero = tl.load(zeros + place * zeros_by_group + from_col * zeros_by_column)
+                    step = zero
+                    if KIND == 4:
+                        step = tl.load(steps + place * N + from_col)
+                    b = _narrow_codes(
+                        (packed >> (4 * half)) & 15, zero.to(tl.int32)[None, :],
+                        step.to(tl.int32)[None, :], low, high, KIND,
+                    )  # fmt: skip
+                    b = _as_x(b, x, WHOLE)
+                    acc = _added(
+                        acc, a, b, x_scales, scales, minima, from_row, from_col, place, begin, N,
+                        x_group, xs_row, xs_step, BY_ROW, MINIMA,
+                    )  # fmt: skip
             else:
+                at = k + along
+                a = tl.load(x + row_at[:, None] + at[None, :], mask=(at < K)[None, :], other=0)
                 b = tl.load(codes + col_at[None, :] + at[:, None])
                 if not WHOLE:
-                    b = _wide_codes(b, KIND).to(x.dtype.element_ty)
+                    b = _as_x(_wide_codes(b, KIND), x, WHOLE)
                 acc = _added(
-                    acc, a, b, x_scales, scales, minima, from_row, from_col, place, k, N, x_group,
-                    xs_row, xs_step, BY_ROW, MINIMA,
+                    acc, a, b, x_scales, scales, minima, from_row, from_col, k // group, k, N,
+                    x_group, xs_row, xs_step, BY_ROW, MINIMA,
                 )  # fmt: skip
         if BY_ROW:
             of_rows, of_cols = tl.load(x_scales + from_row * xs_row), tl.load(scales + from_col)
@@ -137,8 +146,8 @@ def multiply(
 
 @triton.jit
 def take(
-    places, codes, scales, zeros, steps, minima, out, low, high, num_rows, N, columns, factor, group,
-    half, stride_codes, zeros_by_group, zeros_by_column, has_minima, out_row,
+    places, codes, scales, zeros, steps, minima, out, low, high, num_rows, N, columns, factor,
+    group, half, stride_codes, zeros_by_group, zeros_by_column, has_minima, out_row,
     KIND: tl.constexpr, BY_ROW: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """out[row] = factor * row `places[row]` of a table [N, columns]. `half`: the columns of 4-bit
