@@ -7,7 +7,7 @@ from itertools import product
 
 import numpy as np
 
-from quire.backends.cuda.kernel import TYPE_NAMES, Action, Arguments, Kernel, Launch
+from quire.backends.cuda.kernel import ITEM_BYTES, TYPE_NAMES, Action, Arguments, Kernel, Launch
 from quire.backends.cuda.lowering import linear
 from quire.backends.cuda.lowering.context import Lowering, Rows
 from quire.backends.cuda.memory import Buffer, aligned
@@ -137,9 +137,8 @@ class CodedProduct(linear.Product):
         self._x_type = lowering.type_name
         if self._mode and not isinstance(weight.format, GroupedFormat):
             self._x_type = "i8"
-        item = {"i8": 1, "bf16": 2, "fp32": 4}[self._x_type]
         self._scales_of_row = layout.width // ACTIVATION_BLOCK if self._mode == 2 else 1
-        self._x_bytes = aligned(most_rows * layout.width * item)
+        self._x_bytes = aligned(most_rows * layout.width * ITEM_BYTES[self._x_type])
         scale_bytes = aligned(4 * most_rows * self._scales_of_row)
         self._one = lowering.numbers(np.ones(1, np.float32))
         super().__init__(

@@ -81,6 +81,8 @@ class LayerPlace:
     group: int
     k: SlotArray
     v: SlotArray
+    scales: tuple[SlotArray, SlotArray] | None
+    """Of K and V, if they are integers."""
     block_bytes: int
 
 
@@ -192,10 +194,11 @@ class Lowering:
         place = self._layers[layer]
         self.arrays.add_tables(place.group)
         sides = slot_arrays(self.kv, layer)
-        if any(len(side) != 1 for side in sides):
+        if not all(sides):
             self.refuse(f"KV cache of {self.kv.dtype} for this kind of layer")
-        [k], [v] = sides
-        return LayerPlace(place.group, k, v, self.block_bytes)
+        (k, *k_scales), (v, *v_scales) = sides
+        scales = (k_scales[0], v_scales[0]) if k_scales and v_scales else None
+        return LayerPlace(place.group, k, v, scales, self.block_bytes)
 
     def cache_from(self, begin: int) -> Buffer:
         """The KV cache from a byte of its first block on."""
