@@ -150,7 +150,7 @@ def test_blocks_of_a_gguf_file(name: str) -> None:
     shape = Tensor("w", (n, k))
     store.blocks["w"] = name, data
 
-    def body(x: Value, weights: Weights) -> tuple[list[Op], Value]:
+    def body(x: Value, _weights: Weights) -> tuple[list[Op], Value]:
         out = Value("out", n)
         return [Linear(x, (out,), Param("w", (n, k), (shape,), format))], out
 

@@ -32,9 +32,10 @@ def _tanh(x):
 @triton.jit
 def attend(
     q, k_cache, v_cache, k_scales, v_scales, out, parts, tables, visible, query_blocks, slopes,
-    sinks, scale, softcap, num_tokens, group, head_dim, value_dim, page, table_width, stride_block_k,
-    stride_block_v, stride_k, stride_v, scales_block, scales_slot, stride_q, stride_out,
-    num_chunks, value_parts, has_slopes, has_sinks, BLOCK_M: tl.constexpr, HEAD: tl.constexpr, VALUE: tl.constexpr, TILE: tl.constexpr,
+    sinks, scale, softcap, num_tokens, group, head_dim, value_dim, page, table_width,
+    stride_block_k, stride_block_v, stride_k, stride_v, scales_block, scales_slot, stride_q,
+    stride_out, num_chunks, value_parts, has_slopes, has_sinks, BLOCK_M: tl.constexpr,
+    HEAD: tl.constexpr, VALUE: tl.constexpr, TILE: tl.constexpr,
     CHUNK: tl.constexpr, SPLIT: tl.constexpr, EXTRAS: tl.constexpr, WIDE: tl.constexpr,
     SCALED: tl.constexpr,
 ):  # fmt: skip

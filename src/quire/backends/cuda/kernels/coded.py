@@ -146,8 +146,8 @@ def multiply(
 
 @triton.jit
 def take(
-    places, codes, scales, zeros, steps, minima, out, low, high, num_rows, N, columns, factor,
-    group, half, stride_codes, zeros_by_group, zeros_by_column, has_minima, out_row,
+    places, codes, scales, zeros, steps, minima, out, low, high, N, columns, factor, group,
+    half, stride_codes, zeros_by_group, zeros_by_column, has_minima, out_row,
     KIND: tl.constexpr, BY_ROW: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """out[row] = factor * row `places[row]` of a table [N, columns]. `half`: the columns of 4-bit

@@ -44,24 +44,25 @@ def tile_of(dtype: str, cache: str, head: int) -> int:
         return 16
     if dtype == cache == "bf16":
         return 64 if 16 < head <= 64 else 32
-    return 32 if head <= 64 else 16
+    return 32 if head <= 64 or (dtype, cache) == ("bf16", "i8") else 16
 
 
 def value_of(dtype: str, cache: str, head: int) -> int:
     """Numbers of a result that one program computes: as many as registers have room for."""
-    return min(head, 128 if dtype == cache == "bf16" else 64)
+    return min(head, 128 if dtype == "bf16" and cache != "fp32" else 64)
 
 
 def attend_kernel(dtype: str, cache: str, head: int, *, is_split: bool, has_extras: bool) -> Kernel:
     """Attention of queries of one type over a cache of another."""
     integers = (
         "num_tokens", "group", "head_dim", "value_dim", "page", "table_width", "stride_block_k",
-        "stride_block_v", "stride_k", "stride_v", "scales_block", "scales_slot", "stride_q", "stride_out", "num_chunks",
-        "value_parts", "has_slopes", "has_sinks",
+        "stride_block_v", "stride_k", "stride_v", "scales_block", "scales_slot", "stride_q",
+        "stride_out", "num_chunks", "value_parts", "has_slopes", "has_sinks",
     )  # fmt: skip
     types = (
         ("q", f"*{dtype}"), ("k_cache", f"*{cache}"), ("v_cache", f"*{cache}"),
-        ("k_scales", "*fp32"), ("v_scales", "*fp32"), ("out", f"*{dtype}"), ("parts", "*fp32"), ("tables", "*i32"), ("visible", "*i32"),
+        ("k_scales", "*fp32"), ("v_scales", "*fp32"), ("out", f"*{dtype}"), ("parts", "*fp32"),
+        ("tables", "*i32"), ("visible", "*i32"),
         ("query_blocks", "*i32"), ("slopes", "*fp32"), ("sinks", "*fp32"), ("scale", "fp32"),
         ("softcap", "fp32"), *((name, "i32") for name in integers),
     )  # fmt: skip

@@ -11,7 +11,7 @@ from quire.backends.cuda.kernel import ITEM_BYTES, TYPE_NAMES, Action, Arguments
 from quire.backends.cuda.lowering import linear
 from quire.backends.cuda.lowering.context import Lowering, Rows
 from quire.backends.cuda.memory import Buffer, aligned
-from quire.backends.cuda.packing.layout import KINDS, UNIT, CodedLayout, Kind, layout_of
+from quire.backends.cuda.packing.layout import KINDS, CodedLayout, Kind, layout_of
 from quire.program import Param
 from quire.program.values import ACTIVATION_BLOCK, GroupedFormat, activation_bits
 
@@ -60,7 +60,7 @@ def chunk_of(step: int) -> int:
 def take_kernel(out: str, kind: Kind, *, is_by_row: bool) -> Kernel:
     """The choice of rows of a table of codes."""
     integers = (
-        "num_rows", "N", "columns", "group", "half", "stride_codes", "zeros_by_group",
+        "N", "columns", "group", "half", "stride_codes", "zeros_by_group",
         "zeros_by_column", "has_minima", "out_row",
     )  # fmt: skip
     types = (
@@ -212,4 +212,4 @@ class CodedTable:
         """Rows by their places in the table."""
         width = int(self._args["columns"])  # type: ignore[arg-type]
         grid = (num_rows, -(-width // _TAKEN))
-        return Launch(self._kernel, grid, {**self._args, "places": places, "num_rows": num_rows})
+        return Launch(self._kernel, grid, {**self._args, "places": places})

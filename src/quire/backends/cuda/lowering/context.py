@@ -15,13 +15,13 @@ from numpy.typing import NDArray
 
 from quire.backends.base import CompileOptions, KVCacheSpec
 from quire.backends.cuda.device import DeviceFacts
-from quire.backends.cuda.kernel import TYPE_NAMES, Action
+from quire.backends.cuda.kernel import ITEM_BYTES, TYPE_NAMES, Action
 from quire.backends.cuda.lowering.values import plan_values, taken_values
 from quire.backends.cuda.memory import Buffer, Memory, aligned
-from quire.backends.cuda.packing import ITEM_BYTES, packed_bytes
 from quire.backends.cuda.step import Step, StepArrays
 from quire.backends.kv_formats import narrow_to_bfloat16, widen_bfloat16
 from quire.backends.paged_kv_cache import SlotArray, block_bytes, slot_arrays
+from quire.config.records import Dtype
 from quire.errors import BackendError
 from quire.program import Param, Program, Value
 
@@ -45,7 +45,7 @@ class Rows:
     @property
     def item(self) -> int:
         """Bytes of a number."""
-        return 4 if self.type_name == "fp32" else 2
+        return ITEM_BYTES[self.type_name]
 
     @property
     def is_aligned(self) -> bool:
@@ -90,8 +90,15 @@ class Lowering:
     """The places of a program's weights, values and arrays."""
 
     def __init__(
-        self, program: Program, kv: KVCacheSpec, options: CompileOptions, facts: DeviceFacts
+        self,
+        program: Program,
+        kv: KVCacheSpec,
+        options: CompileOptions,
+        facts: DeviceFacts,
+        packed_bytes: Callable[[Param, Dtype], int],
     ) -> None:
+        """`packed_bytes`: of a weight on the device."""
+        self._packed_bytes = packed_bytes
         self.program, self.kv, self.options, self.facts = program, kv, options, facts
         self.arrays = StepArrays(kv, options)
         self.weights, self.values, self.cache = Memory(), Memory(), Memory()
@@ -119,7 +126,7 @@ class Lowering:
     def _plan_values(self) -> dict[Value, Rows]:
         """Places of all values. Those that are never needed at the same time share memory, and the
         outputs of one op are neighbours."""
-        item, most = ITEM_BYTES[self.options.dtype], self.options.max_num_tokens
+        item, most = self.item, self.options.max_num_tokens
         places, num_bytes = plan_values(self.program, lambda width: aligned(most * width * item))
         whole = self.values.add(num_bytes)
         rows = {}
@@ -139,7 +146,7 @@ class Lowering:
     def weight(self, param: Param) -> Buffer:
         """The place of a weight."""
         if param not in self.places:
-            self.places[param] = self.weights.add(packed_bytes(param, self.options.dtype))
+            self.places[param] = self.weights.add(self._packed_bytes(param, self.options.dtype))
         return self.places[param]
 
     def vector(self, param: Param | None) -> Buffer:
@@ -207,4 +214,4 @@ class Lowering:
     @property
     def item(self) -> int:
         """Bytes of a number of the model's dtype."""
-        return ITEM_BYTES[self.options.dtype]
+        return ITEM_BYTES[self.type_name]

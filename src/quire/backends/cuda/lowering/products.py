@@ -8,9 +8,7 @@ from quire.backends.cuda.lowering.linear import Product
 from quire.program import Linear, Param
 
 
-def product_of(
-    weight: Param, bias: Param | None, lowering: Lowering, *, most_rows: int
-) -> Product:
+def product_of(weight: Param, bias: Param | None, lowering: Lowering, *, most_rows: int) -> Product:
     """The launches of a product with a weight."""
     kind = Product if weight.format == "dense" else CodedProduct
     return kind(weight, bias, lowering, most_rows=most_rows)

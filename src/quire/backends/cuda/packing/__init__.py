@@ -1,6 +1,5 @@
 """Weights in the form in which the device holds them. `table.py` has one entry for each format."""
 
-from quire.backends.cuda.packing.form import ITEM_BYTES
 from quire.backends.cuda.packing.table import FORMS, form_of, packed_bytes
 
-__all__ = ["FORMS", "ITEM_BYTES", "form_of", "packed_bytes"]
+__all__ = ["FORMS", "form_of", "packed_bytes"]

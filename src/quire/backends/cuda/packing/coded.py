@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from quire.backends.cuda.packing.blocks import groups_of_blocks
 from quire.backends.cuda.packing.form import Form
-from quire.backends.cuda.packing.layout import OWN_GROUP, CodedLayout, layout_of, split_halves
+from quire.backends.cuda.packing.layout import CodedLayout, layout_of, split_halves
 from quire.backends.reference.quantised import four_bit_rows, whole_rows
 from quire.backends.reference.weights import load_param
 from quire.config.records import Dtype

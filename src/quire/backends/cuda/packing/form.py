@@ -7,18 +7,16 @@ slot.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
 
 import numpy as np
 from numpy.typing import NDArray
 
+from quire.backends.cuda.kernel import ITEM_BYTES, TYPE_NAMES
 from quire.backends.kv_formats import narrow_to_bfloat16
 from quire.backends.reference.weights import load_param
 from quire.config.records import Dtype
 from quire.program import Param
 from quire.weights import WeightStore
-
-ITEM_BYTES: Mapping[Dtype, int] = {"float32": 4, "bfloat16": 2}
 
 
 class Form(ABC):
@@ -41,7 +39,7 @@ class DenseForm(Form):
 
     def num_bytes(self, param: Param, dtype: Dtype) -> int:
         """One number for each element."""
-        return ITEM_BYTES[dtype] * param.num_elements
+        return ITEM_BYTES[TYPE_NAMES[dtype]] * param.num_elements
 
     def pack(
         self, param: Param, dtype: Dtype, store: WeightStore, bad_names: list[str]

@@ -29,7 +29,6 @@ UNIT = 64
 """Columns that rows are padded to."""
 OWN_GROUP = 32
 """Columns of a group of the project's own 4-bit format."""
-_NIBBLE = 0
 _TYPES = {"codes": 1, "zeros": 1, "steps": 1, "offsets": 1, "scales": 4, "minima": 4, "order": 4}
 """Arrays, and the bytes of a number."""
 
@@ -139,14 +138,13 @@ def _kind_of(held: GroupedFormat) -> Kind:
     is_fine = held.group == 16
     if held.table == "e4m3" and not is_fine:
         return "e4m3"
-    if held.table in ("s8", "s6", "u5", "s5") and not held.has_zeros:
-        if not (is_fine and held.has_minima):
-            return "i8"
-    if held.code_bits == 4 and held.table in TABLES:
-        if held.table in ("u4", "s4") and not is_fine:
-            return "u4"
-        if not held.has_minima:
-            return "table"
+    is_fine_with_minima = is_fine and held.has_minima
+    if held.table in ("s8", "s6", "u5", "s5") and not (held.has_zeros or is_fine_with_minima):
+        return "i8"
+    if held.table in ("u4", "s4") and not is_fine:
+        return "u4"
+    if held.table in ("u4", "s4", "iq4", "e2m1") and not held.has_minima:
+        return "table"
     raise BackendError(f"the CUDA backend has no weight format {held}")
 
 

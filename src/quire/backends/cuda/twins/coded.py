@@ -52,12 +52,13 @@ def multiply(
 
 def take(
     grid: Grid, places: NDArray[np.int32], codes: NDArray[np.int8], scales: Floats, zeros: Bytes,
-    steps: Bytes, minima: Floats, out: Numbers, low: int, high: int, num_rows: int, N: int,
+    steps: Bytes, minima: Floats, out: Numbers, low: int, high: int, N: int,
     columns: int, factor: float, group: int, half: int, stride_codes: int, zeros_by_group: int,
     zeros_by_column: int, has_minima: int, out_row: int, KIND: int, BY_ROW: int, BLOCK: int,
 ) -> None:  # fmt: skip
     """All rows at once: no number depends on another."""
-    del grid, BLOCK
+    del BLOCK
+    num_rows = grid[0]
     chosen = places[:num_rows].astype(np.int64)
     packed = rows_of(codes, N, stride_codes, stride_codes)[chosen]
     groups = np.arange(stride_codes * (2 if KIND >= 2 else 1)) // group

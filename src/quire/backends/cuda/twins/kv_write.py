@@ -11,7 +11,8 @@ from quire.backends.kv_formats import Int8KV
 
 def write(
     grid: Grid, k: Numbers, v: Numbers, slots: NDArray[np.int32], k_cache: Numbers,
-    v_cache: Numbers, k_scales: Floats, v_scales: Floats, page: int, head_dim: int, value_dim: int, stride_k: int, stride_v: int,
+    v_cache: Numbers, k_scales: Floats, v_scales: Floats, page: int,
+    head_dim: int, value_dim: int, stride_k: int, stride_v: int,
     stride_block_k: int, stride_block_v: int, stride_slot_k: int, stride_slot_v: int,
     scales_block: int, scales_slot: int, HEAD: int, SCALED: int,
 ) -> None:  # fmt: skip
