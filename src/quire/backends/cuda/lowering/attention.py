@@ -125,7 +125,7 @@ def lower_attention(op: Attention, lowering: Lowering) -> Emit:
         lowering.refuse("latent attention")
     if op.relative is not None:
         lowering.refuse("attention with relative positions")
-    attend = _Attend(op, lowering, lowering.layer(op.layer))
+    attend = _Attend(op, lowering, lowering.layer(op.layer, may_have_scales=True))
 
     def emit(step: Step) -> Iterator[Action]:
         if op.k is not None and op.v is not None:

@@ -105,7 +105,7 @@ class _Codes:
 
     def __init__(self, param: Param, lowering: Lowering) -> None:
         layout = self.layout = layout_of(param)
-        whole = lowering.weight(param)
+        whole = lowering.coded_weight(param)
         is_stepped = layout.kind == "steps"
         self.has_zeros = layout.has_zeros or is_stepped
         zeros = lowering.numbers(np.array([layout.zero], np.uint8))
@@ -146,6 +146,10 @@ class CodedProduct(linear.Product):
             x_bytes=self._x_bytes + scale_bytes,
         )  # fmt: skip
         self._form = (layout.kind, layout.step_k, layout.is_by_row, layout.has_minima)
+
+    def _place(self, weight: Param, lowering: Lowering) -> Buffer:
+        """Of any format."""
+        return lowering.coded_weight(weight)
 
     def _multiplied(
         self, x: Rows, y: Rows, args: Arguments, grid: tuple[int, ...], *, is_split: bool

@@ -144,7 +144,13 @@ class Lowering:
         return step.num_taken if value in self.taken else step.num_tokens
 
     def weight(self, param: Param) -> Buffer:
-        """The place of a weight."""
+        """The place of plain numbers. Raises BackendError for a weight of another format."""
+        if param.format != "dense":
+            self.refuse(f"kernel that reads {param.name} in the format {param.format}")
+        return self.coded_weight(param)
+
+    def coded_weight(self, param: Param) -> Buffer:
+        """The place of a weight of any format."""
         if param not in self.places:
             self.places[param] = self.weights.add(self._packed_bytes(param, self.options.dtype))
         return self.places[param]
@@ -195,13 +201,13 @@ class Lowering:
         """Raises BackendError for something in the program that has no kernel."""
         raise BackendError(f"the CUDA backend has no {what}")
 
-    def layer(self, layer: int) -> LayerPlace:
+    def layer(self, layer: int, *, may_have_scales: bool = False) -> LayerPlace:
         """Where a layer's K and V are. Raises BackendError for a layer that keeps something
         else."""
         place = self._layers[layer]
         self.arrays.add_tables(place.group)
         sides = slot_arrays(self.kv, layer)
-        if not all(sides):
+        if any(not side or (side[1:] and not may_have_scales) for side in sides):
             self.refuse(f"KV cache of {self.kv.dtype} for this kind of layer")
         (k, *k_scales), (v, *v_scales) = sides
         scales = (k_scales[0], v_scales[0]) if k_scales and v_scales else None

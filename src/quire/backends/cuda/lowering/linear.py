@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from quire.backends.cuda.kernel import TYPE_NAMES, Action, Arguments, Kernel, Launch
 from quire.backends.cuda.lowering.context import Lowering, Rows
-from quire.backends.cuda.memory import aligned
+from quire.backends.cuda.memory import Buffer, aligned
 from quire.program import Param
 
 BLOCK_M, BLOCK_N = 64, 128
@@ -75,7 +75,8 @@ class Product:
     ) -> None:
         """`x_bytes`: scratch memory for x in another form; `chunk`: None: CHUNK."""
         self._num_out, self._depth = weight.shape
-        self._weight, self._bias = lowering.weight(weight), lowering.vector(bias)
+        self._weight = self._place(weight, lowering)
+        self._bias = lowering.vector(bias)
         self._has_bias = int(bias is not None)
         self._num_chunks = -(-self._depth // (chunk or CHUNK))
         row_bytes = 4 * self._num_out * self._num_chunks
@@ -85,6 +86,10 @@ class Product:
         self._most_split_rows = most if self._num_chunks > 1 else 0
         self._parts_bytes = aligned(row_bytes * self._most_split_rows)
         self._scratch = lowering.scratch(self._parts_bytes + x_bytes)
+
+    def _place(self, weight: Param, lowering: Lowering) -> Buffer:
+        """Raises BackendError for a weight of another format."""
+        return lowering.weight(weight)
 
     def emit(self, x: Rows, y: Rows, num_rows: int) -> Iterator[Action]:
         """The product of the first rows."""
