@@ -14,6 +14,7 @@ from triton_interpreter import InterpretedDevice
 from quire.backends.base import Backend, CompiledModel, CompileOptions, Dtype, KVCacheSpec
 from quire.backends.cuda import CudaBackend
 from quire.backends.cuda.emulated import EmulatedDevice
+from quire.backends.cuda.kernel import Launch
 from quire.backends.cuda.lowering import linear
 from quire.backends.reference import ReferenceBackend
 from quire.errors import BackendError
@@ -133,6 +134,25 @@ def test_what_is_not_finite_stays_in_its_row(format: Any, device: type[EmulatedD
     store.weights.arrays["table"][tokens[4], 7] = np.inf  # type: ignore[attr-defined]
     found = logits(compiled(CudaBackend(device()), (program, store), "bfloat16"), [17])
     assert (~np.isfinite(found)).any(axis=1).tolist() == (tokens == tokens[4]).tolist()
+
+
+class AlignedDevice(EmulatedDevice):
+    """Checks that arguments are what a kernel was compiled for."""
+
+    def launch(self, launch: Launch) -> None:
+        values = [launch.args[name] for name in launch.kernel.aligned_names]
+        numbers = [one if isinstance(one, int | float) else one.begin for one in values]
+        assert not launch.kernel.is_aligned or all(one % 16 == 0 for one in numbers)
+        super().launch(launch)
+
+
+@pytest.mark.parametrize("format", FORMATS, ids=str)
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_rows_of_any_length_are_aligned(format: Any, dtype: Dtype) -> None:
+    of = case(format, 50, 33)
+    wanted = logits(compiled(ReferenceBackend(), of), LENGTHS)
+    found = logits(compiled(CudaBackend(AlignedDevice()), of, dtype), LENGTHS)
+    assert differs(found, wanted) <= (2e-4 if dtype == "float32" else 2e-2)
 
 
 @pytest.mark.parametrize("name", BLOCK_FORMATS)

@@ -6,6 +6,7 @@ Source of the layouts: ggml/src/ggml-common.h, and `dequantize_row_*` in ggml/sr
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,9 +16,10 @@ from quire.gguf.block_types import BlockType
 from quire.program.values import GroupedFormat
 from quire.weights.quantised.groups import Groups
 
-Bytes = NDArray[np.uint8]
+Bytes = NDArray[Any]
+"""Of uint8."""
 Floats = NDArray[np.float32]
-Parts = tuple[Bytes, NDArray[np.generic], Floats | None]
+Parts = tuple[Bytes, NDArray[Any], Floats | None]
 """Codes [n, numbers of a block], scales [n, groups of a block] and minima."""
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
@@ -22,6 +24,9 @@ from quire.weights import HostTensor, WeightStore
 from quire.weights.quantised.groups import TABLES, Groups
 
 Arrays = Mapping[str, NDArray[Any]]
+Floats = NDArray[np.float32]
+_PIECE = 1 << 20
+"""Numbers that a thread rounds at once."""
 
 
 class _CodedForm(Form):
@@ -33,36 +38,40 @@ class _CodedForm(Form):
         return layout_of(param).num_bytes
 
 
-class Rows8Form(_CodedForm):
-    """Integers from -127 to 127 with a scale for each row."""
+class RoundedForm(_CodedForm):
+    """The project's own formats: integers of 8 or 4 bits with a scale for each row."""
+
+    def __init__(self, round_rows: Callable[[Floats], Arrays]) -> None:
+        """`round_rows`: from numbers [N, K] to arrays of `CodedLayout`."""
+        self._round_rows = round_rows
 
     def pack(
         self, param: Param, dtype: Dtype, store: WeightStore, bad_names: list[str]
     ) -> NDArray[np.generic]:
-        """Rounded as the reference does."""
+        """Rounded as the reference does, some rows at a time."""
         del dtype
-        weight = load_param(replace(param, format="dense"), store, bad_names)
-        integers, scales = whole_rows(weight.reshape(-1, param.shape[-1]))
-        codes = np.nan_to_num(integers).astype(np.int8)
-        return laid_out(layout_of(param), {"codes": codes.view(np.uint8), "scales": scales})
+        numbers = load_param(replace(param, format="dense"), store, bad_names)
+        rows = numbers.reshape(-1, param.shape[-1])
+        step = max(1, _PIECE // rows.shape[1])
+        pieces = [rows[first : first + step] for first in range(0, len(rows), step)]
+        with ThreadPoolExecutor(os.cpu_count()) as threads:
+            return laid_out(layout_of(param), _joined(list(threads.map(self._round_rows, pieces))))
 
 
-class Rows4Form(_CodedForm):
-    """Integers code * step - offset, with steps and offsets of groups, and a scale for each row."""
+def eight_bits(weight: Floats) -> Arrays:
+    """Integers from -127 to 127."""
+    integers, scales = whole_rows(weight)
+    return {"codes": np.nan_to_num(integers).astype(np.int8).view(np.uint8), "scales": scales}
 
-    def pack(
-        self, param: Param, dtype: Dtype, store: WeightStore, bad_names: list[str]
-    ) -> NDArray[np.generic]:
-        """Rounded as the reference does."""
-        del dtype
-        weight = load_param(replace(param, format="dense"), store, bad_names)
-        found = four_bit_rows(weight.reshape(-1, param.shape[-1]))
-        codes, steps, offsets = (
-            np.nan_to_num(numbers).astype(np.uint8).reshape(len(found.scales), -1)
-            for numbers in (found.codes, found.steps, found.offsets)
-        )
-        arrays = {"codes": codes, "steps": steps, "offsets": offsets, "scales": found.scales}
-        return laid_out(layout_of(param), arrays)
+
+def four_bits(weight: Floats) -> Arrays:
+    """Integers code * step - offset, with steps and offsets of groups."""
+    found = four_bit_rows(weight)
+    codes, steps, offsets = (
+        np.nan_to_num(numbers).astype(np.uint8).reshape(len(weight), -1)
+        for numbers in (found.codes, found.steps, found.offsets)
+    )
+    return {"codes": codes, "steps": steps, "offsets": offsets, "scales": found.scales}
 
 
 class GroupedForm(_CodedForm):
@@ -74,7 +83,7 @@ class GroupedForm(_CodedForm):
         """Raises CheckpointError for tensors of another format."""
         del dtype
         found = [_arrays_of(part, param, store, bad_names) for part in param.parts]
-        joined = {name: np.concatenate([one[name] for one in found]) for name in found[0]}
+        joined = _joined(found)
         if "order" in joined:
             order = found[0]["order"]
             if any(not np.array_equal(one["order"], order) for one in found):
@@ -135,6 +144,11 @@ def _groups_of(tensor: HostTensor, part: Tensor, param: Param) -> Groups:
     own = np.concatenate([np.arange(first, first + count) for first, count in part.rows])
     every = np.arange(0, shape[0], num_rows)[:, None] + own
     return groups.taken(every.reshape(-1))
+
+
+def _joined(pieces: Sequence[Arrays]) -> dict[str, NDArray[Any]]:
+    """The arrays of all rows."""
+    return {name: np.concatenate([one[name] for one in pieces]) for name in pieces[0]}
 
 
 def laid_out(layout: CodedLayout, arrays: Arrays) -> NDArray[np.uint8]:

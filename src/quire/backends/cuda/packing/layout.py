@@ -126,7 +126,7 @@ def layout_of(param: Param) -> CodedLayout:
     """Raises BackendError for a format that no kernel reads."""
     rows, depth, held = prod(param.shape[:-1]), param.shape[-1], param.format
     if not isinstance(held, GroupedFormat):
-        kind: Kind = "i8" if BITS[held][0] == 8 else "steps"  # type: ignore[index]
+        kind: Kind = "i8" if BITS[held][0] == 8 else "steps"
         return CodedLayout(kind, rows, depth, OWN_GROUP, is_by_row=True)
     return CodedLayout(
         _kind_of(held), rows, depth, held.group, has_zeros=held.has_zeros,
@@ -151,7 +151,7 @@ def _kind_of(held: GroupedFormat) -> Kind:
 def split_halves(codes: NDArray[np.uint8], layout: CodedLayout) -> NDArray[np.uint8]:
     """Codes [N, width] of 4 bits as bytes [N, width / 2]."""
     halves = codes.reshape(len(codes), -1, 2, layout.step_k)
-    packed: NDArray[np.uint8] = halves[:, :, 0] | halves[:, :, 1] << 4
+    packed: NDArray[np.uint8] = (halves[:, :, 0] | halves[:, :, 1] << 4).astype(np.uint8)
     return packed.reshape(len(codes), -1)
 
 

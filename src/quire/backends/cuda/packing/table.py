@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from quire.backends.cuda.packing.coded import GroupedForm, Rows4Form, Rows8Form
+from quire.backends.cuda.packing.coded import GroupedForm, RoundedForm, eight_bits, four_bits
 from quire.backends.cuda.packing.form import DenseForm, Form, VectorForm
 from quire.config.records import Dtype
 from quire.errors import BackendError
@@ -14,10 +14,10 @@ from quire.program.values import GroupedFormat
 _VECTOR, _GROUPED = VectorForm(), GroupedForm()
 FORMS: Mapping[object, Form] = {
     "dense": DenseForm(),
-    "int8": Rows8Form(),
-    "int8_w8a8": Rows8Form(),
-    "int4": Rows4Form(),
-    "int4_w4a8": Rows4Form(),
+    "int8": RoundedForm(eight_bits),
+    "int8_w8a8": RoundedForm(eight_bits),
+    "int4": RoundedForm(four_bits),
+    "int4_w4a8": RoundedForm(four_bits),
 }
 """The form of a matrix or a table, by the name of its format."""
 
