@@ -148,7 +148,7 @@ class CodedProduct(linear.Product):
         self._form = (layout.kind, layout.step_k, layout.is_by_row, layout.has_minima)
 
     def _place(self, weight: Param, lowering: Lowering) -> Buffer:
-        """Of any format."""
+        """The place of a weight of any format."""
         return lowering.coded_weight(weight)
 
     def _multiplied(

@@ -82,7 +82,7 @@ class LayerPlace:
     k: SlotArray
     v: SlotArray
     scales: tuple[SlotArray, SlotArray] | None
-    """Of K and V, if they are integers."""
+    """The scales of K and V, if the cache has integers."""
     block_bytes: int
 
 

@@ -17,7 +17,7 @@ from quire.program.values import GroupedFormat
 from quire.weights.quantised.groups import Groups
 
 Bytes = NDArray[Any]
-"""Of uint8."""
+"""Arrays of uint8."""
 Floats = NDArray[np.float32]
 Parts = tuple[Bytes, NDArray[Any], Floats | None]
 """Codes [n, numbers of a block], scales [n, groups of a block] and minima."""

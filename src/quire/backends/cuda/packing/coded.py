@@ -33,7 +33,7 @@ class _CodedForm(Form):
     """The arrays of `CodedLayout`, one after the other."""
 
     def num_bytes(self, param: Param, dtype: Dtype) -> int:
-        """Of all arrays. Raises BackendError for a format that no kernel reads."""
+        """Bytes of all arrays. Raises BackendError for a format that no kernel reads."""
         del dtype
         return layout_of(param).num_bytes
 
