@@ -48,7 +48,7 @@ def quantised(
     except BackendError as error:
         if "the CUDA backend has no op" not in str(error):
             raise
-        pytest.skip(str(error))
+        pytest.skip(f"this backend refuses the program: {error}")
     runner = Runner(model)
     [logits] = runner.step([(runner.request(tokens), len(tokens))])
     model.close()
