@@ -153,32 +153,43 @@ def test_rows_of_any_length_are_aligned(format: Any, dtype: Dtype) -> None:
     assert differs(found, wanted) <= (2e-4 if dtype == "float32" else 2e-2)
 
 
-@pytest.mark.parametrize("name", BLOCK_FORMATS)
-def test_blocks_of_a_gguf_file(name: str) -> None:
-    """Held as they are, bit for bit: their products with rows of one 1."""
-    kind, n, k = BY_NAME[name], 16, 256
-    random = np.random.default_rng(0)
-    data = random.integers(0, 256, (n * k // kind.block_items, kind.block_bytes), np.uint8)
+def blocks_of(name: str, count: int) -> Any:
+    """Random blocks of a GGUF type, with as many numbers."""
+    kind = BY_NAME[name]
+    shape = (count // kind.block_items, kind.block_bytes)
+    data = np.random.default_rng(0).integers(0, 256, shape, np.uint8)
     for at, given in kind.held.dummy.items() if kind.held else ():
         raw = given if isinstance(given, bytes) else np.float16(given).tobytes()
         data[:, at : at + len(raw)] = np.frombuffer(raw, np.uint8)
-    weights = Weights()
-    store = GroupedStore(weights, {})
-    format = BLOCK_FORMATS[name]
-    shape = Tensor("w", (n, k))
-    store.blocks["w"] = name, data
+    return data
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("is_table", [False, True])
+@pytest.mark.parametrize("name", BLOCK_FORMATS)
+def test_blocks_of_a_gguf_file(name: str, is_table: bool, device: type[EmulatedDevice]) -> None:
+    """Held as they are, bit for bit: their products with rows of one 1, or their rows."""
+    weights, n, k, format = Weights(), 96 if is_table else 16, 256, BLOCK_FORMATS[name]
+    store, data = (
+        GroupedStore(weights, {"held": random_groups(format, n, k)}),
+        blocks_of(name, n * k),
+    )
+    store.blocks["held"] = name, data
+    held = Param("held", (n, k), (Tensor("held", (n, k)),), format)
 
     def body(x: Value, _weights: Weights) -> tuple[list[Op], Value]:
         out = Value("out", n)
-        return [Linear(x, (out,), Param("w", (n, k), (shape,), format))], out
+        return ([], x) if is_table else ([Linear(x, (out,), held)], out)
 
     program = program_of(body, k, weights)
     weights.arrays["table"] = np.eye(k, dtype=np.float32)
-    store._groups["w"] = random_groups(format, n, k)
     tokens = np.concatenate([seq.tokens for seq in make_seqs(LENGTHS)])
-    wanted = block_values(name, data).reshape(n, k)[:, tokens].T
-    found = logits(compiled(CudaBackend(EmulatedDevice()), (program, store)), LENGTHS)
-    np.testing.assert_array_equal(found, wanted)
+    numbers = block_values(name, data).reshape(n, k)
+    if is_table:
+        first = replace(program.ops[0], table=held)  # type: ignore[call-arg]
+        program = replace(program, ops=(first, *program.ops[1:]))
+    found = logits(compiled(CudaBackend(device()), (program, store)), LENGTHS)
+    np.testing.assert_array_equal(found, numbers[tokens] if is_table else numbers[:, tokens].T)
 
 
 def test_a_format_that_no_kernel_reads_is_refused() -> None:

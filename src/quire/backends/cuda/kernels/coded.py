@@ -50,18 +50,21 @@ def _as_x(numbers, x, WHOLE: tl.constexpr):
 
 @triton.jit
 def _added(
-    acc, a, b, x_scales, scales, minima, rows, cols, group, k, N, x_group, xs_row, xs_step,
-    BY_ROW: tl.constexpr, MINIMA: tl.constexpr,
+    acc, a, b, x_scales, scales, subs, minima, min_subs, rows, cols, sub_at, nest, k, N, x_group,
+    xs_row, xs_step, BY_ROW: tl.constexpr, MINIMA: tl.constexpr,
 ):  # fmt: skip
     """`acc` with the products of a step: a [M, STEP], b [STEP, N]."""
     if BY_ROW:
         acc = tl.dot(a, b, acc=acc, input_precision="ieee", out_dtype=acc.dtype)
     else:
         product = tl.dot(a, b, input_precision="ieee")
-        product = product * tl.load(scales + group * N + cols)[None, :]
+        scale = tl.load(scales + k // nest * N + cols) * tl.load(subs + sub_at).to(tl.float32)
+        product = product * scale[None, :]
         if MINIMA:
             sums = tl.sum(a.to(tl.float32), 1)
-            product += sums[:, None] * tl.load(minima + group * N + cols)[None, :]
+            minimum = tl.load(minima + k // nest * N + cols)
+            minimum = minimum * tl.load(min_subs + sub_at).to(tl.float32)
+            product += sums[:, None] * minimum[None, :]
         factors = tl.load(x_scales + rows * xs_row + (k // x_group) * xs_step)
         acc = acc + product * factors[:, None]
     return acc
@@ -69,11 +72,11 @@ def _added(
 
 @triton.jit
 def multiply(
-    x, x_scales, codes, scales, zeros, steps, minima, bias, y, parts, low, high, num_rows, N, K,
-    group, x_group, stride_x, xs_row, xs_step, stride_codes, zeros_by_group, zeros_by_column,
-    y_row, has_bias, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, STEP: tl.constexpr,
-    CHUNK: tl.constexpr, SPLIT: tl.constexpr, KIND: tl.constexpr, BY_ROW: tl.constexpr,
-    MINIMA: tl.constexpr, WHOLE: tl.constexpr,
+    x, x_scales, codes, scales, subs, zeros, steps, minima, min_subs, bias, y, parts, low, high,
+    num_rows, N, K, group, nest, x_group, stride_x, xs_row, xs_step, stride_codes, zeros_by_group,
+    zeros_by_column, subs_by_group, subs_by_column, y_row, has_bias, BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr, STEP: tl.constexpr, CHUNK: tl.constexpr, SPLIT: tl.constexpr,
+    KIND: tl.constexpr, BY_ROW: tl.constexpr, MINIMA: tl.constexpr, WHOLE: tl.constexpr,
 ):  # fmt: skip
     """K is a multiple of 16; codes are padded to whole steps. `x_scales` are those of rounded x:
     of each row, or of `x_group` columns. WHOLE: x is int8. With SPLIT, program z computes
@@ -115,8 +118,9 @@ def multiply(
                     )  # fmt: skip
                     b = _as_x(b, x, WHOLE)
                     acc = _added(
-                        acc, a, b, x_scales, scales, minima, from_row, from_col, place, begin, N,
-                        x_group, xs_row, xs_step, BY_ROW, MINIMA,
+                        acc, a, b, x_scales, scales, subs, minima, min_subs, from_row, from_col,
+                        place * subs_by_group + from_col * subs_by_column, nest, begin, N, x_group,
+                        xs_row, xs_step, BY_ROW, MINIMA,
                     )  # fmt: skip
             else:
                 at = k + along
@@ -125,8 +129,9 @@ def multiply(
                 if not WHOLE:
                     b = _as_x(_wide_codes(b, KIND), x, WHOLE)
                 acc = _added(
-                    acc, a, b, x_scales, scales, minima, from_row, from_col, k // group, k, N,
-                    x_group, xs_row, xs_step, BY_ROW, MINIMA,
+                    acc, a, b, x_scales, scales, subs, minima, min_subs, from_row, from_col,
+                    k // group * subs_by_group + from_col * subs_by_column, nest, k, N, x_group,
+                    xs_row, xs_step, BY_ROW, MINIMA,
                 )  # fmt: skip
         if BY_ROW:
             of_rows, of_cols = tl.load(x_scales + from_row * xs_row), tl.load(scales + from_col)
@@ -146,8 +151,9 @@ def multiply(
 
 @triton.jit
 def take(
-    places, codes, scales, zeros, steps, minima, out, low, high, N, columns, factor, group,
-    half, stride_codes, zeros_by_group, zeros_by_column, has_minima, out_row,
+    places, codes, scales, subs, zeros, steps, minima, min_subs, out, low, high, N, columns,
+    factor, group, nest, half, stride_codes, zeros_by_group, zeros_by_column, subs_by_group,
+    subs_by_column, has_minima, out_row,
     KIND: tl.constexpr, BY_ROW: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """out[row] = factor * row `places[row]` of a table [N, columns]. `half`: the columns of 4-bit
@@ -172,8 +178,11 @@ def take(
     if BY_ROW:
         numbers = numbers * tl.load(scales + column)
     else:
-        numbers = numbers * tl.load(scales + place * N + column, mask=is_there, other=0.0)
+        sub_at, of_nest = place * subs_by_group + column * subs_by_column, at // nest * N + column
+        sub = tl.load(subs + sub_at, mask=is_there, other=0).to(tl.float32)
+        numbers = numbers * (tl.load(scales + of_nest, mask=is_there, other=0.0) * sub)
         if has_minima:
-            numbers += tl.load(minima + place * N + column, mask=is_there, other=0.0)
+            sub = tl.load(min_subs + sub_at, mask=is_there, other=0).to(tl.float32)
+            numbers += tl.load(minima + of_nest, mask=is_there, other=0.0) * sub
     target = out + row.to(tl.int64) * out_row + at
     tl.store(target, (numbers * factor).to(out.dtype.element_ty), mask=is_there)

@@ -35,12 +35,14 @@ def multiply_kernel(
     """The product of numbers of one type with codes, with a result of another type."""
     kind, step, is_by_row, has_minima = form
     integers = (
-        "num_rows", "N", "K", "group", "x_group", "stride_x", "xs_row", "xs_step", "stride_codes",
-        "zeros_by_group", "zeros_by_column", "y_row", "has_bias",
+        "num_rows", "N", "K", "group", "nest", "x_group", "stride_x", "xs_row", "xs_step",
+        "stride_codes", "zeros_by_group", "zeros_by_column", "subs_by_group", "subs_by_column",
+        "y_row", "has_bias",
     )  # fmt: skip
     types = (
         ("x", f"*{x}"), ("x_scales", "*fp32"), ("codes", "*i8"), ("scales", "*fp32"),
-        ("zeros", "*u8"), ("steps", "*u8"), ("minima", "*fp32"), ("bias", "*fp32"),
+        ("subs", "*i8"), ("zeros", "*u8"), ("steps", "*u8"), ("minima", "*fp32"),
+        ("min_subs", "*i8"), ("bias", "*fp32"),
         ("y", f"*{out}"), ("parts", "*fp32"), ("low", "i64"), ("high", "i64"),
         *((name, "i32") for name in integers),
     )  # fmt: skip
@@ -60,12 +62,13 @@ def chunk_of(step: int) -> int:
 def take_kernel(out: str, kind: Kind, *, is_by_row: bool) -> Kernel:
     """The choice of rows of a table of codes."""
     integers = (
-        "N", "columns", "group", "half", "stride_codes", "zeros_by_group",
-        "zeros_by_column", "has_minima", "out_row",
+        "N", "columns", "group", "nest", "half", "stride_codes", "zeros_by_group",
+        "zeros_by_column", "subs_by_group", "subs_by_column", "has_minima", "out_row",
     )  # fmt: skip
     types = (
-        ("places", "*i32"), ("codes", "*i8"), ("scales", "*fp32"), ("zeros", "*u8"),
-        ("steps", "*u8"), ("minima", "*fp32"), ("out", f"*{out}"), ("low", "i64"),
+        ("places", "*i32"), ("codes", "*i8"), ("scales", "*fp32"), ("subs", "*i8"),
+        ("zeros", "*u8"), ("steps", "*u8"), ("minima", "*fp32"), ("min_subs", "*i8"),
+        ("out", f"*{out}"), ("low", "i64"),
         ("high", "i64"), *((name, "i32") for name in integers), ("factor", "fp32"),
     )  # fmt: skip
     constants = (("KIND", KINDS.index(kind)), ("BY_ROW", int(is_by_row)), ("BLOCK", _TAKEN))
@@ -111,13 +114,18 @@ class _Codes:
         zeros = lowering.numbers(np.array([layout.zero], np.uint8))
         if self.has_zeros:
             zeros = layout.part(whole, "offsets" if is_stepped else "zeros")
+        one = lowering.numbers(np.ones(1, np.int8))
+        subs = layout.part(whole, "subs") if layout.is_nested else one
+        has_min_subs = layout.is_nested and layout.has_minima
         low, high = layout.words()
         self.args: Arguments = {
             "codes": layout.part(whole, "codes"), "scales": layout.part(whole, "scales"),
             "zeros": zeros, "steps": layout.part(whole, "steps") if is_stepped else zeros,
             "minima": layout.part(whole, "minima" if layout.has_minima else "scales"),
-            "low": low, "high": high, "N": layout.rows, "group": layout.group,
-            "stride_codes": layout.row_bytes, "zeros_by_group": layout.rows * self.has_zeros,
+            "subs": subs, "min_subs": layout.part(whole, "min_subs") if has_min_subs else one,
+            "low": low, "high": high, "N": layout.rows, "group": layout.group, "nest": layout.nest,
+            "subs_by_group": layout.rows * layout.is_nested,
+            "subs_by_column": int(layout.is_nested), "stride_codes": layout.row_bytes, "zeros_by_group": layout.rows * self.has_zeros,
             "zeros_by_column": int(self.has_zeros),
         }  # fmt: skip
         self.order: Buffer | None = None

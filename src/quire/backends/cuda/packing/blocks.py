@@ -1,4 +1,4 @@
-"""Blocks of GGUF types as `Groups`: their codes, scales and minima, without rounding.
+"""Blocks of GGUF types as codes, scales and minima, without rounding.
 
 Source of the layouts: ggml/src/ggml-common.h, and `dequantize_row_*` in ggml/src/ggml-quants.c.
 """
@@ -6,6 +6,7 @@ Source of the layouts: ggml/src/ggml-common.h, and `dequantize_row_*` in ggml/sr
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,33 +14,41 @@ from numpy.typing import NDArray
 
 from quire.errors import BackendError
 from quire.gguf.block_types import BlockType
-from quire.program.values import GroupedFormat
-from quire.weights.quantised.groups import Groups
+from quire.weights.quantised.float_tables import E4M3
 
 Bytes = NDArray[Any]
 """Arrays of uint8."""
 Floats = NDArray[np.float32]
-Parts = tuple[Bytes, NDArray[Any], Floats | None]
-"""Codes [n, numbers of a block], scales [n, groups of a block] and minima."""
 
 
-def groups_of_blocks(
-    data: Bytes, shape: tuple[int, int], kind: BlockType, format: GroupedFormat
-) -> Groups:
-    """The matrix of which `data` has the blocks. Raises BackendError for a type that is not known
-    here."""
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """The numbers of n blocks."""
+
+    codes: Bytes
+    """[n, ...]; as many as a block has."""
+    scales: NDArray[Any]
+    """[n, groups of a block], or [n, 1] if they are nested."""
+    minima: Floats | None = None
+    subs: NDArray[Any] | None = None
+    """[n, groups of a block]: signed bytes, of which a group's scale is a multiple."""
+    min_subs: NDArray[Any] | None = None
+
+    def named(self, rows: int) -> dict[str, NDArray[Any]]:
+        """The arrays that there are, with the numbers of each of some rows."""
+        arrays = {
+            "codes": self.codes, "scales": self.scales, "minima": self.minima, "subs": self.subs,
+            "min_subs": self.min_subs,
+        }  # fmt: skip
+        return {name: one.reshape(rows, -1) for name, one in arrays.items() if one is not None}
+
+
+def parts_of_blocks(data: Bytes, kind: BlockType) -> Parts:
+    """The numbers of blocks. Raises BackendError for a type that is not known here."""
     read = _READERS.get(kind.name)
     if read is None:
         raise BackendError(f"the CUDA backend has no weights of the GGUF type {kind.name}")
-    rows, depth = shape
-    codes, scales, minima = read(data.reshape(-1, kind.block_bytes))
-    return Groups(
-        format,
-        codes.reshape(rows, depth),
-        scales.reshape(rows, -1),
-        minima=None if minima is None else minima.reshape(rows, -1),
-        divisors=np.full(rows, 2, np.float32) if format.scale == "e4m3" else None,
-    )
+    return read(data.reshape(-1, kind.block_bytes))
 
 
 def _halves(blocks: Bytes, begin: int, end: int) -> Bytes:
@@ -54,11 +63,11 @@ def _float16(blocks: Bytes, at: int) -> Floats:
 
 
 def _q4_0(blocks: Bytes) -> Parts:
-    return _halves(blocks, 2, 18), _float16(blocks, 0), None
+    return Parts(_halves(blocks, 2, 18), _float16(blocks, 0))
 
 
 def _q4_1(blocks: Bytes) -> Parts:
-    return _halves(blocks, 4, 20), _float16(blocks, 0), _float16(blocks, 2)
+    return Parts(_halves(blocks, 4, 20), _float16(blocks, 0), _float16(blocks, 2))
 
 
 def _fifth_bits(blocks: Bytes, at: int) -> Bytes:
@@ -67,27 +76,24 @@ def _fifth_bits(blocks: Bytes, at: int) -> Bytes:
 
 
 def _q5_0(blocks: Bytes) -> Parts:
-    return _halves(blocks, 6, 22) | _fifth_bits(blocks, 2), _float16(blocks, 0), None
+    return Parts(_halves(blocks, 6, 22) | _fifth_bits(blocks, 2), _float16(blocks, 0))
 
 
 def _q5_1(blocks: Bytes) -> Parts:
     codes = _halves(blocks, 8, 24) | _fifth_bits(blocks, 4)
-    return codes, _float16(blocks, 0), _float16(blocks, 2)
+    return Parts(codes, _float16(blocks, 0), _float16(blocks, 2))
 
 
 def _q8_0(blocks: Bytes) -> Parts:
-    return blocks[:, 2:] ^ 128, _float16(blocks, 0), None
+    return Parts(blocks[:, 2:] ^ 128, _float16(blocks, 0))
 
 
-def _scales_of_k(blocks: Bytes) -> tuple[Floats, Floats]:
-    """Scales and minima of the eight groups of Q4_K and Q5_K, 6 bits each."""
+def _with_scales_of_k(codes: Bytes, blocks: Bytes) -> Parts:
+    """With scales and minima of the eight groups of Q4_K and Q5_K, 6 bits each."""
     low, high, mixed = (blocks[:, at : at + 4] for at in (4, 8, 12))
     scales = np.concatenate([low & 63, mixed & 15 | low >> 6 << 4], axis=1)
     minima = np.concatenate([high & 63, mixed >> 4 | high >> 6 << 4], axis=1)
-    return (
-        _float16(blocks, 0) * scales.astype(np.float32),
-        -(_float16(blocks, 2) * minima.astype(np.float32)),
-    )
+    return Parts(codes, _float16(blocks, 0), -_float16(blocks, 2), scales, minima)
 
 
 def _by_32(blocks: Bytes, begin: int) -> Bytes:
@@ -97,13 +103,13 @@ def _by_32(blocks: Bytes, begin: int) -> Bytes:
 
 
 def _q4_k(blocks: Bytes) -> Parts:
-    return _by_32(blocks, 16), *_scales_of_k(blocks)
+    return _with_scales_of_k(_by_32(blocks, 16), blocks)
 
 
 def _q5_k(blocks: Bytes) -> Parts:
     shifts = np.arange(8, dtype=np.uint8)[:, None]
     fifth = blocks[:, None, 16:48] >> shifts & 1
-    return _by_32(blocks, 48) | fifth << 4, *_scales_of_k(blocks)
+    return _with_scales_of_k(_by_32(blocks, 48) | fifth << 4, blocks)
 
 
 def _q6_k(blocks: Bytes) -> Parts:
@@ -111,26 +117,28 @@ def _q6_k(blocks: Bytes) -> Parts:
     low = np.concatenate([low & 15, low >> 4], axis=2).reshape(-1, 2, 4, 32)
     shifts = np.arange(0, 8, 2, dtype=np.uint8)[:, None]
     high = blocks[:, 128:192].reshape(-1, 2, 1, 32) >> shifts & 3
-    scales = np.ascontiguousarray(blocks[:, 192:208]).view(np.int8).astype(np.float32)
-    return low | high << 4, _float16(blocks, 208) * scales, None
+    subs = np.ascontiguousarray(blocks[:, 192:208]).view(np.int8)
+    return Parts(low | high << 4, _float16(blocks, 208), subs=subs)
 
 
 def _iq4_xs(blocks: Bytes) -> Parts:
     high = np.ascontiguousarray(blocks[:, 2:4]).view(np.uint16) >> np.arange(0, 16, 2) & 3
     low = np.repeat(blocks[:, 4:8], 2, axis=1) >> np.tile([0, 4], 4).astype(np.uint8) & 15
-    scales = (low | high << 4).astype(np.float32) - np.float32(32)
-    codes = blocks[:, 8:].reshape(-1, 8, 1, 16)
-    return np.concatenate([codes & 15, codes >> 4], axis=2), _float16(blocks, 0) * scales, None
+    subs = (low | high << 4).astype(np.int8) - np.int8(32)
+    own = blocks[:, 8:].reshape(-1, 8, 1, 16)
+    codes = np.concatenate([own & 15, own >> 4], axis=2)
+    return Parts(codes, _float16(blocks, 0), subs=subs)
 
 
 def _mxfp4(blocks: Bytes) -> Parts:
     exponents = blocks[:, :1].astype(np.int32) - 128
-    return _halves(blocks, 1, 17), np.ldexp(np.float32(1), exponents), None
+    return Parts(_halves(blocks, 1, 17), np.ldexp(np.float32(1), exponents))
 
 
 def _nvfp4(blocks: Bytes) -> Parts:
-    codes = blocks[:, 4:].reshape(-1, 4, 1, 8)
-    return np.concatenate([codes & 15, codes >> 4], axis=2), blocks[:, :4].copy(), None
+    own = blocks[:, 4:].reshape(-1, 4, 1, 8)
+    codes = np.concatenate([own & 15, own >> 4], axis=2)
+    return Parts(codes, E4M3[blocks[:, :4]] / np.float32(2))
 
 
 _READERS: dict[str, Callable[[Bytes], Parts]] = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -11,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from quire.backends.cuda.packing.blocks import groups_of_blocks
+from quire.backends.cuda.packing.blocks import parts_of_blocks
 from quire.backends.cuda.packing.form import Form
 from quire.backends.cuda.packing.layout import CodedLayout, layout_of, split_halves
 from quire.backends.reference.quantised import four_bit_rows, whole_rows
@@ -25,6 +26,7 @@ from quire.weights.quantised.groups import TABLES, Groups
 
 Arrays = Mapping[str, NDArray[Any]]
 Floats = NDArray[np.float32]
+_FLOATS = ("scales", "minima")
 _PIECE = 1 << 20
 """Numbers that a thread rounds at once."""
 
@@ -96,54 +98,67 @@ def _arrays_of(
     part: Tensor, param: Param, store: WeightStore, bad_names: list[str]
 ) -> dict[str, NDArray[Any]]:
     """The arrays of a part, row after row."""
-    groups = _groups_of(store.stored(part.name), part, param)
-    codes, scales = groups.codes, groups.group_scales()
-    table = groups.format.table
-    is_bad = ~np.isfinite(scales).all()
-    if table == "e4m3":
+    tensor, held = store.stored(part.name), _checked_format(part, param)
+    _check_tensor(tensor, part, param)
+    rows = math.prod(part.shape[:-1])
+    if tensor.block_type is not None:
+        arrays = parts_of_blocks(tensor.data, tensor.block_type).named(rows)
+    else:
+        arrays = _of_groups(Groups.from_bytes(tensor.data, (rows, part.shape[-1]), held))
+    is_bad = not all(np.isfinite(arrays[name]).all() for name in arrays if name in _FLOATS)
+    codes = arrays["codes"]
+    if held.table == "e4m3":
         is_nan = codes & 127 == 127
-        size = groups.format.group
-        padded = np.pad(is_nan, ((0, 0), (0, -codes.shape[1] % size)))
-        scales = np.where(padded.reshape(len(codes), -1, size).any(axis=2), np.nan, scales)
-        codes, is_bad = np.where(is_nan, 0, codes).astype(np.uint8), is_bad or is_nan.any()
-    elif groups.format.code_bits > 4:
-        codes = TABLES[table].astype(np.int8)[codes].view(np.uint8)
-    arrays: dict[str, NDArray[Any]] = {"codes": codes, "scales": scales}
-    if groups.zeros is not None:
-        arrays["zeros"] = groups.zeros
-    if groups.minima is not None:
-        arrays["minima"] = groups.minima
-        is_bad = is_bad or ~np.isfinite(groups.minima).all()
-    if groups.order is not None:
-        arrays["order"] = groups.order
+        padded = np.pad(is_nan, ((0, 0), (0, -codes.shape[1] % held.group)))
+        of_group = padded.reshape(rows, -1, held.group).any(axis=2)
+        arrays["scales"] = np.where(of_group, np.nan, arrays["scales"])
+        arrays["codes"], is_bad = np.where(is_nan, 0, codes), is_bad or bool(is_nan.any())
+    elif held.code_bits > 4:
+        arrays["codes"] = TABLES[held.table].astype(np.int8)[codes].view(np.uint8)
     if is_bad:
         bad_names.append(part.name)
     store.release(part.name)
-    return arrays
+    return _own_rows(arrays, part)
 
 
-def _groups_of(tensor: HostTensor, part: Tensor, param: Param) -> Groups:
-    wanted, where = param.format, f"{tensor.file}: tensor {part.name!r}"
-    if not isinstance(wanted, GroupedFormat) or part.transposed or part.columns is not None:
+def _of_groups(groups: Groups) -> dict[str, NDArray[Any]]:
+    arrays = {
+        "codes": groups.codes, "scales": groups.group_scales(), "zeros": groups.zeros,
+        "minima": groups.minima, "order": groups.order,
+    }  # fmt: skip
+    return {name: one for name, one in arrays.items() if one is not None}
+
+
+def _own_rows(arrays: dict[str, NDArray[Any]], part: Tensor) -> dict[str, NDArray[Any]]:
+    """The rows that the slot has, of each expert's matrix."""
+    if part.rows is None:
+        return arrays
+    own = np.concatenate([np.arange(first, first + count) for first, count in part.rows])
+    firsts = np.arange(0, math.prod(part.shape[:-1]), part.shape[-2])
+    rows = (firsts[:, None] + own).reshape(-1)
+    return {name: one if name == "order" else one[rows] for name, one in arrays.items()}
+
+
+def _checked_format(part: Tensor, param: Param) -> GroupedFormat:
+    held = param.format
+    if not isinstance(held, GroupedFormat) or part.transposed or part.columns is not None:
         raise BackendError(f"the CUDA backend cannot divide the columns of {part.name!r}")
+    return held
+
+
+def _check_tensor(tensor: HostTensor, part: Tensor, param: Param) -> None:
+    wanted, where = param.format, f"{tensor.file}: tensor {part.name!r}"
     if tensor.shape != part.shape:
         raise CheckpointError(f"{where} is {list(tensor.shape)}, not {list(part.shape)}")
-    if tensor.format is None or tensor.format.with_activations_of(wanted) != wanted:
+    if (
+        not isinstance(wanted, GroupedFormat)
+        or tensor.format is None
+        or tensor.format.with_activations_of(wanted) != wanted
+    ):
         raise CheckpointError(
             f"{where} is stored as {tensor.format or 'numbers'}, but quantization_config in "
             f"config.json requires {wanted}"
         )
-    *experts, num_rows, depth = part.shape
-    shape = (int(np.prod(experts)) * num_rows, depth)
-    if tensor.block_type is not None:
-        groups = groups_of_blocks(tensor.data, shape, tensor.block_type, tensor.format)
-    else:
-        groups = Groups.from_bytes(tensor.data, shape, tensor.format)
-    if part.rows is None:
-        return groups
-    own = np.concatenate([np.arange(first, first + count) for first, count in part.rows])
-    every = np.arange(0, shape[0], num_rows)[:, None] + own
-    return groups.taken(every.reshape(-1))
 
 
 def _joined(pieces: Sequence[Arrays]) -> dict[str, NDArray[Any]]:
@@ -161,7 +176,7 @@ def laid_out(layout: CodedLayout, arrays: Arrays) -> NDArray[np.uint8]:
         elif name == "order":
             numbers = array.astype(np.int32)
         else:
-            kind = np.float32 if name in ("scales", "minima") else np.uint8
+            kind = np.float32 if name in _FLOATS else array.dtype
             by_row = array.astype(kind).reshape(layout.rows, -1)
             count = layout.count(name) // layout.rows
             numbers = np.pad(by_row, ((0, 0), (0, count - by_row.shape[1]))).T

@@ -1,9 +1,10 @@
 """`CodedLayout`: where the arrays of a matrix of codes are in its bytes on the device.
 
-A weight is level(code) * scale + minimum. Codes have 8 bits, or 4. Of 4-bit codes, the two halves
-of `2 * step_k` neighbours share bytes: the low bits are those of the first half. Rows are padded to
-whole units of 64 columns. Scales, zeros, minima, steps and offsets are [groups, N], so that
-neighbouring programs read neighbouring numbers.
+A weight is level(code) * scale + minimum. Nested scales and minima are signed bytes (`subs`,
+`min_subs`) times a float32 that 256 columns share. Codes have 8 bits, or 4. Of 4-bit codes, the
+two halves of `2 * step_k` neighbours share bytes: the low bits are those of the first half. Rows
+are padded to whole units of 64 columns. The other arrays are [groups, N], so that neighbouring
+programs read neighbouring numbers.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from numpy.typing import NDArray
 from quire.backends.cuda.memory import Buffer, aligned
 from quire.errors import BackendError
 from quire.program import Param
-from quire.program.values import BITS, GroupedFormat
+from quire.program.values import BITS, NEST, GroupedFormat
 from quire.weights.quantised.groups import TABLES
 
 Kind = Literal["i8", "e4m3", "u4", "table", "steps"]
@@ -29,7 +30,10 @@ UNIT = 64
 """Columns that rows are padded to."""
 OWN_GROUP = 32
 """Columns of a group of the project's own 4-bit format."""
-_TYPES = {"codes": 1, "zeros": 1, "steps": 1, "offsets": 1, "scales": 4, "minima": 4, "order": 4}
+_TYPES = {
+    "codes": 1, "zeros": 1, "steps": 1, "offsets": 1, "subs": 1, "min_subs": 1, "scales": 4,
+    "minima": 4, "order": 4,
+}  # fmt: skip
 """Arrays, and the bytes of a number."""
 
 
@@ -47,6 +51,7 @@ class CodedLayout:
     has_zeros: bool = False
     has_minima: bool = False
     has_order: bool = False
+    is_nested: bool = False
     table: str = ""
     """The name of the table of 4-bit codes."""
 
@@ -77,16 +82,24 @@ class CodedLayout:
         """Groups of a row, with those of the padding."""
         return -(-self.width // self.group)
 
+    @property
+    def nest(self) -> int:
+        """Columns that share a number of `scales`."""
+        return NEST if self.is_nested else self.group
+
     def count(self, name: str) -> int:
         """Numbers of an array; 0 for one that the format does not have."""
         per_group = self.num_groups * self.rows
+        per_nest = -(-self.width // self.nest) * self.rows
         counts = {
             "codes": self.rows * self.row_bytes,
-            "scales": self.rows if self.is_by_row else per_group,
+            "scales": self.rows if self.is_by_row else per_nest,
+            "subs": per_group * self.is_nested,
+            "min_subs": per_group * (self.is_nested and self.has_minima),
             "zeros": per_group * self.has_zeros,
             "steps": per_group * (self.kind == "steps"),
             "offsets": per_group * (self.kind == "steps"),
-            "minima": per_group * self.has_minima,
+            "minima": per_nest * self.has_minima,
             "order": self.depth * self.has_order,
         }
         return counts[name]
@@ -130,7 +143,8 @@ def layout_of(param: Param) -> CodedLayout:
         return CodedLayout(kind, rows, depth, OWN_GROUP, is_by_row=True)
     return CodedLayout(
         _kind_of(held), rows, depth, held.group, has_zeros=held.has_zeros,
-        has_minima=held.has_minima, has_order=held.has_order, table=held.table,
+        has_minima=held.has_minima, has_order=held.has_order,
+        is_nested=held.scale == "nested", table=held.table,
     )  # fmt: skip
 
 

@@ -10,15 +10,16 @@ from quire.backends.cuda.twins.numbers import Floats, Grid, Numbers, like, rows_
 from quire.weights.quantised.float_tables import E4M3
 
 Bytes = NDArray[np.uint8]
+Signed = NDArray[np.int8]
 
 
 def multiply(
-    grid: Grid, x: Numbers, x_scales: Floats, codes: NDArray[np.int8], scales: Floats,
-    zeros: Bytes, steps: Bytes, minima: Floats, bias: Floats, y: Numbers, parts: Floats, low: int,
-    high: int, num_rows: int, N: int, K: int, group: int, x_group: int, stride_x: int,
-    xs_row: int, xs_step: int, stride_codes: int, zeros_by_group: int, zeros_by_column: int,
-    y_row: int, has_bias: int, STEP: int, CHUNK: int, SPLIT: int, KIND: int, BY_ROW: int,
-    MINIMA: int, **_tile: int,
+    grid: Grid, x: Numbers, x_scales: Floats, codes: NDArray[np.int8], scales: Floats, subs: Signed,
+    zeros: Bytes, steps: Bytes, minima: Floats, min_subs: Signed, bias: Floats, y: Numbers,
+    parts: Floats, low: int, high: int, num_rows: int, N: int, K: int, group: int, nest: int,
+    x_group: int, stride_x: int, xs_row: int, xs_step: int, stride_codes: int, zeros_by_group: int,
+    zeros_by_column: int, subs_by_group: int, subs_by_column: int, y_row: int, has_bias: int,
+    STEP: int, CHUNK: int, SPLIT: int, KIND: int, BY_ROW: int, MINIMA: int, **_tile: int,
 ) -> None:  # fmt: skip
     """Products of one row with a chunk of the numbers that codes stand for at a time."""
     del grid
@@ -31,9 +32,11 @@ def multiply(
     if BY_ROW:
         factors = scales[:N, None]
     else:
-        levels = levels * scales[places[:, None] * N + np.arange(N)].T
-    if MINIMA:
-        levels = levels + minima[places[:, None] * N + np.arange(N)].T
+        subs_at = places[:, None] * subs_by_group + np.arange(N) * subs_by_column
+        nests_at = np.arange(depth)[:, None] // nest * N + np.arange(N)
+        levels = levels * (scales[nests_at] * subs[subs_at].astype(np.float32)).T
+        if MINIMA:
+            levels = levels + (minima[nests_at] * min_subs[subs_at].astype(np.float32)).T
     chunks = [np.ascontiguousarray(levels[:, at : at + CHUNK]) for at in range(0, K, CHUNK)]
     kept = parts[: len(chunks) * num_rows * N].reshape(len(chunks), num_rows, N) if SPLIT else None
     out, blocks = rows_of(y, num_rows, y_row, N), np.arange(K) // x_group * xs_step
@@ -51,26 +54,29 @@ def multiply(
 
 
 def take(
-    grid: Grid, places: NDArray[np.int32], codes: NDArray[np.int8], scales: Floats, zeros: Bytes,
-    steps: Bytes, minima: Floats, out: Numbers, low: int, high: int, N: int,
-    columns: int, factor: float, group: int, half: int, stride_codes: int, zeros_by_group: int,
-    zeros_by_column: int, has_minima: int, out_row: int, KIND: int, BY_ROW: int, BLOCK: int,
+    grid: Grid, places: NDArray[np.int32], codes: NDArray[np.int8], scales: Floats, subs: Signed,
+    zeros: Bytes, steps: Bytes, minima: Floats, min_subs: Signed, out: Numbers, low: int, high: int,
+    N: int, columns: int, factor: float, group: int, nest: int, half: int, stride_codes: int,
+    zeros_by_group: int, zeros_by_column: int, subs_by_group: int, subs_by_column: int,
+    has_minima: int, out_row: int, KIND: int, BY_ROW: int, BLOCK: int,
 ) -> None:  # fmt: skip
     """All rows at once: no number depends on another."""
     del BLOCK
     num_rows = grid[0]
     chosen = places[:num_rows].astype(np.int64)
     packed = rows_of(codes, N, stride_codes, stride_codes)[chosen]
-    groups = np.arange(stride_codes * (2 if KIND >= 2 else 1)) // group
+    columns_of_row = np.arange(stride_codes * (2 if KIND >= 2 else 1))
+    groups, nests_at = columns_of_row // group, columns_of_row // nest * N + chosen[:, None]
+    subs_at = groups * subs_by_group + chosen[:, None] * subs_by_column
     zero = zeros[groups * zeros_by_group + chosen[:, None] * zeros_by_column]
     step = steps[groups * N + chosen[:, None]] if KIND == 4 else None
     numbers = _levels(packed, zero, step, (low, high), half, KIND)
     if BY_ROW:
         numbers = numbers * scales[chosen, None]
     else:
-        numbers = numbers * scales[groups * N + chosen[:, None]]
+        numbers = numbers * (scales[nests_at] * subs[subs_at].astype(np.float32))
     if has_minima:
-        numbers = numbers + minima[groups * N + chosen[:, None]]
+        numbers = numbers + minima[nests_at] * min_subs[subs_at].astype(np.float32)
     rows = numbers[:, :columns] * factor
     rows_of(out, num_rows, out_row, columns)[:] = like(rows, out)
 
