@@ -125,8 +125,8 @@ class _Codes:
             "subs": subs, "min_subs": layout.part(whole, "min_subs") if has_min_subs else one,
             "low": low, "high": high, "N": layout.rows, "group": layout.group, "nest": layout.nest,
             "subs_by_group": layout.rows * layout.is_nested,
-            "subs_by_column": int(layout.is_nested), "stride_codes": layout.row_bytes, "zeros_by_group": layout.rows * self.has_zeros,
-            "zeros_by_column": int(self.has_zeros),
+            "subs_by_column": int(layout.is_nested), "stride_codes": layout.row_bytes,
+            "zeros_by_group": layout.rows * self.has_zeros, "zeros_by_column": int(self.has_zeros),
         }  # fmt: skip
         self.order: Buffer | None = None
         if layout.has_order:

@@ -122,7 +122,7 @@ def _arrays_of(
 
 
 def _of_groups(groups: Groups) -> dict[str, NDArray[Any]]:
-    arrays = {
+    arrays: dict[str, NDArray[Any] | None] = {
         "codes": groups.codes, "scales": groups.group_scales(), "zeros": groups.zeros,
         "minima": groups.minima, "order": groups.order,
     }  # fmt: skip
