@@ -35,3 +35,13 @@ def test_the_tokens_are_those_of_the_reference(
     found = tokens(PROMPTS, params, device="cuda")
     assert found == tokens(PROMPTS, params, backend="reference")
     assert tokens(PROMPTS[1:2], params, device="cuda") == found[1:2]
+
+
+@pytest.mark.parametrize("given", [{"quantization": "int8"}, {"kv_cache_dtype": "int8"}], ids=str)
+def test_weights_and_caches_in_eight_bits(
+    monkeypatch: pytest.MonkeyPatch, given: dict[str, Any]
+) -> None:
+    monkeypatch.setenv("QUIRE_CUDA_EMULATED", "1")
+    params = SamplingParams(temperature=0, max_tokens=6)
+    found = tokens(PROMPTS[:2], params, device="cuda", **given)
+    assert found == tokens(PROMPTS[:2], params, backend="reference", **given)

@@ -21,6 +21,8 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from quire.backends.base import Backend
 from quire.backends.cpu import CpuBackend
+from quire.backends.cuda import CudaBackend
+from quire.backends.cuda.emulated import EmulatedDevice
 from quire.backends.reference import ReferenceBackend
 from quire.config.checkpoint.model_files import read_config
 from quire.models import build_program, name_map, shipped_format
@@ -208,7 +210,11 @@ def test_experts_are_held_as_they_are(kind: str, backend: Backend, tmp_path: Pat
     np.testing.assert_array_equal(np.stack(alone), logits)
 
 
-@pytest.mark.parametrize("backend", [CpuBackend(2), ReferenceBackend()], ids=["cpu", "reference"])
+@pytest.mark.parametrize(
+    "backend",
+    [CpuBackend(2), ReferenceBackend(), CudaBackend(EmulatedDevice())],
+    ids=["cpu", "reference", "cuda"],
+)
 def test_logits_are_those_of_transformers(made: Any, backend: Backend) -> None:
     """With q|k|v stacked, gate|up interleaved; a step of the prompt, and a step for each token."""
     directory, model = made

@@ -55,9 +55,11 @@ def program(
     return run_passes(builder.program(), None)
 
 
-def compiled(of: Program, device: EmulatedDevice, **changes: Any) -> CompiledModel:
+def compiled(
+    of: Program, device: EmulatedDevice, kv_dtype: str | None = None, **changes: Any
+) -> CompiledModel:
     options = replace(OPTIONS, **changes)
-    kv_dtype = "bfloat16" if options.dtype == "bfloat16" else "float32"
+    kv_dtype = kv_dtype or ("bfloat16" if options.dtype == "bfloat16" else "float32")
     kv = KVCacheSpec(24, 16, kv_dtype, keep_all(of))
     return CudaBackend(device).compile(of, SmallNumbers(of), kv, options)
 
@@ -108,6 +110,8 @@ ALIBI = tuple(0.5**i for i in range(4))
 CASES: dict[str, dict[str, Any]] = {
     "plain": {},
     "float32": {"dtype": "float32"},
+    "int8 cache": {"kv_dtype": "int8"},
+    "int8 cache, float32": {"kv_dtype": "int8", "dtype": "float32"},
     "window": {"window": 9},
     "softcap": {"softcap": 5.0},
     "alibi": {"alibi_slopes": ALIBI},
@@ -135,8 +139,8 @@ def case(request: pytest.FixtureRequest) -> dict[str, Any]:
 
 
 def built(case: dict[str, Any], device: EmulatedDevice) -> CompiledModel:
-    dtype = case.pop("dtype", "bfloat16")
-    return compiled(program(**case), device, dtype=dtype)
+    dtype, kv_dtype = case.pop("dtype", "bfloat16"), case.pop("kv_dtype", None)
+    return compiled(program(**case), device, kv_dtype, dtype=dtype)
 
 
 def test_kernels_are_like_their_twins(case: dict[str, Any]) -> None:

@@ -13,6 +13,7 @@ from quire.backends.base import (
 from quire.backends.cuda.blocks import DeviceBlocks
 from quire.backends.cuda.cubin import build_name
 from quire.backends.cuda.device import Device
+from quire.backends.cuda.kernel import CACHE_TYPES
 from quire.backends.cuda.model import CudaModel
 from quire.backends.cuda.packing import FORMS
 from quire.backends.cuda.plan import Plan, weight_bytes
@@ -46,7 +47,7 @@ class CudaBackend(Backend):
             description=description,
             build=build_name(facts.architecture),
             dtypes=("float32", "bfloat16"),
-            kv_cache_dtypes=("float32", "bfloat16"),
+            kv_cache_dtypes=tuple(CACHE_TYPES),
             weight_formats=tuple(name for name in FORMS if isinstance(name, str)),
             block_size_multiple=16,
         )

@@ -20,6 +20,12 @@ Arguments = dict[str, Buffer | int | float]
 TYPE_NAMES: Mapping[Dtype, str] = {"float32": "fp32", "bfloat16": "bf16"}
 """Triton's names of the model's dtypes."""
 
+CACHE_TYPES: Mapping[str, str] = {"float32": "fp32", "bfloat16": "bf16", "int8": "i8"}
+"""Triton's names of the types of the KV cache."""
+
+ITEM_BYTES: Mapping[str, int] = {"fp32": 4, "bf16": 2, "i8": 1}
+"""Bytes of a number."""
+
 ARRAY_TYPES: Mapping[str, type[np.generic]] = {
     "fp32": np.float32, "bf16": np.uint16, "i32": np.int32, "i64": np.int64,
     "i8": np.int8, "u8": np.uint8,

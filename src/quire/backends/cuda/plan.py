@@ -32,7 +32,7 @@ class Plan:
                 f"max_model_len {options.max_model_len} exceeds the {limit} learned positions"
             )
         self.program, self.kv, self.options = program, kv, options
-        self.lowering = Lowering(program, kv, options, facts)
+        self.lowering = Lowering(program, kv, options, facts, packed_bytes)
         self.ops, self.result = lower(self.lowering)
 
     @property

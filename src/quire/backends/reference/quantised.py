@@ -12,6 +12,8 @@ progressive quantisation (Source: Lin et al., QServe, section 4.1) in smaller gr
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -52,56 +54,83 @@ def round_weights(weight: Floats, weight_format: WeightFormat | GroupedFormat) -
     if weight_format == "dense" or isinstance(weight_format, GroupedFormat):
         return weight
     if BITS[weight_format][0] == 4:
-        return _round_to_4_bits(weight)
+        return four_bit_rows(weight).numbers(weight.shape[1])
+    integers, scales = whole_rows(weight)
+    rounded: Floats = integers * scales
+    return rounded
+
+
+def whole_rows(weight: Floats) -> tuple[Floats, Floats]:
+    """[N, K] as integers from -127 to 127, and the scales [N, 1]."""
     scales = _largest(weight) / np.float32(_WEIGHT_LIMIT)
     inverse = _inverse(np.float32(1), scales)
-    rounded: Floats = np.clip(np.rint(weight * inverse), -_WEIGHT_LIMIT, _WEIGHT_LIMIT) * scales
-    return rounded
+    return np.clip(np.rint(weight * inverse), -_WEIGHT_LIMIT, _WEIGHT_LIMIT), scales
 
 
-def _round_to_4_bits(weight: Floats) -> Floats:
-    """[N, K] of integers u * step - offset times a scale for each row."""
-    num_rows, depth = weight.shape
+@dataclass(frozen=True, slots=True)
+class FourBitRows:
+    """A weight [N, K] of integers code * step - offset times a scale for each row. All are whole
+    numbers in float32 but the scales. A row whose scale is NaN has any codes."""
+
+    codes: Floats
+    """[N, K / 32, 32]; zeros where the last group is padded."""
+    steps: Floats
+    """[N, K / 32, 1], and the same for offsets."""
+    offsets: Floats
+    scales: Floats
+    """[N, 1]."""
+
+    def numbers(self, depth: int) -> Floats:
+        """[N, depth] in float32."""
+        integers = self.codes * self.steps - self.offsets
+        rounded: Floats = integers.reshape(len(self.scales), -1)[:, :depth] * self.scales
+        return rounded
+
+
+def four_bit_rows(weight: Floats) -> FourBitRows:
+    """[N, K] in 4 bits."""
+    depth = weight.shape[1]
     scales = _largest(weight) / np.float32(_GROUP_LIMIT)
     fine = np.rint(weight * _inverse(np.float32(1), scales) * np.float32(_FINE))
-    padded = np.pad(fine, ((0, 0), (0, -depth % _GROUP)))
-    integers = _nearest_integers(padded.reshape(num_rows, -1, _GROUP))
-    rounded: Floats = integers.reshape(num_rows, -1)[:, :depth] * scales
-    return rounded
+    padded = np.pad(fine, ((0, 0), (0, -depth % _GROUP))).reshape(len(weight), -1, _GROUP)
+    steps, offsets = _nearest_steps(padded)
+    return FourBitRows(_codes(padded, steps, offsets), steps, offsets, scales)
 
 
-def _nearest_integers(fine: Floats) -> Floats:
-    """Groups [N, K / 32, 32], in eighths, as u * step - offset with a small squared error.
+def _nearest_steps(fine: Floats) -> tuple[Floats, Floats]:
+    """The steps and offsets with which groups [N, K / 32, 32], in eighths, have a small squared
+    error as code * step - offset.
 
     Tried are the step that just spans a group and the next smaller one, with the middle of the
-    group in the middle of the numbers u and to both sides of it. Each offset is improved once: to
-    the best one for the numbers u that were found with it. Of equal errors the first is taken.
+    group in the middle of the codes and to both sides of it. Each offset is improved once: to
+    the best one for the codes that were found with it. Of equal errors the first is taken.
     """
     low = np.minimum(fine.min(axis=2, keepdims=True), 0)
     high = np.maximum(fine.max(axis=2, keepdims=True), 0)
     spanning = np.ceil((high - low) / np.float32(_TOP * _FINE))
     middle = (low + high) * np.float32(0.5 / _FINE)
-    best = np.zeros_like(fine)
+    steps, offsets = np.ones_like(low), np.zeros_like(low)
     least = np.full_like(low, np.inf)
     for less in range(_STEPS_TRIED):
         step = np.maximum(spanning - np.float32(less), 1)
         for at in _MIDDLES:
             offset = _whole_offset(step * np.float32(at) - middle)
             for _ in range(2):
-                integers = _integers(fine, step, offset)
+                integers = _codes(fine, step, offset) * step - offset
                 errors = integers * _FINE - fine
                 squares = np.square(errors).sum(axis=2, keepdims=True)
-                best = np.where(squares < least, integers, best)
+                steps = np.where(squares < least, step, steps)
+                offsets = np.where(squares < least, offset, offsets)
                 least = np.minimum(squares, least)
                 mean = errors.sum(axis=2, keepdims=True) * np.float32(1 / (_FINE * _GROUP))
                 offset = _whole_offset(offset + mean)
-    return best
+    return steps, offsets
 
 
-def _integers(fine: Floats, step: Floats, offset: Floats) -> Floats:
+def _codes(fine: Floats, step: Floats, offset: Floats) -> Floats:
     inverse = np.float32(1) / (step * np.float32(_FINE))
-    integers: Floats = np.clip(np.rint((fine + offset * _FINE) * inverse), 0, _TOP) * step - offset
-    return integers
+    codes: Floats = np.clip(np.rint((fine + offset * _FINE) * inverse), 0, _TOP)
+    return codes
 
 
 def _whole_offset(offset: Floats) -> Floats:

@@ -31,15 +31,17 @@ def _tanh(x):
 
 @triton.jit
 def attend(
-    q, k_cache, v_cache, out, parts, tables, visible, query_blocks, slopes, sinks,
-    scale, softcap, num_tokens, group, head_dim, value_dim, page, table_width, stride_block_k,
-    stride_block_v, stride_k, stride_v, stride_q, stride_out, num_chunks, value_parts, has_slopes,
-    has_sinks, BLOCK_M: tl.constexpr, HEAD: tl.constexpr, VALUE: tl.constexpr, TILE: tl.constexpr,
+    q, k_cache, v_cache, k_scales, v_scales, out, parts, tables, visible, query_blocks, slopes,
+    sinks, scale, softcap, num_tokens, group, head_dim, value_dim, page, table_width,
+    stride_block_k, stride_block_v, stride_k, stride_v, scales_block, scales_slot, stride_q,
+    stride_out, num_chunks, value_parts, has_slopes, has_sinks, BLOCK_M: tl.constexpr,
+    HEAD: tl.constexpr, VALUE: tl.constexpr, TILE: tl.constexpr,
     CHUNK: tl.constexpr, SPLIT: tl.constexpr, EXTRAS: tl.constexpr, WIDE: tl.constexpr,
+    SCALED: tl.constexpr,
 ):  # fmt: skip
     """A program computes VALUE numbers of each result, `value_parts` programs all of them.
     EXTRAS: scores have a soft cap or slopes. WIDE: products are of float32, because q and the
-    cache have different types."""
+    cache have different types. SCALED: the cache has integers, and a scale for each head."""
     tl.static_assert(CHUNK % TILE == 0)
     entry = query_blocks + FIELDS * tl.program_id(0)
     head, num_heads = tl.program_id(1) // value_parts, tl.num_programs(1) // value_parts * group
@@ -84,11 +86,19 @@ def attend(
             v_is = is_read[:, None] & is_out[None, :]
             keys = tl.load(k_cache + dims[:, None] + k_at[None, :], mask=k_is, other=0.0)
             values = tl.load(v_cache + v_at[:, None] + outs[None, :], mask=v_is, other=0.0)
+            if SCALED:
+                scale_at = block.to(tl.int64) * scales_block + place * scales_slot + head
+                of_keys = tl.load(k_scales + scale_at, mask=is_read, other=0.0)
+                of_values = tl.load(v_scales + scale_at, mask=is_read, other=0.0)
+                keys = keys.to(tl.float32).to(queries.dtype)
+                values = values.to(tl.float32).to(queries.dtype)
             if WIDE:
                 wide_q, wide_k = queries.to(tl.float32), keys.to(tl.float32)
                 scores = tl.dot(wide_q, wide_k, input_precision="ieee") * scale
             else:
                 scores = tl.dot(queries, keys, input_precision="ieee") * scale
+            if SCALED:
+                scores = scores * of_keys[None, :]
             if EXTRAS:
                 if softcap > 0.0:
                     scores = softcap * _tanh(scores / softcap)
@@ -102,6 +112,8 @@ def attend(
             kept = tl.exp2(top - new_top)
             weight = weight * kept + tl.sum(weights, 1)
             mixed = mixed * kept[:, None]
+            if SCALED:
+                weights = weights * of_values[None, :]
             if WIDE:
                 mixed = tl.dot(weights, values.to(tl.float32), acc=mixed, input_precision="ieee")
             else:

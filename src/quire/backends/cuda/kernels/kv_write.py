@@ -2,6 +2,8 @@
 
 A token whose K or V is not finite is stored as K of NaN and V of 0 (of this head). So its scores
 are NaN where it is seen, and the zeros that other rows multiply with its V stay zeros.
+
+SCALED: the cache has integers, with a scale for each head of a token; the scale of K is NaN then.
 """
 
 import triton
@@ -9,9 +11,21 @@ import triton.language as tl
 
 
 @triton.jit
+def _rounded(numbers):
+    """Integers from -127 to 127, to nearest with ties to even, and their scale."""
+    largest = tl.max(tl.abs(numbers), 0)
+    is_large = largest >= 1e-30
+    inverse = tl.div_rn(127.0, tl.where(is_large, largest, 1.0))
+    # Adding this number rounds to whole numbers.
+    whole = (numbers * inverse + 12582912.0) - 12582912.0
+    return tl.where(is_large, whole, 0.0), tl.div_rn(largest, 127.0)
+
+
+@triton.jit
 def write(
-    k, v, slots, k_cache, v_cache, page, head_dim, value_dim, stride_k, stride_v, stride_block_k,
-    stride_block_v, stride_slot_k, stride_slot_v, HEAD: tl.constexpr,
+    k, v, slots, k_cache, v_cache, k_scales, v_scales, page, head_dim, value_dim, stride_k,
+    stride_v, stride_block_k, stride_block_v, stride_slot_k, stride_slot_v, scales_block,
+    scales_slot, HEAD: tl.constexpr, SCALED: tl.constexpr,
 ):  # fmt: skip
     """One program writes one head of one token. A slot below 0 is not written."""
     token, head = tl.program_id(0).to(tl.int64), tl.program_id(1)
@@ -25,8 +39,16 @@ def write(
         keys, values = keys.to(tl.float32), values.to(tl.float32)
         # The difference of an infinity or a NaN with itself is not 0.
         bad = tl.max(((keys - keys != 0.0) | (values - values != 0.0)).to(tl.int32), 0)
-        keys = tl.where(bad != 0, float("nan"), keys)
         values = tl.where(bad != 0, 0.0, values)
+        if SCALED:
+            scale_at = block * scales_block + place * scales_slot + head
+            keys = tl.where(bad != 0, 0.0, keys)
+            keys, key_scale = _rounded(keys)
+            values, value_scale = _rounded(values)
+            tl.store(k_scales + scale_at, tl.where(bad != 0, float("nan"), key_scale))
+            tl.store(v_scales + scale_at, value_scale)
+        else:
+            keys = tl.where(bad != 0, float("nan"), keys)
         k_at = block * stride_block_k + place * stride_slot_k + head * head_dim + dims
         v_at = block * stride_block_v + place * stride_slot_v + head * value_dim + dims
         tl.store(k_cache + k_at, keys.to(k_cache.dtype.element_ty), mask=is_k)

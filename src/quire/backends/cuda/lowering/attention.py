@@ -8,7 +8,17 @@ from itertools import product
 import numpy as np
 
 from quire.backends.base import StepBatch
-from quire.backends.cuda.kernel import TYPE_NAMES, Action, Arguments, Kernel, Launch, Upload, both
+from quire.backends.cuda.kernel import (
+    CACHE_TYPES,
+    ITEM_BYTES,
+    TYPE_NAMES,
+    Action,
+    Arguments,
+    Kernel,
+    Launch,
+    Upload,
+    both,
+)
 from quire.backends.cuda.lowering.context import Emit, LayerPlace, Lowering, Rows
 from quire.backends.cuda.lowering.visible import (
     FIELDS,
@@ -34,33 +44,36 @@ def tile_of(dtype: str, cache: str, head: int) -> int:
         return 16
     if dtype == cache == "bf16":
         return 64 if 16 < head <= 64 else 32
-    return 32 if head <= 64 else 16
+    return 32 if head <= 64 or (dtype, cache) == ("bf16", "i8") else 16
 
 
 def value_of(dtype: str, cache: str, head: int) -> int:
     """Numbers of a result that one program computes: as many as registers have room for."""
-    return min(head, 128 if dtype == cache == "bf16" else 64)
+    return min(head, 128 if dtype == "bf16" and cache != "fp32" else 64)
 
 
 def attend_kernel(dtype: str, cache: str, head: int, *, is_split: bool, has_extras: bool) -> Kernel:
     """Attention of queries of one type over a cache of another."""
     integers = (
         "num_tokens", "group", "head_dim", "value_dim", "page", "table_width", "stride_block_k",
-        "stride_block_v", "stride_k", "stride_v", "stride_q", "stride_out", "num_chunks",
-        "value_parts", "has_slopes", "has_sinks",
+        "stride_block_v", "stride_k", "stride_v", "scales_block", "scales_slot", "stride_q",
+        "stride_out", "num_chunks", "value_parts", "has_slopes", "has_sinks",
     )  # fmt: skip
     types = (
         ("q", f"*{dtype}"), ("k_cache", f"*{cache}"), ("v_cache", f"*{cache}"),
-        ("out", f"*{dtype}"), ("parts", "*fp32"), ("tables", "*i32"), ("visible", "*i32"),
+        ("k_scales", "*fp32"), ("v_scales", "*fp32"), ("out", f"*{dtype}"), ("parts", "*fp32"),
+        ("tables", "*i32"), ("visible", "*i32"),
         ("query_blocks", "*i32"), ("slopes", "*fp32"), ("sinks", "*fp32"), ("scale", "fp32"),
         ("softcap", "fp32"), *((name, "i32") for name in integers),
     )  # fmt: skip
-    is_wide = dtype != cache
+    is_scaled = cache == "i8"
+    is_wide = dtype != cache and not (is_scaled and dtype == "bf16")
     tile = tile_of(dtype, cache, head)
     constants = (
         ("BLOCK_M", BLOCK_M), ("HEAD", head), ("VALUE", value_of(dtype, cache, head)),
         ("TILE", tile), ("CHUNK", CHUNK), ("SPLIT", int(is_split)),
         ("EXTRAS", int(has_extras)), ("WIDE", int(is_wide)),
+        ("SCALED", int(is_scaled)),
     )  # fmt: skip
     warps = 4 if head <= 64 and dtype == cache == "bf16" else 8
     return Kernel("attention", "attend", types, constants, num_warps=warps)
@@ -81,19 +94,21 @@ def write_kernel(dtype: str, cache: str, head: int) -> Kernel:
     """The write of a token's K and V."""
     integers = (
         "page", "head_dim", "value_dim", "stride_k", "stride_v", "stride_block_k",
-        "stride_block_v", "stride_slot_k", "stride_slot_v",
+        "stride_block_v", "stride_slot_k", "stride_slot_v", "scales_block", "scales_slot",
     )  # fmt: skip
     types = (
         ("k", f"*{dtype}"), ("v", f"*{dtype}"), ("slots", "*i32"), ("k_cache", f"*{cache}"),
-        ("v_cache", f"*{cache}"), *((name, "i32") for name in integers),
+        ("v_cache", f"*{cache}"), ("k_scales", "*fp32"), ("v_scales", "*fp32"),
+        *((name, "i32") for name in integers),
     )  # fmt: skip
-    return Kernel("kv_write", "write", types, (("HEAD", head),), num_warps=1)
+    constants = (("HEAD", head), ("SCALED", int(cache == "i8")))
+    return Kernel("kv_write", "write", types, constants, num_warps=1)
 
 
 def variants() -> Iterator[Kernel]:
     """All kernels that this module launches."""
     types = TYPE_NAMES.values()
-    for dtype, cache, head in product(types, types, HEADS):
+    for dtype, cache, head in product(types, CACHE_TYPES.values(), HEADS):
         yield write_kernel(dtype, cache, head)
         for is_split, has_extras in product((False, True), repeat=2):
             flags = {"is_split": is_split, "has_extras": has_extras}
@@ -110,7 +125,7 @@ def lower_attention(op: Attention, lowering: Lowering) -> Emit:
         lowering.refuse("latent attention")
     if op.relative is not None:
         lowering.refuse("attention with relative positions")
-    attend = _Attend(op, lowering, lowering.layer(op.layer))
+    attend = _Attend(op, lowering, lowering.layer(op.layer, may_have_scales=True))
 
     def emit(step: Step) -> Iterator[Action]:
         if op.k is not None and op.v is not None:
@@ -131,13 +146,18 @@ class _Attend:
         self._value_dim = op.value_dim or op.head_dim
         self._group = op.num_heads // op.num_kv_heads
         self._head = _padded_head(max(op.head_dim, self._value_dim), lowering)
-        self._cache_type = TYPE_NAMES[lowering.kv.dtype]  # type: ignore[index]
+        self._cache_type = CACHE_TYPES[lowering.kv.dtype]
         value = value_of(self._q.type_name, self._cache_type, self._head)
         self._value_parts = -(-self._value_dim // value)
-        item = 4 if self._cache_type == "fp32" else 2
-        self._block_stride = place.block_bytes // item
+        self._block_stride = place.block_bytes // ITEM_BYTES[self._cache_type]
         self._k, self._v = (lowering.cache_from(side.begin) for side in (place.k, place.v))
         self._slopes = lowering.numbers(np.array(op.alibi_slopes or [0.0], np.float32))
+        scales = [lowering.cache_from(side.begin) for side in place.scales or ()]
+        k_scales, v_scales = scales or (self._slopes, self._slopes)
+        self._scales: Arguments = {
+            "k_scales": k_scales, "v_scales": v_scales, "scales_block": place.block_bytes // 4,
+            "scales_slot": place.scales[0].count if place.scales else 0,
+        }  # fmt: skip
         self._sinks = lowering.vector(op.sinks)
         self._most_tiles = 2 * lowering.facts.num_processors
         self._row_bytes = 4 * op.num_heads * (self._value_dim + 2)
@@ -172,7 +192,7 @@ class _Attend:
         place, op = self._place, self._op
         kernel = write_kernel(k.type_name, self._cache_type, self._head)
         args: Arguments = {
-            "k": k.buffer, "v": v.buffer,
+            **self._scales, "k": k.buffer, "v": v.buffer,
             "slots": step.buffers["slots", place.group].from_byte(4 * first),
             "k_cache": self._k, "v_cache": self._v, "page": self._page, "head_dim": op.head_dim,
             "value_dim": self._value_dim, "stride_k": k.stride, "stride_v": v.stride,
@@ -212,7 +232,7 @@ class _Attend:
         }  # fmt: skip
         tables = ("tables", place.group)
         args: Arguments = {
-            **shared, "q": self._q.buffer, "k_cache": self._k, "v_cache": self._v,
+            **shared, **self._scales, "q": self._q.buffer, "k_cache": self._k, "v_cache": self._v,
             "tables": step.buffers[tables], "query_blocks": step.buffers[self._view, self._group],
             "slopes": self._slopes, "scale": op.scale, "softcap": op.softcap or 0.0,
             "group": self._group, "head_dim": op.head_dim, "page": self._page,

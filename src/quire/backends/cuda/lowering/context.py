@@ -15,13 +15,13 @@ from numpy.typing import NDArray
 
 from quire.backends.base import CompileOptions, KVCacheSpec
 from quire.backends.cuda.device import DeviceFacts
-from quire.backends.cuda.kernel import TYPE_NAMES, Action
+from quire.backends.cuda.kernel import ITEM_BYTES, TYPE_NAMES, Action
 from quire.backends.cuda.lowering.values import plan_values, taken_values
 from quire.backends.cuda.memory import Buffer, Memory, aligned
-from quire.backends.cuda.packing import ITEM_BYTES, packed_bytes
 from quire.backends.cuda.step import Step, StepArrays
 from quire.backends.kv_formats import narrow_to_bfloat16, widen_bfloat16
 from quire.backends.paged_kv_cache import SlotArray, block_bytes, slot_arrays
+from quire.config.records import Dtype
 from quire.errors import BackendError
 from quire.program import Param, Program, Value
 
@@ -45,7 +45,7 @@ class Rows:
     @property
     def item(self) -> int:
         """Bytes of a number."""
-        return 4 if self.type_name == "fp32" else 2
+        return ITEM_BYTES[self.type_name]
 
     @property
     def is_aligned(self) -> bool:
@@ -81,6 +81,8 @@ class LayerPlace:
     group: int
     k: SlotArray
     v: SlotArray
+    scales: tuple[SlotArray, SlotArray] | None
+    """The scales of K and V, if the cache has integers."""
     block_bytes: int
 
 
@@ -88,8 +90,15 @@ class Lowering:
     """The places of a program's weights, values and arrays."""
 
     def __init__(
-        self, program: Program, kv: KVCacheSpec, options: CompileOptions, facts: DeviceFacts
+        self,
+        program: Program,
+        kv: KVCacheSpec,
+        options: CompileOptions,
+        facts: DeviceFacts,
+        packed_bytes: Callable[[Param, Dtype], int],
     ) -> None:
+        """`packed_bytes`: of a weight on the device."""
+        self._packed_bytes = packed_bytes
         self.program, self.kv, self.options, self.facts = program, kv, options, facts
         self.arrays = StepArrays(kv, options)
         self.weights, self.values, self.cache = Memory(), Memory(), Memory()
@@ -117,7 +126,7 @@ class Lowering:
     def _plan_values(self) -> dict[Value, Rows]:
         """Places of all values. Those that are never needed at the same time share memory, and the
         outputs of one op are neighbours."""
-        item, most = ITEM_BYTES[self.options.dtype], self.options.max_num_tokens
+        item, most = self.item, self.options.max_num_tokens
         places, num_bytes = plan_values(self.program, lambda width: aligned(most * width * item))
         whole = self.values.add(num_bytes)
         rows = {}
@@ -135,9 +144,15 @@ class Lowering:
         return step.num_taken if value in self.taken else step.num_tokens
 
     def weight(self, param: Param) -> Buffer:
-        """The place of a weight."""
+        """The place of plain numbers. Raises BackendError for a weight of another format."""
+        if param.format != "dense":
+            self.refuse(f"kernel that reads {param.name} in the format {param.format}")
+        return self.coded_weight(param)
+
+    def coded_weight(self, param: Param) -> Buffer:
+        """The place of a weight of any format."""
         if param not in self.places:
-            self.places[param] = self.weights.add(packed_bytes(param, self.options.dtype))
+            self.places[param] = self.weights.add(self._packed_bytes(param, self.options.dtype))
         return self.places[param]
 
     def vector(self, param: Param | None) -> Buffer:
@@ -186,16 +201,17 @@ class Lowering:
         """Raises BackendError for something in the program that has no kernel."""
         raise BackendError(f"the CUDA backend has no {what}")
 
-    def layer(self, layer: int) -> LayerPlace:
+    def layer(self, layer: int, *, may_have_scales: bool = False) -> LayerPlace:
         """Where a layer's K and V are. Raises BackendError for a layer that keeps something
         else."""
         place = self._layers[layer]
         self.arrays.add_tables(place.group)
         sides = slot_arrays(self.kv, layer)
-        if any(len(side) != 1 for side in sides):
+        if any(not side or (side[1:] and not may_have_scales) for side in sides):
             self.refuse(f"KV cache of {self.kv.dtype} for this kind of layer")
-        [k], [v] = sides
-        return LayerPlace(place.group, k, v, self.block_bytes)
+        (k, *k_scales), (v, *v_scales) = sides
+        scales = (k_scales[0], v_scales[0]) if k_scales and v_scales else None
+        return LayerPlace(place.group, k, v, scales, self.block_bytes)
 
     def cache_from(self, begin: int) -> Buffer:
         """The KV cache from a byte of its first block on."""
@@ -204,4 +220,4 @@ class Lowering:
     @property
     def item(self) -> int:
         """Bytes of a number of the model's dtype."""
-        return ITEM_BYTES[self.options.dtype]
+        return ITEM_BYTES[self.type_name]

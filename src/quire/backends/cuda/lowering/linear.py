@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from quire.backends.cuda.kernel import TYPE_NAMES, Action, Arguments, Kernel, Launch
-from quire.backends.cuda.lowering.context import Emit, Lowering, Rows
-from quire.backends.cuda.memory import Buffer
-from quire.program import Linear, Param
+from quire.backends.cuda.lowering.context import Lowering, Rows
+from quire.backends.cuda.memory import Buffer, aligned
+from quire.program import Param
 
 BLOCK_M, BLOCK_N = 64, 128
 CHUNK = 1024
@@ -60,57 +60,67 @@ def variants() -> Iterator[Kernel]:
     yield from map(reduce_kernel, TYPE_NAMES.values())
 
 
-def lower_linear(op: Linear, lowering: Lowering) -> Emit:
-    """One product, whose columns are the outs."""
-    x, first = lowering.rows[op.x], lowering.rows[op.outs[0]]
-    y = Rows(first.buffer, first.stride, op.weight.shape[0], first.type_name)
-    product = Product(op.weight, op.bias, lowering, most_rows=lowering.options.max_num_tokens)
-    return lambda step: product.emit(x, y, lowering.num_rows(op.x, step))
-
-
 class Product:
-    """The launches of a product with one weight."""
+    """The launches of a product with one dense weight."""
 
     def __init__(
-        self, weight: Param, bias: Param | None, lowering: Lowering, *, most_rows: int
+        self,
+        weight: Param,
+        bias: Param | None,
+        lowering: Lowering,
+        *,
+        most_rows: int,
+        chunk: int | None = None,
+        x_bytes: int = 0,
     ) -> None:
+        """`x_bytes`: scratch memory for x in another form; `chunk`: None: CHUNK."""
         self._num_out, self._depth = weight.shape
-        self._weight, self._bias = lowering.weight(weight), lowering.vector(bias)
+        self._weight = self._place(weight, lowering)
+        self._bias = lowering.vector(bias)
         self._has_bias = int(bias is not None)
-        self._num_chunks = -(-self._depth // CHUNK)
+        self._num_chunks = -(-self._depth // (chunk or CHUNK))
         row_bytes = 4 * self._num_out * self._num_chunks
         # The chunks of a few tiles are divided among programs, so that all processors have work.
         most_tiles = (2 * lowering.facts.num_processors - 1) // -(-self._num_out // BLOCK_N)
         most = min(most_rows, BLOCK_M * most_tiles, lowering.split_bytes // row_bytes)
         self._most_split_rows = most if self._num_chunks > 1 else 0
-        self._parts = lowering.scratch(row_bytes * self._most_split_rows)
+        self._parts_bytes = aligned(row_bytes * self._most_split_rows)
+        self._scratch = lowering.scratch(self._parts_bytes + x_bytes)
+
+    def _place(self, weight: Param, lowering: Lowering) -> Buffer:
+        """Raises BackendError for a weight of another format."""
+        return lowering.weight(weight)
 
     def emit(self, x: Rows, y: Rows, num_rows: int) -> Iterator[Action]:
         """The product of the first rows."""
         if not num_rows:
             return
-        is_split, parts = num_rows <= self._most_split_rows, self._parts(0)
-        block_k, _ = TILES[x.type_name]
+        is_split, parts = num_rows <= self._most_split_rows, self._scratch(0)
         args: Arguments = {
-            "x": x.buffer, "w": self._weight, "bias": self._bias, "y": y.buffer, "parts": parts,
-            "num_rows": num_rows, "N": self._num_out, "K": self._depth, "stride_x": x.stride,
-            "stride_y": y.stride, "has_bias": self._has_bias,
+            "bias": self._bias, "y": y.buffer, "parts": parts, "num_rows": num_rows,
+            "N": self._num_out, "has_bias": self._has_bias,
+        }  # fmt: skip
+        tiles = (-(-num_rows // BLOCK_M), -(-self._num_out // BLOCK_N))
+        grid = (*tiles, self._num_chunks if is_split else 1)
+        yield from self._multiplied(x, y, args, grid, is_split=is_split)
+        if is_split:
+            yield self._reduced(args, y)
+
+    def _multiplied(
+        self, x: Rows, y: Rows, args: Arguments, grid: tuple[int, ...], *, is_split: bool
+    ) -> Iterator[Action]:
+        """All products, or those of each chunk."""
+        block_k, _ = TILES[x.type_name]
+        args = {
+            **args, "x": x.buffer, "w": self._weight, "K": self._depth, "stride_x": x.stride,
+            "stride_y": y.stride,
         }  # fmt: skip
         kernel = product_kernel(x.type_name, y.type_name, is_split=is_split, is_even=True)
         if self._depth % block_k or not kernel.fitted(args).is_aligned:
             kernel = product_kernel(x.type_name, y.type_name, is_split=is_split, is_even=False)
-        tiles = (-(-num_rows // BLOCK_M), -(-self._num_out // BLOCK_N))
-        yield Launch(kernel, (*tiles, self._num_chunks if is_split else 1), args)
-        if is_split:
-            yield self._reduced(parts, y, num_rows)
+        yield Launch(kernel, grid, args)
 
-    def _reduced(self, parts: Buffer, y: Rows, num_rows: int) -> Launch:
-        return Launch(
-            reduce_kernel(y.type_name),
-            (num_rows, -(-self._num_out // _REDUCED)),
-            {
-                "parts": parts, "bias": self._bias, "y": y.buffer, "num_rows": num_rows,
-                "N": self._num_out, "num_chunks": self._num_chunks, "stride_y": y.stride,
-                "has_bias": self._has_bias,
-            },
-        )  # fmt: skip
+    def _reduced(self, args: Arguments, y: Rows) -> Launch:
+        args = {**args, "num_chunks": self._num_chunks, "stride_y": y.stride}
+        grid = (int(args["num_rows"]), -(-self._num_out // _REDUCED))  # type: ignore[arg-type]
+        return Launch(reduce_kernel(y.type_name), grid, args)

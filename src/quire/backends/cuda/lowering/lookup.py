@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 
 import numpy as np
 
 from quire.backends.cuda.kernel import TYPE_NAMES, Action, Arguments, Kernel, Launch, Upload, both
+from quire.backends.cuda.lowering.coded import CodedTable
 from quire.backends.cuda.lowering.context import Emit, Lowering, Rows
 from quire.backends.cuda.memory import Buffer
 from quire.backends.cuda.step import Step
@@ -34,17 +35,26 @@ def lower_embed(op: Embed, lowering: Lowering) -> Emit:
     """Rows of the table by token id; then the rows that are given with the step replace some."""
     if op.owners is not None:
         lowering.refuse("a table that is divided among ranks")
-    table = _table(lowering.weight(op.table), op.out.dim, lowering)
     out = lowering.rows[op.out]
-    take = _Take(table, "token_ids", out, lowering, factor=op.scale)
+    take = _taken(op, out, lowering)
 
     def emit(step: Step) -> Iterator[Action]:
-        yield take.launch(step, step.num_tokens)
+        yield take(step)
         for given in step.batch.input_rows:
             rows = given.rows[:, : op.out.dim] * np.float32(op.given_scale)
             yield Upload(out.from_row(given.first).buffer, out.encoded(rows))
 
     return emit
+
+
+def _taken(op: Embed, out: Rows, lowering: Lowering) -> Callable[[Step], Launch]:
+    """The launch that looks up tokens."""
+    if op.table.format != "dense":
+        coded = CodedTable(op.table, out, op.scale, lowering)
+        return lambda step: coded.launch(step.buffers["token_ids"], step.num_tokens)
+    table = _table(lowering.weight(op.table), op.out.dim, lowering)
+    take = _Take(table, "token_ids", out, lowering, factor=op.scale)
+    return lambda step: take.launch(step, step.num_tokens)
 
 
 def lower_learned_positions(op: LearnedPositions, lowering: Lowering) -> Emit:

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 
 from quire.backends.cuda.kernel import Action, Kernel, Launch, both
 from quire.backends.cuda.lowering.context import Lowering, Rows
-from quire.backends.cuda.lowering.linear import Product
 from quire.backends.cuda.lowering.pointwise import combine_args, combine_kernel
+from quire.backends.cuda.lowering.products import product_of
 from quire.backends.cuda.step import Step
 from quire.program import Logits, Vectors
 
@@ -48,7 +48,7 @@ class LogitsResult(Result):
         most = min(PIECE, lowering.options.max_num_tokens)
         self._x = lowering.rows[op.x]
         self.rows = Rows(lowering.values.add(4 * most * width), width, width, "fp32")
-        self._product = Product(op.weight, None, lowering, most_rows=most)
+        self._product = product_of(op.weight, None, lowering, most_rows=most)
         self._op, self._lowering = op, lowering
         self._bias = None if op.bias is None else Rows(lowering.weight(op.bias), 0, width, "fp32")
 

@@ -7,7 +7,17 @@ from types import ModuleType
 from typing import Any
 
 from quire.backends.cuda.kernel import Kernel
-from quire.backends.cuda.lowering import attention, linear, lookup, norm, pointwise, results, rope
+from quire.backends.cuda.lowering import (
+    attention,
+    coded,
+    linear,
+    lookup,
+    norm,
+    pointwise,
+    products,
+    results,
+    rope,
+)
 from quire.backends.cuda.lowering.context import Emit, Lowering
 from quire.backends.cuda.lowering.results import Result, lower_result
 from quire.program import (
@@ -45,7 +55,7 @@ LOWERINGS: Mapping[type[Op], Callable[[Any, Lowering], Emit]] = {
     HeadNorm: norm.lower_head_norm,
     LayerNorm: norm.lower_layer_norm,
     LearnedPositions: lookup.lower_learned_positions,
-    Linear: linear.lower_linear,
+    Linear: products.lower_linear,
     PositionScale: pointwise.lower_position_scale,
     RmsNorm: norm.lower_rms_norm,
     Rope: rope.lower_rope,
@@ -57,7 +67,9 @@ LOWERINGS: Mapping[type[Op], Callable[[Any, Lowering], Emit]] = {
     Weigh: pointwise.lower_weigh,
 }
 
-MODULES: tuple[ModuleType, ...] = (attention, linear, lookup, norm, pointwise, results, rope)
+MODULES: tuple[ModuleType, ...] = (
+    attention, coded, linear, lookup, norm, pointwise, results, rope
+)  # fmt: skip
 """Modules with a function `variants`."""
 
 

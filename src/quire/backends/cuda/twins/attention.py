@@ -48,12 +48,14 @@ class _Softmax:
 
 
 def attend(
-    grid: Grid, q: Numbers, k_cache: Numbers, v_cache: Numbers, out: Numbers, parts: Floats,
+    grid: Grid, q: Numbers, k_cache: Numbers, v_cache: Numbers, k_scales: Floats,
+    v_scales: Floats, out: Numbers, parts: Floats,
     tables: Integers, visible: Integers, query_blocks: Integers, slopes: Floats, sinks: Floats,
     scale: float, softcap: float, num_tokens: int, group: int, head_dim: int, value_dim: int,
     page: int, table_width: int, stride_block_k: int, stride_block_v: int, stride_k: int,
-    stride_v: int, stride_q: int, stride_out: int, num_chunks: int, value_parts: int,
-    has_slopes: int, has_sinks: int, BLOCK_M: int, CHUNK: int, SPLIT: int, **_tile: int,
+    stride_v: int, scales_block: int, scales_slot: int, stride_q: int, stride_out: int,
+    num_chunks: int, value_parts: int, has_slopes: int, has_sinks: int, BLOCK_M: int, CHUNK: int,
+    SPLIT: int, SCALED: int, **_tile: int,
 ) -> None:  # fmt: skip
     """Token by token, chunk by chunk, in arrays of CHUNK positions."""
     num_blocks, kv_heads = grid[0], grid[1] // value_parts
@@ -78,6 +80,10 @@ def attend(
             )
             keys = _rows(k_cache, k_at, kv_heads, head_dim, is_seen)
             values = _rows(v_cache, v_at, kv_heads, value_dim, is_seen)
+            if SCALED:
+                scale_at = block * np.int64(scales_block) + at % page * scales_slot
+                keys = keys * _rows(k_scales, scale_at * is_seen, kv_heads, 1, is_seen)
+                values = values * _rows(v_scales, scale_at * is_seen, kv_heads, 1, is_seen)
             scores = np.einsum("kgd,ckd->kgc", own, keys).reshape(heads, CHUNK) * scale
             if softcap > 0:
                 scores = softcap * np.tanh(scores / softcap)

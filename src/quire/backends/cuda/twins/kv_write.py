@@ -5,13 +5,16 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from quire.backends.cuda.twins.numbers import Grid, Numbers, like, rows_of, widened
+from quire.backends.cuda.twins.numbers import Floats, Grid, Numbers, like, rows_of, widened
+from quire.backends.kv_formats import Int8KV
 
 
 def write(
     grid: Grid, k: Numbers, v: Numbers, slots: NDArray[np.int32], k_cache: Numbers,
-    v_cache: Numbers, page: int, head_dim: int, value_dim: int, stride_k: int, stride_v: int,
-    stride_block_k: int, stride_block_v: int, stride_slot_k: int, stride_slot_v: int, HEAD: int,
+    v_cache: Numbers, k_scales: Floats, v_scales: Floats, page: int,
+    head_dim: int, value_dim: int, stride_k: int, stride_v: int,
+    stride_block_k: int, stride_block_v: int, stride_slot_k: int, stride_slot_v: int,
+    scales_block: int, scales_slot: int, HEAD: int, SCALED: int,
 ) -> None:  # fmt: skip
     """Token by token."""
     del HEAD
@@ -26,6 +29,10 @@ def write(
         if slot < 0:
             continue
         block, place = divmod(slot, page)
+        if SCALED:
+            at = block * scales_block + place * scales_slot
+            keys, k_scales[at : at + heads] = Int8KV().encode(keys)
+            values, v_scales[at : at + heads] = Int8KV().encode(values)
         at = block * stride_block_k + place * stride_slot_k
         k_cache[at : at + keys.size] = like(keys.reshape(-1), k_cache)
         at = block * stride_block_v + place * stride_slot_v

@@ -15,8 +15,10 @@ Grid = tuple[int, ...]
 
 
 def widened(numbers: Numbers) -> Floats:
-    """float32 numbers, given those or the bits of bfloat16."""
-    return widen_bfloat16(numbers) if numbers.dtype == np.uint16 else numbers
+    """float32 numbers, given those, the bits of bfloat16, or integers."""
+    if numbers.dtype == np.uint16:
+        return widen_bfloat16(numbers)
+    return numbers if numbers.dtype == np.float32 else numbers.astype(np.float32)
 
 
 def like(numbers: Floats, stored: Numbers) -> Numbers:
