@@ -1,10 +1,10 @@
 // Outliers of a row of 8-bit activations: up to four numbers whose integers have 16 bits.
 //
 // A few columns of x are often many times larger than all others; with one scale for the row they
-// would leave few steps to the others. So the largest number that is not an outlier becomes 127, and
-// outliers are integers up to 127 * 256: their bytes are multiplied with all others, and what the
-// bytes leave is multiplied with their columns of the weight here, when K is done. All sums are of
-// integers.
+// would leave few steps to the others. So the largest number that is not an outlier becomes 127,
+// and outliers are integers up to 127 * 256: their bytes are multiplied with all others, and what
+// the bytes leave is multiplied with their columns of the weight here, when K is done. All sums are
+// of integers.
 #pragma once
 
 #include "linear/int4_weights.h"

@@ -41,7 +41,9 @@ class FoldedStore(WeightStore):
                 for part in param.parts:
                     self._multiply(part, own, of_columns=True)
             for rows in fold.divided:
-                self._divide(rows.param, rows.first, 1 / of_rows(fold, own), rows.offset)
+                self._divide(
+                    rows.param, rows.first, np.float32(1) / of_rows(fold, own), rows.offset
+                )
 
     def _divide(self, param: Param, first: int, factors: Floats, offset: float) -> None:
         """Multiplies rows of a weight from `first` on."""

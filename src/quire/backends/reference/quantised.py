@@ -139,7 +139,8 @@ def _largest_inlier(x: Floats) -> Floats:
     fifth = magnitudes[:, _OUTLIERS, None]
     are_outliers = magnitudes[:, :_OUTLIERS] > np.float32(_TIMES) * fifth
     inlier = np.take_along_axis(magnitudes, are_outliers.sum(axis=1, keepdims=True), axis=1)
-    return np.maximum(inlier, _largest(x) * np.float32(_BYTES / _WORDS))
+    found: Floats = np.maximum(inlier, _largest(x) * np.float32(_BYTES / _WORDS))
+    return found
 
 
 def _rounded_blocks(x: Floats) -> Floats:
