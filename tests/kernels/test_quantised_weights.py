@@ -93,6 +93,28 @@ def test_a_product_is_the_definition(
     assert_close(pair_of(backend, one_linear(weight_format, k, n), k), LENGTHS, 3e-6)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("k", [1, 2, 5, 70, 1037])
+def test_rows_with_outliers(
+    backend: CpuBackend, weight_format: WeightFormat, k: int, dtype: Dtype
+) -> None:
+    """None to seven columns that are up to a thousand times larger than the others: in the same
+    places of rows that follow each other and in others, of equal size, and the last one."""
+    weights = Weights()
+    program = program_of(one_linear(weight_format, k, 50), k, weights)
+    random = np.random.default_rng(4)
+    table = weights.arrays["table"]
+    for row, numbers in enumerate(table):
+        columns = random.choice(k, min(k, row % 8), replace=False)
+        if row % 2:
+            columns = np.array([k // 2, k // 3, k - 1][: row % 4])
+        numbers[columns] = np.float32(2.0 ** (row % 11)) * (1 if row % 3 else numbers[columns])
+    native, reference = (
+        compile_on(one, program, weights, dtype) for one in (backend, ReferenceBackend())
+    )
+    assert_close(Pair(native, reference), LENGTHS, 3e-6 if dtype == "float32" else 6e-3)
+
+
 @pytest.mark.parametrize(("sign", "k"), [(1, 256), (-1, 256), (1, 2304), (-1, 2304)])
 def test_the_largest_sums_do_not_overflow(
     backend: CpuBackend, weight_format: WeightFormat, sign: int, k: int

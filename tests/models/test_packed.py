@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from gguf_files import float_tensors, gguf_bytes
 from safetensors.numpy import load_file, save_file
 from small_disk import small_disk
 from tiny_checkpoint import write_tiny_checkpoint
@@ -196,6 +197,84 @@ def test_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str
     shown = capsys.readouterr().out
     assert f"packed for tier {load().isa} by Quire" in shown
     assert "float32, int8" in shown
+
+
+def test_calibrated_with_a_text(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The record names the text; the factors are in the weights, and change some tokens."""
+    model = write_tiny_checkpoint(tmp_path / "model")
+    text = tmp_path / "notes.txt"
+    text.write_text("The quick brown fox jumps over the lazy dog. " * 40)
+    words = ["quantize", str(model), str(tmp_path / "out"), "-q", "int4", "--calibrate", str(text)]
+    assert main(words) == 0
+    assert "Calibrated with notes.txt (the first " in capsys.readouterr().out
+    assert main(["explain", str(tmp_path / "out"), "--no-timing"]) == 0
+    assert "used in place; calibrated with notes.txt (the first " in capsys.readouterr().out
+    assert main(["show", str(tmp_path / "out")]) == 0
+    assert "of 8 values scaled" in capsys.readouterr().out
+    header = PackedFile(tmp_path / "out" / PACKED_NAME).header
+    assert header.calibration is not None
+    assert 0 < header.calibration.num_scaled <= 8
+    other = PackedFile(pack(model, tmp_path / "plain", quantization="int4") / PACKED_NAME)
+    assert other.header.calibration is None
+    assert contents(other) != contents(PackedFile(tmp_path / "out" / PACKED_NAME))
+    assert len(tokens(tmp_path / "out")) == len(PROMPTS)
+    with pytest.raises(ConfigError, match=r"enable_lora: .*was packed with --calibrate"):
+        plan_engine(EngineArgs(str(tmp_path / "out"), enable_lora=True))
+
+
+def write_imatrix(path: Path, names: dict[str, int]) -> Path:
+    """The first column is far larger than the others."""
+    squares = {f"{name}.in_sum2": np.ones((1, size), np.float32) for name, size in names.items()}
+    for values in squares.values():
+        values[0, 0] = 4096
+    counts = {f"{name}.counts": np.ones((1, 1), np.float32) for name in names}
+    path.write_bytes(gguf_bytes({"general.type": "imatrix"}, float_tensors(squares | counts)))
+    return path
+
+
+def test_calibrated_with_an_imatrix(tmp_path: Path) -> None:
+    """Its names are those of GGUF files; one matrix is enough."""
+    model = write_tiny_checkpoint(tmp_path / "model")
+    names = {"blk.1.attn_k.weight": 64, "blk.1.ffn_down.weight": 96, "output.weight": 64}
+    file = write_imatrix(tmp_path / "imatrix", names)
+    args = EngineArgs(str(model), quantization="int8_w8a8")
+    found = quantize_model(args, tmp_path / "out", file).calibration
+    assert found is not None
+    assert (found.file, found.num_tokens, found.num_values) == ("imatrix", 0, 8)
+    assert found.num_scaled == 2
+    tokens(tmp_path / "out")
+
+
+@pytest.mark.parametrize(
+    ("given", "raw", "words"),
+    [
+        ({}, b"text " * 200, "--calibrate needs a format to round to"),
+        ({"quantization": "int4"}, b"too few", "give a text with at least 64"),
+        ({"quantization": "int4"}, b"caf\xe9 " * 200, "must be a text in UTF-8, or an imatrix"),
+        ({"quantization": "int4"}, b"GGUF" + bytes(40), "GGUF version 0"),
+        ({"quantization": "int4"}, b"", "has 0 tokens"),
+        ({"quantization": "int4", "load_format": "dummy"}, b"text " * 200, "random weights"),
+    ],
+)
+def test_what_cannot_calibrate(
+    tmp_path: Path, given: dict[str, Any], raw: bytes, words: str
+) -> None:
+    model = write_tiny_checkpoint(tmp_path / "model")
+    (tmp_path / "file").write_bytes(raw)
+    with pytest.raises((ConfigError, CheckpointError), match=words):
+        quantize_model(EngineArgs(str(model), **given), tmp_path / "out", tmp_path / "file")
+    assert not (tmp_path / "out").exists()
+
+
+def test_an_imatrix_of_another_model(tmp_path: Path) -> None:
+    model = write_tiny_checkpoint(tmp_path / "model")
+    for names, words in (
+        ({"blk.7.attn_q.weight": 64}, "none of its 1 matrices, such as 'blk.7.attn_q.weight'"),
+        ({"blk.0.attn_q.weight": 63}, "must have numbers for 64 columns, not 63"),
+    ):
+        args = EngineArgs(str(model), quantization="int4")
+        with pytest.raises(CheckpointError, match=words):
+            quantize_model(args, tmp_path / "out", write_imatrix(tmp_path / "imatrix", names))
 
 
 def test_packed_weights_cannot_be_contradicted(tmp_path: Path) -> None:

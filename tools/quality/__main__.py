@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from math import prod
 from pathlib import Path
 
-from tools.quality.formats import FORMATS, Choice, block_formats, with_ggml, with_gguf_py
+from tools.quality.formats import FORMATS, block_formats, with_ggml, with_gguf_py
 from tools.quality.measure import Row, rows_of
 from tools.quality.peer import peer_rows
 from tools.quality.picture import draw
@@ -62,6 +62,7 @@ def main() -> None:
     """Prints the tables of all models."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--models", nargs="+", choices=_MODELS, default=_MODELS, help="only these")
+    parser.add_argument("--formats", nargs="+", choices=FORMATS, default=FORMATS, help="only these")
     parser.add_argument("--types", nargs="+", help="only these types of GGUF's")
     parser.add_argument("--per-skill", type=int, default=20, help="held-out items of a skill")
     parser.add_argument("--texts", type=int, default=8, help="texts for each random model")
@@ -81,7 +82,7 @@ def main() -> None:
     print(f"| {_HEAD} |\n|{'---|' * len(_HEAD.split('|'))}", flush=True)
     tables: list[tuple[str, Sequence[Row]]] = []
     for subject in subjects(given.models, given.per_skill, given.texts):
-        formats: dict[str, Choice] = {**FORMATS}
+        formats = {name: FORMATS[name] for name in given.formats}
         if subject.is_language:
             formats |= block_formats(types)
         rows = []

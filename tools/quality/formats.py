@@ -37,6 +37,8 @@ class Choice:
     kv_cache: str = "bfloat16"
     blocks: str | None = None
     activation_bits: ActivationBits = 16
+    is_calibrated: bool = False
+    """Columns have factors, from another text than the one that is measured."""
 
 
 TRUTH = Choice("float32", "dense", "float32")
@@ -50,6 +52,9 @@ FORMATS: dict[str, Choice] = {
     "int4": Choice(weights="int4"),
     "int4_w4a8": Choice(weights="int4_w4a8"),
     "int4_w4a8, KV int8": Choice(weights="int4_w4a8", kv_cache="int8"),
+    "int8_w8a8, calibrated": Choice(weights="int8_w8a8", is_calibrated=True),
+    "int4, calibrated": Choice(weights="int4", is_calibrated=True),
+    "int4_w4a8, calibrated": Choice(weights="int4_w4a8", is_calibrated=True),
     "int4_head4": Choice(weights="int4_head4"),
     "int4_w4a8_head4": Choice(weights="int4_w4a8_head4"),
 }

@@ -12,8 +12,11 @@ from tools.quality.formats import TRUTH, Choice, Rounding, rounded
 from tools.quality.subjects import Subject, Text
 
 from quire.backends.base import Backend, CompileOptions, KVCacheSpec, StepBatch
-from quire.program import keep_all
+from quire.planning.calibration import factors_of, mean_squares, rounded_folds
+from quire.program import Program, keep_all
 from quire.program.passes import run_passes
+from quire.weights import WeightStore
+from quire.weights.folded import FoldedStore
 
 Floats = NDArray[np.float32]
 BLOCK_SIZE = 16
@@ -98,6 +101,8 @@ def logits_of(
     """The logits of one text after the other, [positions that count, V]."""
     program, store = rounded(subject.program, subject.store, choice, rounding)
     program = run_passes(program, choice.weights)
+    if choice.is_calibrated:
+        store = calibrated(backend, subject, program)
     options = CompileOptions(choice.dtype, MAX_TOKENS, max_num_seqs=1, max_model_len=MAX_TOKENS)
     blocks = MAX_TOKENS // BLOCK_SIZE
     kv = KVCacheSpec(blocks, BLOCK_SIZE, choice.kv_cache, keep_all(program))
@@ -110,6 +115,16 @@ def logits_of(
             yield logits
     finally:
         model.close()
+
+
+def calibrated(backend: Backend, subject: Subject, program: Program) -> WeightStore:
+    """The weights with factors of their columns, from the subject's other text."""
+    every = rounded_folds(subject.program, program)
+    values = [fold.value for fold in every]
+    squares = mean_squares(
+        backend, subject.program, subject.store, "bfloat16", values, *subject.calibration
+    )
+    return FoldedStore(subject.store, factors_of(every, squares, program, subject.store))
 
 
 def _batch(text: Text, blocks: int) -> StepBatch:

@@ -8,12 +8,13 @@ import zlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from pydoc_data.topics import topics
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
-from tools.demo_model.example import END, END_OF_TEXT, render_answer, render_prompt
+from tools.demo_model.example import END, END_OF_TEXT, Item, render_answer, render_prompt
 from tools.demo_model.score import held_out_by_skill
 
 from quire.config.checkpoint.model_files import read_config
@@ -24,6 +25,9 @@ from quire.weights import HostTensor, WeightStore, bind, open_checkpoint
 
 DEMO = Path(__file__).parents[2] / "src" / "quire" / "demo_model"
 TEXTS = Path(__file__).with_name("texts.txt")
+MANUAL = "".join(topics.values())
+"""Python's own manual: a text that is not measured."""
+MANUAL_TOKENS = 4096
 RANDOM_CONFIG: dict[str, Any] = {
     "architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "hidden_size": 512,
     "intermediate_size": 1536, "num_hidden_layers": 6, "num_attention_heads": 8,
@@ -47,6 +51,13 @@ class Text(NamedTuple):
     first: int
 
 
+class Calibration(NamedTuple):
+    """Another text, and the tokens that begin a text."""
+
+    tokens: Sequence[int]
+    before: Sequence[int]
+
+
 @dataclass(frozen=True)
 class Subject:
     """A model and the texts it is judged on."""
@@ -57,6 +68,7 @@ class Subject:
     texts: Sequence[Text]
     is_language: bool = True
     """Otherwise the texts are random, and their perplexity says nothing."""
+    calibration: Calibration = Calibration((), ())  # noqa: RUF009  (a tuple)
 
 
 class OutlierStore(WeightStore):
@@ -167,6 +179,8 @@ def smollm2_subject(path: Path, *, scaled: bool = False) -> Subject:
         Text((end, *tokenizer.encode(text.strip(), add_special_tokens=False).ids), 1)
         for text in TEXTS.read_text(encoding="utf-8").split("\n\n\n")
     ]
+    manual = tokenizer.encode(MANUAL, add_special_tokens=False).ids
+    calibration = Calibration(manual[:MANUAL_TOKENS], (end,))
     program = build_program(config)
     store: WeightStore = Numbers(
         bind(program, open_checkpoint(directory), name_map(config).canonical)
@@ -176,27 +190,37 @@ def smollm2_subject(path: Path, *, scaled: bool = False) -> Subject:
         heads = config["num_attention_heads"]
         head_dim, sharing = config["hidden_size"] // heads, heads // config["num_key_value_heads"]
         store, name = ScaledStore(store, head_dim, sharing), f"{name}, channels scaled"
-    return Subject(name, program, store, texts)
+    return Subject(name, program, store, texts, calibration=calibration)
 
 
 def demo_subject(per_skill: int) -> Subject:
     """The bundled model on held-out items; what is compared are the tokens of the answers."""
     config = json.loads((DEMO / "config.json").read_text(encoding="utf-8"))
     tokenizer = Tokenizer.from_file(str(DEMO / "tokenizer.json"))
-    texts = []
-    for items in held_out_by_skill(per_skill, seed=1).values():
-        for item in items:
-            prompt, answer = (
-                tokenizer.encode(text, add_special_tokens=False).ids
-                for text in (
-                    render_prompt(item),
-                    render_answer(item) + (END_OF_TEXT if item.completion else END),
-                )
-            )
-            texts.append(Text((*prompt, *answer), len(prompt)))
+    texts, others = (
+        [
+            _answer(tokenizer, item)
+            for items in held_out_by_skill(per_skill, seed=seed).values()
+            for item in items
+        ]
+        for seed in (1, 2)
+    )
+    calibration = Calibration([token for text in others for token in text.tokens], ())
     program = build_program(config)
     store = bind(program, open_checkpoint(DEMO), name_map(config).canonical)
-    return Subject("demo model, held-out answers", program, store, texts)
+    return Subject("demo model, held-out answers", program, store, texts, calibration=calibration)
+
+
+def _answer(tokenizer: Tokenizer, item: Item) -> Text:
+    """A question and its answer."""
+    prompt, answer = (
+        tokenizer.encode(text, add_special_tokens=False).ids
+        for text in (
+            render_prompt(item),
+            render_answer(item) + (END_OF_TEXT if item.completion else END),
+        )
+    )
+    return Text((*prompt, *answer), len(prompt))
 
 
 def random_subject(factor: float, num_texts: int) -> Subject:
@@ -209,4 +233,6 @@ def random_subject(factor: float, num_texts: int) -> Subject:
         if factor != 1
         else "random model, no outliers"
     )
-    return Subject(name, program, OutlierStore(program, factor), texts, is_language=False)
+    calibration = Calibration(random.integers(0, 4096, MANUAL_TOKENS).tolist(), ())
+    store = OutlierStore(program, factor)
+    return Subject(name, program, store, texts, is_language=False, calibration=calibration)

@@ -9,6 +9,7 @@
 #include "linear/activation.h"
 #include "linear/family.h"
 #include "linear/low_rank.h"
+#include "linear/row_outliers.h"
 #include "simd/simd.h"
 #if defined(__AMX_BF16__)
 #include "linear/amx/amx_low_rank.h"
@@ -324,6 +325,7 @@ void Block::finish(int64_t strip, int64_t tile, const Sums& of_tile) const {
   } else if (of_tile.grouped) {
     finish_any(*args, at, which, GroupedSums{of_tile.data, of_tile.row_scales, args->scale});
   } else if (planes == 1) {
+    if (of_tile.outliers) add_outliers(of_tile, weight + strip * strip_bytes, which.count);
     finish_any(*args, at, which, IntegerSums<1>(*this, strip, of_tile));
   } else {
     finish_any(*args, at, which, IntegerSums<2>(*this, strip, of_tile));

@@ -70,6 +70,16 @@ struct Destination {
   int64_t bytes;         // of a row; 0: nothing
 };
 
+constexpr int kOutliers = 4;
+
+// The columns of a row of x whose integers do not fit in its bytes, and what the bytes leave of them:
+// 16 bits with a sign, in the lower half of a word (row_outliers.h).
+struct RowOutliers {
+  int32_t count;
+  int32_t columns[kOutliers];
+  int32_t rests[kOutliers];
+};
+
 // What a micro-kernel leaves of some rows of x and one strip: [row][planes][32]. Finishing them may
 // change them.
 struct Sums {
@@ -79,6 +89,10 @@ struct Sums {
   float radix = 256.0f;  // what the first of two planes counts
   bool shifted = false;  // x had 128 added
   bool grouped = false;  // [row][32] floats already, in which only x's scale is missing
+  // Of each row, in formats with 8-bit activations. They are multiplied with the block's weights,
+  // which may have 4 bits.
+  const RowOutliers* outliers = nullptr;
+  bool int4 = false;
 };
 
 // The work of one multiply(): x tiles * strips. The sums have room in `sums`, as

@@ -16,6 +16,7 @@
 #include "linear/int4_direct.h"
 #include "linear/int4_weights.h"
 #include "linear/int8_products.h"
+#include "linear/row_outliers.h"
 #include "linear/vector_products.h"
 #include "simd/fetch.h"
 #include "simd/simd.h"
@@ -258,12 +259,20 @@ struct VectorFamily {
 
   static bool available() { return true; }
 
-  // The units, and after them the scales of the rows where x is quantised.
+  // Whether rows of x have outliers.
+  static constexpr bool kHasOutliers = Product::kQuantised && Product::kSums == 1;
+
+  // The units, and after them the scales of the rows where x is quantised, and their
+  // outliers.
   static int64_t units_bytes(int64_t rows, int64_t k) {
     return rows * Product::kPlanes * (k / Product::kDepth) * Product::kUnits * 4;
   }
-  static int64_t totals_at(int64_t rows, int64_t k) {
+  static int64_t outliers_at(int64_t rows, int64_t k) {
     return units_bytes(rows, k) + (Product::kQuantised ? rows * 4 : 0);
+  }
+  static int64_t totals_at(int64_t rows, int64_t k) {
+    return outliers_at(rows, k) +
+           (kHasOutliers ? rows * static_cast<int64_t>(sizeof(RowOutliers)) : 0);
   }
   static int64_t tile_bytes(int64_t rows, int64_t k) {
     return totals_at(rows, k) + (kHasTotals ? rows * kPlanes * (k / kSlabDepth) * 4 : 0);
@@ -283,7 +292,14 @@ struct VectorFamily {
     if constexpr (Product::kQuantised) {
       auto* kept = reinterpret_cast<float*>(out + units_bytes(tile_rows, k_padded));
       for (int64_t r = 0; r < rows; ++r) {
-        scales[r] = row_scale(x, row0 + r, limit_of(Product::kBytes));
+        if constexpr (kHasOutliers) {
+          const OutlierRow found = outlier_row(x, row0 + r);
+          scales[r] = found.by;
+          std::memcpy(out + outliers_at(tile_rows, k_padded) + r * sizeof found.outliers,
+                      &found.outliers, sizeof found.outliers);
+        } else {
+          scales[r] = row_scale(x, row0 + r, limit_of(Product::kBytes));
+        }
         kept[r] = scales[r].scale;
       }
     }
@@ -343,6 +359,11 @@ struct VectorFamily {
       const int64_t scales_at = units_bytes(block.rows / kPlanes, block.k);
       sums.row_scales = reinterpret_cast<const float*>(x + scales_at);
       sums.shifted = Product::kUnsignedX;
+      sums.int4 = Weights::kExpanded;
+      if constexpr (kHasOutliers) {
+        const int64_t at = outliers_at(block.rows / kPlanes, block.k);
+        sums.outliers = reinterpret_cast<const RowOutliers*>(x + at);
+      }
       if constexpr (Product::kSums > Product::kPlanes) sums.radix = 65536.0f;
     }
     for (int64_t strip = 0; strip < block.strips; ++strip) {

@@ -86,8 +86,8 @@ inline RowScale row_scale(const Rows& in_order, int64_t row, float limit) {
   return {top / limit + bad, top > 0.0f && bad == 0.0f ? limit / top : 0.0f};
 }
 
-// One segment as signed bytes: value / scale, or for two planes, `plane_bytes` apart, high * 256 +
-// low. kShifted adds 128.
+// One segment as signed bytes: value / scale, clamped to 127, or for two planes, `plane_bytes`
+// apart, high * 256 + low. kShifted adds 128.
 template <int kPlanes, bool kShifted = false>
 QUIRE_INLINE void quantise_segment(const Rows& x, int64_t row, int64_t k, int64_t count,
                                    float inverse, int8_t* out, int64_t plane_bytes) {
@@ -97,7 +97,9 @@ QUIRE_INLINE void quantise_segment(const Rows& x, int64_t row, int64_t k, int64_
   I32x16 low[kSegment / kLanes];
 #pragma GCC unroll 4
   for (int64_t i = 0; i < kSegment / kLanes; ++i) {
-    const I32x16 whole = nearest(segment.v[i] * inverse);
+    F32x16 number = segment.v[i] * inverse;
+    if constexpr (kPlanes == 1) number = minimum(splat(127.0f), maximum(splat(-127.0f), number));
+    const I32x16 whole = nearest(number);
     high[i] = kPlanes == 1 ? whole : (whole + 128) >> 8;
     low[i] = whole - high[i] * 256;
   }

@@ -297,6 +297,11 @@ def _as_packed(
             f"{file}: packed weights need the CPU backend, but the backend is {capabilities.name}; "
             "load the checkpoint that they were made from"
         )
+    if packed.calibration is not None and args.enable_lora:
+        raise ConfigError(
+            f"enable_lora: {file} was packed with --calibrate, which scales the columns that "
+            "adapters read; pack the model again without --calibrate, or leave enable_lora out"
+        )
     if packed.dtype not in get_args(Dtype) or packed.quantization not in (None, *MEANINGS):
         raise CheckpointError(
             f"{file}: packed in {packed.dtype!r} with quantization {packed.quantization!r}, which "

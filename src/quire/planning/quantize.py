@@ -18,12 +18,13 @@ from quire.config.model_lookup.download import TEXT_PATTERNS
 from quire.errors import ConfigError
 from quire.files import replacing, write_text
 from quire.log import get_logger, phase
+from quire.planning.calibration import calibrated
 from quire.planning.checkpoint import Checkpoint, read_checkpoint
 from quire.planning.choices import Arithmetic, settle_arithmetic
 from quire.program import Program
 from quire.program.passes import run_passes
 from quire.units import MiB
-from quire.weights import PACKED_NAME, PackedWriter, WeightStore, bind, open_checkpoint
+from quire.weights import PACKED_NAME, Calibration, PackedWriter, WeightStore, bind, open_checkpoint
 from quire.weights.dummy import DummyStore
 from quire.weights.quantised.store import as_shipped
 
@@ -40,10 +41,12 @@ class PackedModel:
     num_bytes: int
     arithmetic: Arithmetic
     isa: str
+    calibration: Calibration | None
 
 
-def quantize_model(args: EngineArgs, out: Path) -> PackedModel:
-    """Pack the model of `args` into the new directory `out`.
+def quantize_model(args: EngineArgs, out: Path, calibrate: Path | None = None) -> PackedModel:
+    """Pack the model of `args` into the new directory `out`. `calibrate`: a text or an imatrix that
+    gives the factors of columns.
 
     Raises ConfigError if `out` is not empty or cannot be written, or if the CPU backend is not
     used; ModelError for a checkpoint that cannot be used.
@@ -66,15 +69,29 @@ def quantize_model(args: EngineArgs, out: Path) -> PackedModel:
     arithmetic = settle_arithmetic(args, checkpoint, backend.capabilities)
     program = run_passes(checkpoint.model.program, arithmetic.quantization)
     weights = _weights(checkpoint, program)
+    calibration = None
     with new_directory(out):
+        if calibrate is not None:
+            _check_calibrated(checkpoint, arithmetic)
+            weights, calibration = calibrated(
+                calibrate, checkpoint, backend, arithmetic, program, weights
+            )
         with phase(logger, f"{checkpoint.name} packed"), replacing(out / PACKED_NAME) as file:
             writer = PackedWriter(file)
             backend.pack(program, weights, arithmetic.dtype, writer)
             weights.check()
-            writer.finish(device.isa, arithmetic.dtype, arithmetic.quantization)
+            writer.finish(device.isa, arithmetic.dtype, arithmetic.quantization, calibration)
         copy_texts(checkpoint, out)
     weights.close()
-    return PackedModel(out, (out / PACKED_NAME).stat().st_size, arithmetic, device.isa)
+    size = (out / PACKED_NAME).stat().st_size
+    return PackedModel(out, size, arithmetic, device.isa, calibration)
+
+
+def _check_calibrated(checkpoint: Checkpoint, arithmetic: Arithmetic) -> None:
+    if arithmetic.quantization is None:
+        raise ConfigError("--calibrate needs a format to round to: give --quantization int4, too")
+    if checkpoint.weights == "dummy":
+        raise ConfigError("--calibrate: random weights (load_format=dummy) cannot be calibrated")
 
 
 def _weights(checkpoint: Checkpoint, program: Program) -> WeightStore:

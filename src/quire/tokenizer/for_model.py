@@ -30,8 +30,12 @@ def load_tokenizer(config: ModelConfig) -> Tokenizer | None:
     returned again if its files are the same. Raises CheckpointError for a damaged one, for one that
     crashes the Rust library, and for one with token ids which the model lacks."""
     path = config.tokenizer_path
-    if path is None:
-        return None
+    return None if path is None else tokenizer_of(path, config.vocab_size)
+
+
+def tokenizer_of(path: Path, vocab_size: int) -> Tokenizer:
+    """The tokenizer in a directory, of a model with so many token ids. Raises the errors of
+    `load_tokenizer`."""
     files = _files_of(path)
     tokenizer = _living.get(files)
     if tokenizer is None:
@@ -39,7 +43,7 @@ def load_tokenizer(config: ModelConfig) -> Tokenizer | None:
             if path != DEMO_MODEL_PATH:
                 try_out(path)
             tokenizer = _living[files] = Tokenizer.from_directory(path)
-    tokenizer.check_fits(config.vocab_size, str(main_file(path)))
+    tokenizer.check_fits(vocab_size, str(main_file(path)))
     return tokenizer
 
 

@@ -10,12 +10,19 @@ from quire.weights.open import (
     projector_file,
     weight_files,
 )
-from quire.weights.packed_file import PACKED_NAME, PackedFile, PackedHeader, PackedWriter
+from quire.weights.packed_file import (
+    PACKED_NAME,
+    Calibration,
+    PackedFile,
+    PackedHeader,
+    PackedWriter,
+)
 from quire.weights.sharded import folder_store
 from quire.weights.store import HostTensor, TensorDtype, WeightStore
 
 __all__ = [
-    "PACKED_NAME", "BoundStore", "HostTensor", "PackedFile", "PackedHeader", "PackedWriter",
-    "TensorDtype", "WeightStore", "bind", "folder_store", "open_checkpoint", "open_encoder",
-    "open_tensor_file", "open_with_folders", "projector_file", "warn_not_finite", "weight_files",
+    "PACKED_NAME", "BoundStore", "Calibration", "HostTensor", "PackedFile", "PackedHeader",
+    "PackedWriter", "TensorDtype", "WeightStore", "bind", "folder_store", "open_checkpoint",
+    "open_encoder", "open_tensor_file", "open_with_folders", "projector_file", "warn_not_finite",
+    "weight_files",
 ]  # fmt: skip

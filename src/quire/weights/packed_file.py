@@ -29,9 +29,9 @@ from quire.weights.mapped_file import MappedFile
 PACKED_NAME = "model.quire"
 """The file's name in a model directory."""
 
-FORMAT_VERSION = 2
-_READABLE_VERSIONS = (1, 2)
-"""Version 1 does not list the tensors that are not finite."""
+FORMAT_VERSION = 3
+_READABLE_VERSIONS = (1, 2, 3)
+"""Version 1 does not list the tensors that are not finite; 1 and 2 have no calibration."""
 _MAGIC = b"\x89QUIRE\r\n"
 _PREFIX = struct.Struct("<8sIIQQ32s")
 _FIRST_SECTION = 4096
@@ -55,6 +55,27 @@ class Section(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The tensors that hold a NaN or an infinity."""
 
 
+class Calibration(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Where the factors of columns come from, in a model that was packed with them."""
+
+    file: str
+    """Name of the text or the imatrix, without its directory."""
+    sha256: str
+    num_tokens: int
+    """Tokens of the text that were read; 0: it was an imatrix."""
+    num_scaled: int
+    """Values whose columns have factors."""
+    num_values: int
+    """Values whose columns can have them."""
+
+    def __str__(self) -> str:
+        what = f"the first {self.num_tokens:,} tokens" if self.num_tokens else "imatrix"
+        return (
+            f"{self.file} ({what}, sha256 {self.sha256[:12]}), columns of {self.num_scaled} of "
+            f"{self.num_values} values scaled"
+        )
+
+
 class PackedHeader(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The file's header."""
 
@@ -65,6 +86,7 @@ class PackedHeader(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     dtype: str
     quantization: str | None
     sections: tuple[Section, ...]
+    calibration: Calibration | None = None
 
 
 def read_packed_header(path: Path) -> PackedHeader:
@@ -187,9 +209,16 @@ class PackedWriter:
         self._write(data)
         self._sections.append(section)
 
-    def finish(self, isa: str, dtype: str, quantization: str | None) -> PackedHeader:
+    def finish(
+        self,
+        isa: str,
+        dtype: str,
+        quantization: str | None,
+        calibration: Calibration | None = None,
+    ) -> PackedHeader:
         """Writes the header, then the prefix. A file without the prefix is refused when read."""
-        header = PackedHeader(__version__, isa, dtype, quantization, tuple(self._sections))
+        sections = tuple(self._sections)
+        header = PackedHeader(__version__, isa, dtype, quantization, sections, calibration)
         text = msgspec.json.encode(header)
         offset = self._position()
         self._write(np.frombuffer(text, np.uint8))
@@ -224,7 +253,7 @@ def _read_header(file: MappedFile) -> PackedHeader:
     if version not in _READABLE_VERSIONS:
         raise CheckpointError(
             f"{path}: packed in version {version} of the format, but this Quire "
-            f"({__version__}) reads {' and '.join(map(str, _READABLE_VERSIONS))}; "
+            f"({__version__}) reads {', '.join(map(str, _READABLE_VERSIONS))}; "
             f"{_PACK_AGAIN}"
         )
     if length > _MAX_HEADER_BYTES or offset + length != file.size:

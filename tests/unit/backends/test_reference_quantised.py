@@ -80,13 +80,27 @@ class TestFourBits:
 )
 def test_activations_are_within_half_a_step(weight_format: WeightFormat, steps: int) -> None:
     x = np.random.default_rng(0).standard_normal((50, 333), np.float32)
-    x[:, 7] *= 30
+    x[:, 7] = 90
     rounded = round_activations(x, weight_format)
-    half_step = np.abs(x).max(axis=1, keepdims=True) / steps / 2
+    largest = np.sort(np.abs(x), axis=1)[:, -2 if steps == 127 else -1, None]
+    half_step = largest / steps / 2
     error = np.abs(rounded - x)
     assert (error <= half_step * 1.01).all()
     assert error.max() > half_step.min() / 2
     np.testing.assert_array_equal(round_activations(x[3:4], weight_format), rounded[3:4])
+
+
+def test_up_to_four_numbers_of_a_row_may_have_16_bits() -> None:
+    """Each step is 1: the largest number but for outliers is 127, or the largest one 127 * 256."""
+    rows = np.zeros((5, 8), np.float32)
+    rows[0] = [127, 1000.4, -3, 0.6, -500, 191, -200.4, 1]
+    rows[1, :7] = [-127, -126.6, 85, 5.4, 0, 84.7, 100.4]
+    rows[2, :7] = [127 * 256, 127, -126.6, 64.4, 999.6, 1000.4, -900]
+    rows[3, :4] = [-127 * 256, 31.4, 0.4, 0]
+    rows[4, 5] = -127 * 256
+    for name in ("int8_w8a8", "int4_w4a8"):
+        np.testing.assert_array_equal(round_activations(rows, name), np.rint(rows))
+        np.testing.assert_array_equal(round_activations(rows[:, :1], name), np.rint(rows[:, :1]))
 
 
 def test_zeros_stay_and_what_is_not_finite_spreads_over_its_row_alone() -> None:

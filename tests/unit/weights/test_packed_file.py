@@ -169,7 +169,7 @@ def test_another_version_says_which(path: Path) -> None:
     data[8] = 7
     path.write_bytes(data)
     with pytest.raises(
-        CheckpointError, match=r"version 7 of the format.*reads 1 and 2;.*quire quantize"
+        CheckpointError, match=r"version 7 of the format.*reads 1, 2, 3;.*quire quantize"
     ):
         PackedFile(path)
 

@@ -12,6 +12,7 @@
 #include "linear/amx/amx_steps.h"
 #include "linear/amx/amx_stream.h"
 #include "linear/amx/pack_line.h"
+#include "linear/row_outliers.h"
 #include "linear/x_segment.h"
 
 namespace quire::gemm {
@@ -30,7 +31,14 @@ void AmxFamily<Product>::pack_tile(const Rows& x, int64_t row0, int64_t rows, in
   if constexpr (Product::kInt8) {
     auto* kept = reinterpret_cast<float*>(out + matrix_bytes(tile_rows, k_padded));
     for (int64_t r = 0; r < rows; ++r) {
-      scales[r] = row_scale(x, row0 + r, limit_of(kPlanes));
+      if constexpr (kPlanes == 1) {
+        const OutlierRow found = outlier_row(x, row0 + r);
+        scales[r] = found.by;
+        std::memcpy(out + outliers_at(tile_rows, k_padded) + r * sizeof found.outliers,
+                    &found.outliers, sizeof found.outliers);
+      } else {
+        scales[r] = row_scale(x, row0 + r, limit_of(kPlanes));
+      }
       kept[r] = scales[r].scale;
     }
   }

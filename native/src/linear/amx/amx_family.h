@@ -42,10 +42,15 @@ struct AmxFamily {
   static constexpr int64_t kMaxTileRows = 16 / kPlanes;
 
   static bool available();
-  // The tile, and after it the scales of its rows where x is quantised.
+  // The tile, and after it the scales of its rows where x is quantised, and their outliers where
+  // it has one plane.
   static int64_t matrix_bytes(int64_t rows, int64_t k) { return rows * kPlanes * k * 64 / kDepth; }
-  static int64_t tile_bytes(int64_t rows, int64_t k) {
+  static int64_t outliers_at(int64_t rows, int64_t k) {
     return matrix_bytes(rows, k) + (Product::kInt8 ? rows * 4 : 0);
+  }
+  static int64_t tile_bytes(int64_t rows, int64_t k) {
+    constexpr int64_t kOutlierBytes = kPlanes == 1 ? sizeof(RowOutliers) : 0;
+    return outliers_at(rows, k) + (Product::kInt8 ? rows * kOutlierBytes : 0);
   }
   static int64_t strips_at_once(int64_t, int64_t tiles) { return tiles == 1 ? 2 : 1; }
 
@@ -62,6 +67,11 @@ struct AmxFamily {
       const uint8_t* x = block.x + tile * block.tile_bytes;
       const int64_t scales_at = matrix_bytes(block.rows / kPlanes, block.k);
       sums.row_scales = reinterpret_cast<const float*>(x + scales_at);
+      if constexpr (kPlanes == 1) {
+        const int64_t at = outliers_at(block.rows, block.k);
+        sums.outliers = reinterpret_cast<const RowOutliers*>(x + at);
+        sums.int4 = Product::kInt4;
+      }
     }
     block.finish(strip, tile, sums);
   }

@@ -5,6 +5,10 @@ output channel, of an activation [T, K] over those of a token. Rounded numbers a
 float32s that they stand for, integer times scale; a product of two such matrices is then the
 format's result, up to the rounding of its sums.
 
+Of 8-bit activations, up to four outliers of a row have 16 bits, as a few columns are often many
+times larger than all others and would leave these few steps (Source: Dettmers et al. 2022,
+"LLM.int8()", section 3.2, where such columns are multiplied in 16 bits).
+
 The integers of 4-bit weights are u * step - offset: u from 0 to 15 for each weight, a step from 1
 to 16 and an offset from 0 to 127 for each group of 32 along K. They stay within 8 bits. This is
 progressive quantisation (Source: Lin et al., QServe, section 4.1) in smaller groups.
@@ -37,7 +41,10 @@ _MOST_OFFSET = 127
 _STEPS_TRIED = 2
 _MIDDLES = (7.5, 7.1875, 7.8125)  # u of the middle of a group
 _FINE = 8  # errors are counted in eighths of an integer, so that all of them are whole
-_ACTIVATION_LIMITS = {8: 127, 16: 127 * 256}  # by bits; 16: two planes of 8 bits
+_BYTES = 127  # limit of 8-bit activations
+_WORDS = 127 * 256  # of 16-bit activations: two planes of 8 bits; and of outliers
+_OUTLIERS = 4  # numbers of a row of 8-bit activations that may have 16 bits,
+_TIMES = 1.5  # if they are as many times larger than the largest number that cannot
 
 
 def check_format(weight_format: WeightFormat | GroupedFormat) -> None:
@@ -145,11 +152,24 @@ def round_activations(x: Floats, weight_format: WeightFormat | GroupedFormat) ->
         return _rounded_blocks(x)
     if weight_format == "dense":
         return x
-    limit = _ACTIVATION_LIMITS[activation_bits(weight_format)]
-    largest = _largest(x)
+    is_grouped = isinstance(weight_format, GroupedFormat)
+    limit, largest = _WORDS, _largest(x)
+    if activation_bits(weight_format) == 8:
+        limit, largest = _BYTES, largest if is_grouped else _largest_inlier(x)
     inverse = _inverse(np.float32(limit), largest)
     rounded: Floats = np.rint(x * inverse) * (largest / np.float32(limit))
     return rounded
+
+
+def _largest_inlier(x: Floats) -> Floats:
+    """The largest magnitude of each row without its outliers, but so large that these fit in
+    `_WORDS`; NaN where one is not finite."""
+    magnitudes = np.pad(np.sort(np.abs(x), axis=1)[:, ::-1], ((0, 0), (0, _OUTLIERS)))
+    fifth = magnitudes[:, _OUTLIERS, None]
+    are_outliers = magnitudes[:, :_OUTLIERS] > np.float32(_TIMES) * fifth
+    inlier = np.take_along_axis(magnitudes, are_outliers.sum(axis=1, keepdims=True), axis=1)
+    found: Floats = np.maximum(inlier, _largest(x) * np.float32(_BYTES / _WORDS))
+    return found
 
 
 def _rounded_blocks(x: Floats) -> Floats:

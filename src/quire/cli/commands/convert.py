@@ -22,6 +22,13 @@ _OPTIONS = (
 def quantize_options(parser: Parser) -> None:
     what = "The model (a directory or a hub id), and the directory to create."
     parser.add_argument("places", nargs="*", metavar="MODEL OUT", help=what)
+    parser.add_argument(
+        "--calibrate",
+        metavar="FILE",
+        type=Path,
+        help="A text that the model reads, or an imatrix of llama.cpp: columns are scaled by how "
+        "large the numbers are that they are multiplied with, so that rounding costs less.",
+    )
     fields = {field.name for field in dataclasses.fields(EngineArgs)}
     add_options(parser, EngineArgs, title="model", skip=fields - set(_OPTIONS))
 
@@ -40,9 +47,12 @@ def quantize(args: argparse.Namespace) -> int:
         args.quantization = None
     from quire.planning.quantize import quantize_model
 
-    packed = quantize_model(read(EngineArgs, args), Path(places[1]).expanduser())
+    calibrate = args.calibrate and args.calibrate.expanduser()
+    packed = quantize_model(read(EngineArgs, args), Path(places[1]).expanduser(), calibrate)
     arithmetic = packed.arithmetic
     form = f"{arithmetic.quantization}, " * bool(arithmetic.quantization) + arithmetic.dtype
+    if packed.calibration is not None:
+        say(f"Calibrated with {packed.calibration}.")
     say(
         f"{packed.path}: {format_bytes(packed.num_bytes)} of weights, {form}, for tier "
         f"{packed.isa}. Start it with `quire run {packed.path}`."

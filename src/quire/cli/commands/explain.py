@@ -283,7 +283,8 @@ def _origin(plan: EnginePlan) -> str:
     packed = plan.facts.checkpoint.packed
     if packed is None:
         return ""
-    return f", packed for tier {packed.isa} by Quire {packed.quire_version}, used in place"
+    how = f", packed for tier {packed.isa} by Quire {packed.quire_version}, used in place"
+    return how if packed.calibration is None else f"{how}; calibrated with {packed.calibration}"
 
 
 def _bound_rows(plan: EnginePlan) -> list[tuple[str, str]]:

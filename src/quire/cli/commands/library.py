@@ -16,7 +16,7 @@ from typing import Any
 from quire import env
 from quire.cli.completion import SHELLS, script
 from quire.cli.http_client import Server
-from quire.config.checkpoint.model_files import DEMO_MODEL, read_config
+from quire.config.checkpoint.model_files import DEMO_MODEL, has_file, read_config
 from quire.config.command_line.parser import Parser
 from quire.config.model_lookup.aliases import read_aliases, remove_alias, set_alias
 from quire.config.model_lookup.disk.places import found_models
@@ -33,7 +33,8 @@ from quire.gguf.projectors.names import NO_IMAGES
 from quire.log.writer import one_line, say
 from quire.models import ModelFamily, ModelRegistry
 from quire.units import format_bytes
-from quire.weights import projector_file
+from quire.weights import PACKED_NAME, projector_file
+from quire.weights.packed_file import read_packed_header
 
 
 def pull_options(parser: Parser) -> None:
@@ -204,6 +205,11 @@ def facts_of(name: str) -> dict[str, Any]:
     quantised = config.get("quantization_config")
     if isinstance(quantised, dict):
         facts["quantisation"] = quantised.get("quant_method", "unknown")
+    if has_file(directory / PACKED_NAME):
+        packed = read_packed_header(directory / PACKED_NAME)
+        facts["packed"] = f"{packed.quantization or packed.dtype}, for tier {packed.isa}"
+        if packed.calibration is not None:
+            facts["calibrated with"] = str(packed.calibration)
     if (encoder := projector_file(directory)) is not None:
         facts["image encoder"] = encoder.readlink().name
     elif NO_IMAGES in config:
