@@ -195,6 +195,21 @@ def test_vectors_and_classes(case: Case, tmp_path: Path) -> None:
         ]
 
 
+@pytest.mark.sweep(6)
+def test_vectors_on_an_emulated_gpu(
+    case: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As transformers has them; and the same bits alone and in company."""
+    monkeypatch.setenv("QUIRE_CUDA_EMULATED", "1")
+    model, prompts = made(case, tmp_path), texts()[1:]
+    options: dict[str, Any] = {"skip_tokenizer_init": True, "dtype": "float32"}
+    with LLM(str(tmp_path), device="cuda", max_num_seqs=4, **options) as llm:
+        together = results(llm, prompts)
+        for text, found in zip(prompts, together, strict=True):
+            assert distance(found, wanted(case, model, text, case.pooling)) <= 1e-5
+            assert results(llm, [text])[0].tobytes() == found.tobytes()
+
+
 @pytest.mark.parametrize("pooling", ["mean", "all"])
 def test_other_poolings(pooling: str, tmp_path: Path) -> None:
     """The engine's argument decides; the reference computes the same."""

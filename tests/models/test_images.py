@@ -120,6 +120,16 @@ def test_gguf_files_give_the_tokens_of_transformers(
     _compare(name, tmp_path, ImagesModel(tmp_path).write(tmp_path / "gguf"), backend)
 
 
+@pytest.mark.sweep(2)
+@pytest.mark.parametrize("name", CASES)
+def test_an_emulated_gpu_has_the_tokens_of_transformers(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("QUIRE_CUDA_EMULATED", "1")
+    CASES[name](tmp_path)
+    _compare(name, tmp_path, tmp_path, "cuda")
+
+
 def _compare(name: str, checkpoint: Path, model_path: Path, backend: str) -> None:
     """The tokens and log probabilities of an engine and of transformers."""
     rng = np.random.default_rng(5)

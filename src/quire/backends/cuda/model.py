@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -19,18 +19,20 @@ from quire.backends.batch_check import check_axes_and_spans, check_batch, check_
 from quire.backends.cuda.blocks import DeviceBlocks
 from quire.backends.cuda.device import Device
 from quire.backends.cuda.kernel import ARRAY_TYPES
-from quire.backends.cuda.lowering.context import Rows
+from quire.backends.cuda.lowering.context import Emit, Rows
 from quire.backends.cuda.lowering.results import PIECE
 from quire.backends.cuda.step import Step
 from quire.backends.given_rows import RowWidths
 from quire.backends.paged_model import placed, sampled_output
+from quire.backends.source_rows import divided, joined_rows
 from quire.errors import BackendError
-from quire.program import Op, OpPlace, Value, Vectors, place_of
+from quire.program import Op, OpPlace, RowsOut, SourcesEnd, Value, Vectors, place_of
 
 if TYPE_CHECKING:
     from quire.backends.cuda.plan import Plan
 
 Floats = NDArray[np.float32]
+Ops = Sequence[tuple[Op, Emit]]
 
 
 class CudaModel(CompiledModel):
@@ -46,18 +48,52 @@ class CudaModel(CompiledModel):
     def step(self, batch: StepBatch) -> StepOutput:
         """Computes the logits, chooses from them and copies them out. Raises BackendError, also for
         an index out of range."""
+        if self._program.num_sources:
+            return self._step_with_sources(batch)
+        return self._compute(batch, self._plan.ops)
+
+    def _compute(self, batch: StepBatch, ops: Ops) -> StepOutput:
+        """Some of the ops, and the result."""
         step = self._begin(batch)
-        for _ in self._run(step):
+        for _ in self._run(step, ops):
             pass
         rows = self._results(step)
-        if isinstance(self._program.result, Vectors):
-            return StepOutput(np.empty(0, np.int32), vectors=rows)
         output = StepOutput(np.empty(0, np.int32))
-        if batch.sampling is not None:
+        if isinstance(self._program.result, Vectors):
+            output.vectors = rows
+        elif batch.sampling is not None:
             output = self.sample(rows, batch.sampling)
         if batch.want_logits:
             output.logits = placed(rows, batch)
+        output.rows_out = self._given(step, ops)
         return output
+
+    def _step_with_sources(self, batch: StepBatch) -> StepOutput:
+        """Computes the source rows of a step, and then its other tokens."""
+        num_sources, ops = self._program.num_sources, self._plan.ops
+        end = next(i for i, (op, _) in enumerate(ops) if isinstance(op, SourcesEnd))
+        sources, others = divided(batch, num_sources)
+        output, of_sources = StepOutput(np.empty(0, np.int32)), None
+        if batch.want_logits:
+            output.logits = np.empty((batch.num_logits_out, self._program.vocab_size), np.float32)
+        if sources is not None:
+            step = self._begin(sources)
+            for _ in self._run(step, ops[:end]):
+                pass
+            of_sources = self._given(step, ops[:end])
+        if others is not None:
+            output = self._compute(others, ops[end:])
+        output.rows_out = joined_rows(batch, num_sources, of_sources, output.rows_out)
+        return output
+
+    def _given(self, step: Step, ops: Ops) -> Floats | None:
+        """The rows that the caller of the step gets."""
+        if self._program.num_sources and not step.batch.want_rows:
+            return None
+        lowering = self._plan.lowering
+        values = [op.x for op, _ in ops if isinstance(op, RowsOut)]
+        found = [self._rows(lowering.given[x], lowering.num_rows(x, step)) for x in values]
+        return np.concatenate(found, axis=1) if found else None
 
     def sample(self, logits: Floats, columns: SamplingColumns) -> StepOutput:
         """The host samples, by `quire.sampling.reference`."""
@@ -65,12 +101,14 @@ class CudaModel(CompiledModel):
 
     def find_not_finite(self, batch: StepBatch) -> list[OpPlace | None]:
         """Runs the ops again and looks at every value as it is written."""
+        if self._program.num_sources:
+            raise BackendError("the steps of a model with an encoder are not repeated")
         if not self._program.is_repeatable:
             raise BackendError(f"{self._program.name} keeps a state: its steps cannot be repeated")
         step = self._begin(batch)
         request_of_token = np.repeat(np.arange(len(batch.context_lens)), np.diff(batch.seq_starts))
         places: list[OpPlace | None] = [None] * len(batch.context_lens)
-        for op in self._run(step):
+        for op in self._run(step, self._plan.ops):
             for value in op.outputs():
                 rows = np.flatnonzero(~np.isfinite(self._value(value, step)).all(axis=1))
                 is_taken = value in self._plan.lowering.taken
@@ -97,9 +135,9 @@ class CudaModel(CompiledModel):
         self._device.upload(buffer, integers)
         return step
 
-    def _run(self, step: Step) -> Iterator[Op]:
-        """Launches the ops but the last, each when the next is asked for."""
-        for op, emit in self._plan.ops:
+    def _run(self, step: Step, ops: Ops) -> Iterator[Op]:
+        """Launches ops, each when the next is asked for."""
+        for op, emit in ops:
             for action in emit(step):
                 self._device.run(action)
             yield op

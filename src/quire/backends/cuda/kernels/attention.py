@@ -34,14 +34,15 @@ def attend(
     q, k_cache, v_cache, k_scales, v_scales, out, parts, tables, visible, query_blocks, slopes,
     sinks, scale, softcap, num_tokens, group, head_dim, value_dim, page, table_width,
     stride_block_k, stride_block_v, stride_k, stride_v, scales_block, scales_slot, stride_q,
-    stride_out, num_chunks, value_parts, has_slopes, has_sinks, BLOCK_M: tl.constexpr,
-    HEAD: tl.constexpr, VALUE: tl.constexpr, TILE: tl.constexpr,
-    CHUNK: tl.constexpr, SPLIT: tl.constexpr, EXTRAS: tl.constexpr, WIDE: tl.constexpr,
-    SCALED: tl.constexpr,
+    stride_out, num_chunks, value_parts, has_slopes, has_sinks, relative, buckets, reach,
+    BLOCK_M: tl.constexpr, HEAD: tl.constexpr, VALUE: tl.constexpr,
+    TILE: tl.constexpr, CHUNK: tl.constexpr, SPLIT: tl.constexpr, EXTRAS: tl.constexpr,
+    WIDE: tl.constexpr, SCALED: tl.constexpr,
 ):  # fmt: skip
     """A program computes VALUE numbers of each result, `value_parts` programs all of them.
-    EXTRAS: scores have a soft cap or slopes. WIDE: products are of float32, because q and the
-    cache have different types. SCALED: the cache has integers, and a scale for each head."""
+    EXTRAS: scores have a soft cap or slopes (1), or numbers for distances too (2). WIDE: products
+    are of float32, because q and the cache have different types. SCALED: the cache has integers,
+    and a scale for each head."""
     tl.static_assert(CHUNK % TILE == 0)
     entry = query_blocks + FIELDS * tl.program_id(0)
     head, num_heads = tl.program_id(1) // value_parts, tl.num_programs(1) // value_parts * group
@@ -104,6 +105,13 @@ def attend(
                     scores = softcap * _tanh(scores / softcap)
                 distance = tl.abs(at[None, :] - position[:, None]).to(tl.float32)
                 scores = scores - slope[:, None] * distance
+                if EXTRAS == 2:
+                    apart = tl.minimum(tl.maximum(at[None, :] - position[:, None], -reach), reach)
+                    bucket = tl.load(buckets + apart + reach) * num_heads
+                    added_at = relative + bucket + query_head[:, None]
+                    scores += tl.load(
+                        added_at, mask=is_row[:, None] & (at >= 0)[None, :], other=0.0
+                    )
             scores = scores * LOG2E
             is_seen = (at[None, :] >= first[:, None]) & (at[None, :] <= last[:, None])
             scores = tl.where(is_seen, scores, NONE)

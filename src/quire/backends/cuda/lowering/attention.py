@@ -52,7 +52,15 @@ def value_of(dtype: str, cache: str, head: int) -> int:
     return min(head, 128 if dtype == "bf16" and cache != "fp32" else 64)
 
 
-def attend_kernel(dtype: str, cache: str, head: int, *, is_split: bool, has_extras: bool) -> Kernel:
+def attend_kernel(
+    dtype: str,
+    cache: str,
+    head: int,
+    *,
+    is_split: bool,
+    has_extras: bool,
+    has_relative: bool = False,
+) -> Kernel:
     """Attention of queries of one type over a cache of another."""
     integers = (
         "num_tokens", "group", "head_dim", "value_dim", "page", "table_width", "stride_block_k",
@@ -65,14 +73,17 @@ def attend_kernel(dtype: str, cache: str, head: int, *, is_split: bool, has_extr
         ("tables", "*i32"), ("visible", "*i32"),
         ("query_blocks", "*i32"), ("slopes", "*fp32"), ("sinks", "*fp32"), ("scale", "fp32"),
         ("softcap", "fp32"), *((name, "i32") for name in integers),
+        ("relative", "*fp32"), ("buckets", "*i32"), ("reach", "i32"),
     )  # fmt: skip
     is_scaled = cache == "i8"
     is_wide = dtype != cache and not (is_scaled and dtype == "bf16")
     tile = tile_of(dtype, cache, head)
+    if has_relative and tile > 16:  # so that registers do not spill
+        tile = 16
     constants = (
         ("BLOCK_M", BLOCK_M), ("HEAD", head), ("VALUE", value_of(dtype, cache, head)),
         ("TILE", tile), ("CHUNK", CHUNK), ("SPLIT", int(is_split)),
-        ("EXTRAS", int(has_extras)), ("WIDE", int(is_wide)),
+        ("EXTRAS", 2 if has_relative else int(has_extras)), ("WIDE", int(is_wide)),
         ("SCALED", int(is_scaled)),
     )  # fmt: skip
     warps = 4 if head <= 64 and dtype == cache == "bf16" else 8
@@ -113,19 +124,18 @@ def variants() -> Iterator[Kernel]:
         for is_split, has_extras in product((False, True), repeat=2):
             flags = {"is_split": is_split, "has_extras": has_extras}
             yield from both([attend_kernel(dtype, cache, head, **flags)])
+        if dtype == cache:
+            flags = {"is_split": False, "has_extras": True, "has_relative": True}
+            yield from both([attend_kernel(dtype, cache, head, **flags)])
     for dtype, head in product(types, HEADS):
         yield merge_kernel(dtype, head)
 
 
 def lower_attention(op: Attention, lowering: Lowering) -> Emit:
     """Writes K and V, if the op has any, and attends."""
-    if op.layer is None:
-        lowering.refuse("attention without a KV cache")
-    if op.is_latent:
-        lowering.refuse("latent attention")
-    if op.relative is not None:
-        lowering.refuse("attention with relative positions")
-    attend = _Attend(op, lowering, lowering.layer(op.layer, may_have_scales=True))
+    if op.layer is None or op.is_latent:
+        lowering.refuse("attention of this kind here")
+    attend = Attend(op, lowering, lowering.layer(op.layer, may_have_scales=True))
 
     def emit(step: Step) -> Iterator[Action]:
         if op.k is not None and op.v is not None:
@@ -137,7 +147,7 @@ def lower_attention(op: Attention, lowering: Lowering) -> Emit:
     return emit
 
 
-class _Attend:
+class Attend:
     """The launches of one op."""
 
     def __init__(self, op: Attention, lowering: Lowering, place: LayerPlace) -> None:
@@ -159,6 +169,11 @@ class _Attend:
             "scales_slot": place.scales[0].count if place.scales else 0,
         }  # fmt: skip
         self._sinks = lowering.vector(op.sinks)
+        self._relative: Arguments = {
+            "relative": lowering.vector(op.relative),
+            "buckets": lowering.numbers(np.array(op.buckets or [0], np.int32)),
+            "reach": len(op.buckets) // 2,
+        }  # fmt: skip
         self._most_tiles = 2 * lowering.facts.num_processors
         self._row_bytes = 4 * op.num_heads * (self._value_dim + 2)
         self._most_parts = lowering.split_bytes // self._row_bytes
@@ -221,6 +236,7 @@ class _Attend:
         num_chunks = -(-int(step.batch.context_lens.max(initial=1)) // CHUNK)
         is_split = (
             num_chunks > 1
+            and op.relative is None
             and num_blocks * op.num_kv_heads < self._most_tiles
             and num_chunks * step.num_tokens <= self._most_parts
         )
@@ -232,7 +248,8 @@ class _Attend:
         }  # fmt: skip
         tables = ("tables", place.group)
         args: Arguments = {
-            **shared, **self._scales, "q": self._q.buffer, "k_cache": self._k, "v_cache": self._v,
+            **shared, **self._scales, **self._relative, "q": self._q.buffer,
+            "k_cache": self._k, "v_cache": self._v,
             "tables": step.buffers[tables], "query_blocks": step.buffers[self._view, self._group],
             "slopes": self._slopes, "scale": op.scale, "softcap": op.softcap or 0.0,
             "group": self._group, "head_dim": op.head_dim, "page": self._page,
@@ -253,7 +270,14 @@ class _Attend:
         op, dtype = self._op, self._q.type_name
         has_extras = op.softcap is not None or op.alibi_slopes is not None
         cache, head = self._cache_type, self._head
-        return attend_kernel(dtype, cache, head, is_split=is_split, has_extras=has_extras)
+        return attend_kernel(
+            dtype,
+            cache,
+            head,
+            is_split=is_split,
+            has_extras=has_extras,
+            has_relative=op.relative is not None,
+        )
 
 
 def _padded_head(head_dim: int, lowering: Lowering) -> int:

@@ -110,7 +110,10 @@ class Lowering:
         self.places: dict[Param, Buffer] = {}
         self.constants: dict[Hashable, tuple[Buffer, Callable[[], NDArray[np.generic]]]] = {}
         """Places of constants, and how their numbers are made."""
+        self.given: dict[Value, Rows] = {}
+        """The rows of the values that the caller of a step gets."""
         self.scratch_bytes = 0
+        self._shared: dict[tuple[str, int], Buffer] = {}
         self._layers = kv.layout.places()
 
     @property
@@ -172,6 +175,14 @@ class Lowering:
         if key not in self.constants:
             self.constants[key] = (self.weights.add(num_bytes), make)
         return self.constants[key][0]
+
+    def shared(self, name: str, num_bytes: int) -> Buffer:
+        """Memory of a step for ops that use it one after the other; it has a place before all ops
+        are lowered."""
+        key = (name, num_bytes)
+        if key not in self._shared:
+            self._shared[key] = self.values.add(num_bytes)
+        return self._shared[key]
 
     @property
     def constant_bytes(self) -> int:

@@ -124,3 +124,11 @@ class Product:
         args = {**args, "num_chunks": self._num_chunks, "stride_y": y.stride}
         grid = (int(args["num_rows"]), -(-self._num_out // _REDUCED))  # type: ignore[arg-type]
         return Launch(reduce_kernel(y.type_name), grid, args)
+
+
+def tile_constants(block_k: int, *, is_even: bool) -> tuple[tuple[str, int], ...]:
+    """The sizes of a product's tiles."""
+    return (
+        ("BLOCK_M", BLOCK_M), ("BLOCK_N", BLOCK_N), ("BLOCK_K", block_k if is_even else UNEVEN_K),
+        ("CHUNK", CHUNK), ("EVEN", int(is_even)),
+    )  # fmt: skip

@@ -6,12 +6,13 @@ from collections.abc import Callable, Hashable, Iterator
 
 import numpy as np
 
+from quire.backends.base import StepBatch
 from quire.backends.cuda.kernel import TYPE_NAMES, Action, Arguments, Kernel, Launch, Upload, both
 from quire.backends.cuda.lowering.coded import CodedTable
 from quire.backends.cuda.lowering.context import Emit, Lowering, Rows
 from quire.backends.cuda.memory import Buffer
-from quire.backends.cuda.step import Step
-from quire.program import Embed, LearnedPositions, TakeRows
+from quire.backends.cuda.step import Integers, Step, StepArray
+from quire.program import Embed, EmbedSlices, LearnedPositions, TakeRows, TokenTypes
 
 _BLOCK = 512
 
@@ -55,6 +56,27 @@ def _taken(op: Embed, out: Rows, lowering: Lowering) -> Callable[[Step], Launch]
     table = _table(lowering.weight(op.table), op.out.dim, lowering)
     take = _Take(table, "token_ids", out, lowering, factor=op.scale)
     return lambda step: take.launch(step, step.num_tokens)
+
+
+def lower_embed_slices(op: EmbedSlices, lowering: Lowering) -> Emit:
+    """Rows of the table by token id; the outs are neighbours."""
+    first, width = lowering.rows[op.outs[0]], sum(out.dim for out in op.outs)
+    out = Rows(first.buffer, first.stride, width, first.type_name)
+    table = _table(lowering.weight(op.table), width, lowering)
+    take = _Take(table, "token_ids", out, lowering, factor=op.scale)
+    return lambda step: [take.launch(step, step.num_tokens)]
+
+
+def lower_token_types(op: TokenTypes, lowering: Lowering) -> Emit:
+    """Rows of the table by type, added to x."""
+    table = _table(lowering.weight(op.table), op.out.dim, lowering)
+    lowering.arrays.add("token types", StepArray(_types, lowering.options.max_num_tokens))
+    take = _Take(table, "token types", lowering.rows[op.out], lowering, x=lowering.rows[op.x])
+    return lambda step: [take.launch(step, step.num_tokens)]
+
+
+def _types(batch: StepBatch) -> Integers:
+    return np.zeros_like(batch.token_ids) if batch.token_types is None else batch.token_types
 
 
 def lower_learned_positions(op: LearnedPositions, lowering: Lowering) -> Emit:

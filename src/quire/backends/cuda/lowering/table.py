@@ -9,6 +9,7 @@ from typing import Any
 from quire.backends.cuda.kernel import Kernel
 from quire.backends.cuda.lowering import (
     attention,
+    caller_rows,
     coded,
     linear,
     lookup,
@@ -17,58 +18,118 @@ from quire.backends.cuda.lowering import (
     products,
     results,
     rope,
+    rows,
 )
 from quire.backends.cuda.lowering.context import Emit, Lowering
+from quire.backends.cuda.lowering.layers import (
+    experts,
+    heads,
+    latent,
+    recurrent,
+    route,
+    uncached,
+)
 from quire.backends.cuda.lowering.results import Result, lower_result
 from quire.program import (
     Act,
     Add,
     Attention,
+    Between,
+    CausalConv,
     Clamp,
     Columns,
     Embed,
+    EmbedSlices,
+    Experts,
+    GatedDelta,
+    GivenColumns,
     Glu,
+    HeadLinear,
     HeadNorm,
+    JoinHeads,
+    KeepSources,
     LayerNorm,
     LearnedPositions,
     Linear,
+    Mamba,
+    MatchRms,
+    MeanRows,
     Op,
+    Outliers,
     PositionScale,
     RmsNorm,
     Rope,
+    Route,
     RowScale,
+    RowsIn,
+    RowsOut,
     Scale,
     SigmoidGate,
     SoftCap,
+    SourcesEnd,
+    Ssd,
     TakeRows,
+    TokenTypes,
     Weigh,
+    Xielu,
 )
+
+
+def _lower_attention(op: Attention, lowering: Lowering) -> Emit:
+    """One of the kinds of attention."""
+    if op.is_latent:
+        return latent.lower_latent_attention(op, lowering)
+    if op.layer is None:
+        return uncached.lower_uncached_attention(op, lowering)
+    return attention.lower_attention(op, lowering)
+
 
 LOWERINGS: Mapping[type[Op], Callable[[Any, Lowering], Emit]] = {
     Act: pointwise.lower_act,
     Add: pointwise.lower_add,
-    Attention: attention.lower_attention,
+    Attention: _lower_attention,
+    Between: rows.lower_between,
+    CausalConv: recurrent.lower_causal_conv,
     Clamp: pointwise.lower_clamp,
     Columns: pointwise.lower_columns,
     Embed: lookup.lower_embed,
+    EmbedSlices: lookup.lower_embed_slices,
+    Experts: experts.lower_experts,
+    GatedDelta: recurrent.lower_gated_delta,
+    GivenColumns: rows.lower_given_columns,
     Glu: pointwise.lower_glu,
+    HeadLinear: heads.lower_head_linear,
     HeadNorm: norm.lower_head_norm,
+    JoinHeads: heads.lower_join_heads,
+    KeepSources: caller_rows.lower_keep_sources,
     LayerNorm: norm.lower_layer_norm,
     LearnedPositions: lookup.lower_learned_positions,
     Linear: products.lower_linear,
+    Mamba: recurrent.lower_mamba,
+    MatchRms: rows.lower_match_rms,
+    MeanRows: rows.lower_mean_rows,
+    Outliers: rows.lower_outliers,
     PositionScale: pointwise.lower_position_scale,
     RmsNorm: norm.lower_rms_norm,
     Rope: rope.lower_rope,
+    Route: route.lower_route,
+    RowsIn: caller_rows.lower_rows_in,
     RowScale: pointwise.lower_row_scale,
+    RowsOut: caller_rows.lower_rows_out,
     Scale: pointwise.lower_scale,
     SigmoidGate: pointwise.lower_sigmoid_gate,
     SoftCap: pointwise.lower_soft_cap,
+    SourcesEnd: caller_rows.lower_sources_end,
+    Ssd: recurrent.lower_ssd,
     TakeRows: lookup.lower_take_rows,
+    TokenTypes: lookup.lower_token_types,
     Weigh: pointwise.lower_weigh,
+    Xielu: rows.lower_xielu,
 }
 
 MODULES: tuple[ModuleType, ...] = (
-    attention, coded, linear, lookup, norm, pointwise, results, rope
+    attention, coded, experts, heads, latent, linear, lookup, norm, pointwise, recurrent, results,
+    rope, route, rows,
 )  # fmt: skip
 """Modules with a function `variants`."""
 

@@ -54,8 +54,9 @@ def attend(
     scale: float, softcap: float, num_tokens: int, group: int, head_dim: int, value_dim: int,
     page: int, table_width: int, stride_block_k: int, stride_block_v: int, stride_k: int,
     stride_v: int, scales_block: int, scales_slot: int, stride_q: int, stride_out: int,
-    num_chunks: int, value_parts: int, has_slopes: int, has_sinks: int, BLOCK_M: int, CHUNK: int,
-    SPLIT: int, SCALED: int, **_tile: int,
+    num_chunks: int, value_parts: int, has_slopes: int, has_sinks: int, relative: Floats,
+    buckets: Integers, reach: int, EXTRAS: int, BLOCK_M: int, CHUNK: int, SPLIT: int,
+    SCALED: int, **_tile: int,
 ) -> None:  # fmt: skip
     """Token by token, chunk by chunk, in arrays of CHUNK positions."""
     num_blocks, kv_heads = grid[0], grid[1] // value_parts
@@ -90,6 +91,10 @@ def attend(
             if has_slopes:
                 position = visible[2 * num_tokens + token]
                 scores = scores - slopes[:heads, None] * np.abs(at - position).astype(np.float32)
+            if EXTRAS == 2:
+                apart = np.clip(at - visible[2 * num_tokens + token], -reach, reach) + reach
+                numbers = heads * (int(buckets[: 2 * reach + 1].max()) + 1)
+                scores = scores + relative[:numbers].reshape(-1, heads)[buckets[apart]].T
             part = _reduced(np.where(is_seen, scores, _NONE), is_seen, values, group)
             if kept is None:
                 softmax.add(part)

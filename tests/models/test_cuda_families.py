@@ -1,0 +1,56 @@
+"""Every family on the CUDA backend's emulated device, against the reference."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hybrid_cases import HYBRID_CASES
+from model_cases import CASES, Case, prompt_of, write_checkpoint
+from model_harness import Floats, Runner, load
+
+from quire.backends.cuda import CudaBackend
+from quire.backends.cuda.emulated import EmulatedDevice
+from quire.backends.reference import ReferenceBackend
+
+LENGTHS = (37, 5)
+"""Tokens of the prompts: more than windows and chunks of states have."""
+NEW_TOKENS = 5
+
+
+@pytest.fixture(scope="module", params=[*CASES, *HYBRID_CASES], ids=str)
+def case(request: pytest.FixtureRequest) -> Case:
+    """Each family in turn."""
+    found: Case = request.param
+    return found
+
+
+@pytest.fixture
+def both(case: Case, tmp_path: Path) -> Iterator[list[Runner]]:
+    """The reference, and the emulated device."""
+    directory = write_checkpoint(case, tmp_path)
+    backends = ReferenceBackend(), CudaBackend(EmulatedDevice())
+    models = [load(directory, backend) for backend in backends]
+    yield [Runner(model) for model in models]
+    for model in models:
+        model.close()
+
+
+def replies(case: Case, runner: Runner) -> tuple[list[Floats], list[list[int]]]:
+    """Logits of the prompts, the first in two chunks, and what follows them."""
+    first, second = (runner.request(prompt_of(case, n), room=NEW_TOKENS) for n in LENGTHS)
+    logits = runner.step([(first, 19)])
+    logits += runner.step([(first, LENGTHS[0] - 20), (second, LENGTHS[1] - 1)])
+    for _ in range(NEW_TOKENS):
+        runner.decode([first, second])
+    return logits, [first.tokens, second.tokens]
+
+
+@pytest.mark.sweep(12)
+def test_the_tokens_are_those_of_the_reference(case: Case, both: list[Runner]) -> None:
+    (logits, tokens), (found, continued) = (replies(case, runner) for runner in both)
+    for wanted, own in zip(logits, found, strict=True):
+        assert np.abs(own - wanted).max() <= 1e-3 * np.abs(wanted).max()
+    assert continued == tokens
