@@ -41,7 +41,7 @@ _READ_FROM = {
     "gate_proj": "post_attention_layernorm", "up_proj": "post_attention_layernorm",
     "down_proj": "up_proj", "o_proj": "v_proj",
 }  # fmt: skip
-"""What gives the columns of each matrix of a Llama."""
+"""By matrix of a Llama, the part that gives its columns."""
 
 
 class Text(NamedTuple):

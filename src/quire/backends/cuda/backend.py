@@ -59,7 +59,7 @@ class CudaBackend(Backend):
 
     @property
     def device_memory(self) -> AvailableMemory | None:
-        """Of the GPU; the emulated device uses the host's."""
+        """Bytes of memory on the GPU; the emulated device uses the host's memory."""
         facts = self._device.facts
         if facts.is_emulated:
             return None

@@ -35,7 +35,7 @@ class EmulatedDevice(Device):
 
     @property
     def facts(self) -> DeviceFacts:
-        """Those of a GPU with few processors."""
+        """Facts of a GPU with few processors."""
         return DeviceFacts("emulated", 0, self._total, self._left, _PROCESSORS, 0.0, True)
 
     def hold(self, memory: Memory) -> None:

@@ -194,7 +194,7 @@ class CudaModel(CompiledModel):
         self._open_blocks().release()
 
     def memory(self) -> MemoryReport:
-        """As planned; everything is reserved when the model is compiled."""
+        """The planned bytes; everything is reserved when the model is compiled."""
         if not self._is_open:
             return MemoryReport(0, 0, 0)
         plan = self._plan

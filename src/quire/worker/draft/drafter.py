@@ -1,7 +1,7 @@
 """`Drafter`: proposes the next tokens of requests with a draft model or a head, greedily.
 
 Called by `ModelRunner` after each step. The draft model computes the tokens that the target has
-computed, so that the blocks of a prefix have the K/V of both. Within a block it may lag behind: a
+computed, so that the blocks of a prefix have the K/V of both. Within a block it may be late: a
 block is computed with its last token, or when tokens are to be proposed. So a request whose text
 cannot be guessed takes one step of the draft model for each block. What it proposes cannot change
 a reply.

@@ -76,7 +76,7 @@ class Rows:
 
 @dataclass(frozen=True, slots=True)
 class LayerPlace:
-    """Where K and V of a layer lie in each block of the cache."""
+    """The places of K and V of a layer in each block of the cache."""
 
     group: int
     k: SlotArray
@@ -205,7 +205,7 @@ class Lowering:
 
     @property
     def step_buffer(self) -> Buffer:
-        """Where the integers of a step are uploaded to."""
+        """The place that the integers of a step are uploaded to."""
         return self._step
 
     def refuse(self, what: str) -> NoReturn:
@@ -213,7 +213,7 @@ class Lowering:
         raise BackendError(f"the CUDA backend has no {what}")
 
     def layer(self, layer: int, *, may_have_scales: bool = False) -> LayerPlace:
-        """Where a layer's K and V are. Raises BackendError for a layer that keeps something
+        """The places of a layer's K and V. Raises BackendError for a layer that keeps something
         else."""
         place = self._layers[layer]
         self.arrays.add_tables(place.group)

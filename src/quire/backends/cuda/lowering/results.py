@@ -31,7 +31,7 @@ class Result(ABC):
     """The last op of a program."""
 
     rows: Rows
-    """Where a piece is."""
+    """The place of a piece."""
 
     @abstractmethod
     def emit(self, step: Step, first: int, count: int) -> Iterator[Action]:

@@ -1,4 +1,4 @@
-"""Where values lie in memory, and which of them have rows of some tokens only."""
+"""The places of values in memory, and the values that have rows of some tokens only."""
 
 from __future__ import annotations
 

@@ -60,6 +60,6 @@ class VectorForm(Form):
     def pack(
         self, param: Param, dtype: Dtype, store: WeightStore, bad_names: list[str]
     ) -> NDArray[np.generic]:
-        """As they are."""
+        """The numbers are kept as they are."""
         del dtype
         return load_param(param, store, bad_names)
