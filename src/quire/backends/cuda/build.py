@@ -46,7 +46,7 @@ class Resources:
     """Parts of a processor that a kernel uses."""
 
     registers: int
-    """Bytes of each thread."""
+    """Registers of each thread."""
     spilled_bytes: int
     """Stack and local memory of each thread: registers that had no room."""
 
