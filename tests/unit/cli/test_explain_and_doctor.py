@@ -269,7 +269,8 @@ def test_explain_bounds_the_speed_of_a_gpu_by_its_bandwidth(
     assert "tokens per second (at most, at 2 GB/s of the device's memory)" in text
     assert main([*given, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)["expected_speed"]
-    [speed] = found["speeds"]
+    [speed, *_] = found["speeds"]
+    assert speed["name"] == "float32"
     work = speed["work"]["8"]
     read = work["weight_bytes"] + work["kv_bytes"]
     assert speed["streams"]["8"] == pytest.approx(8 * 2e9 / read)

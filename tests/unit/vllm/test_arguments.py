@@ -73,7 +73,6 @@ def test_an_argument_of_an_earlier_version_is_known(name: str) -> None:
         ("disable_log_requests", True, ""), ("device", "cpu", ""), ("enable_reasoning", True, ""),
         ("guided_decoding_backend", "outlines", ""), ("num_scheduler_steps", 8, ""),
         ("use_v2_block_manager", True, ""), ("rope_scaling", {}, ""),
-        ("device", "cuda", "the engine runs on CPUs"),
         ("rope_scaling", {"type": "yarn"}, "hf_overrides has it"),
         ("speculative_model", "[ngram]", "speculative_config has it"),
         ("override_pooler_config", {"normalize": True}, "pooler_config has it"),
