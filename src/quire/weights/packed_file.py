@@ -56,7 +56,7 @@ class Section(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Calibration(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Where the factors of columns come from, in a model that was packed with them."""
+    """The source of the factors of columns, for a model that was packed with such factors."""
 
     file: str
     """Name of the text or the imatrix, without its directory."""

@@ -31,7 +31,7 @@ class CudaDevice(Device):
     """A GPU that CUDA sees; `CUDA_VISIBLE_DEVICES` chooses and orders them."""
 
     def __init__(self, index: int = 0) -> None:
-        """Raises BackendError if there is no such GPU, or if `cuda-core` is missing."""
+        """Raises BackendError if the machine has no GPU with this index, or without `cuda-core`."""
         self._index = index
         with _errors(f"the GPU {index} cannot be used"):
             from cuda import core
