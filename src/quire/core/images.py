@@ -220,6 +220,10 @@ _SHARE_OF_A_STEP = 0.3
 """Share of the time of a step without prompts that the encoder has between two steps."""
 _ALONE_S = 0.1
 """Seconds that the encoder has if no request waits for its next token."""
+_FEW_REQUESTS = 8
+_WINDOW_S = 1.0
+"""Seconds that the encoder of sounds has while fewer requests than these wait for a token. A step
+reads all weights, so that few steps with many requests take less time than many with few."""
 
 
 class WorkerEncoder(TileEncoder):
@@ -252,9 +256,8 @@ def image_stage(config: EngineConfig, executor: Executor, scheduler: Scheduler) 
         return _NoImages()
     cache: PictureCache[bytes] = PictureCache(config.model.images.cache_bytes)
     level = partial(level_of, config.scheduler.policy)
-    # Windows of sounds are encoded first, so that many of them are decoded in one batch.
-    seconds = (lambda: _ALONE_S) if config.model.num_sources else partial(_seconds, scheduler)
-    return ImageManager(WorkerEncoder(executor), cache, level, seconds)
+    seconds = _seconds_of_windows if config.model.num_sources else _seconds
+    return ImageManager(WorkerEncoder(executor), cache, level, partial(seconds, scheduler))
 
 
 def _seconds(scheduler: Scheduler) -> float:
@@ -262,3 +265,9 @@ def _seconds(scheduler: Scheduler) -> float:
     if any(one.is_generating for one in scheduler.states.running):
         return _SHARE_OF_A_STEP * scheduler.pacing.costs.generating_s
     return _ALONE_S
+
+
+def _seconds_of_windows(scheduler: Scheduler) -> float:
+    """Time between two steps for the encoder of a model that has no other requests than sounds."""
+    generating = sum(one.is_generating for one in scheduler.states.running)
+    return _WINDOW_S if generating < _FEW_REQUESTS else _ALONE_S
