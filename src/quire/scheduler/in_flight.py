@@ -29,6 +29,12 @@ _LIMIT_UNIT = 8
 """Limits are multiples of this."""
 _MIN_LIMIT = 16
 """Lower bound of limits, so that prompts always advance."""
+_MOST_PROMPT_S = 0.5
+"""Most seconds of a step with a long prompt: a new request waits for the step under way."""
+_FEWEST_OF_STEP = 256
+"""Prompt tokens of a step that these seconds do not reduce further."""
+NUM_LOOKED_AT = 32
+"""Waiting requests whose lengths are looked at."""
 _WEIGHT_OF_OTHERS = 0.5
 """Below 1, because a gap within a reply is worse than a later first token."""
 
@@ -66,6 +72,13 @@ class StepCosts:
         count = int(spare_s / max(median(self._per_token_s), 1e-9))
         return max(_MIN_LIMIT, count // _LIMIT_UNIT * _LIMIT_UNIT)
 
+    def most_prompt_tokens(self) -> int:
+        """Most prompt tokens of a step that a new request does not wait long for."""
+        if self._max_slowdown is None or not self._per_token_s:
+            return sys.maxsize
+        count = int(_MOST_PROMPT_S / max(median(self._per_token_s), 1e-9))
+        return max(_FEWEST_OF_STEP, count // _LIMIT_UNIT * _LIMIT_UNIT)
+
     def observe(self, duration_s: float, num_generating: int, num_prompt_tokens: int) -> None:
         """Records the duration of a step."""
         if not num_prompt_tokens:
@@ -92,6 +105,12 @@ class StepBudget:
         self._costs: StepCosts | None = None
         self._began: list[int] = []
         self._num_requests = 0
+        self._longest_short = 0
+        """Tokens of the longest prompt that counts as short; 0: nothing is kept for such."""
+        self._num_kept = 0
+        """Prompt tokens that are left for short prompts alone."""
+        self._is_short = False
+        """Whether `chunk` was last asked for a short prompt."""
 
     def __bool__(self) -> bool:
         return self._num_left > 0
@@ -104,8 +123,23 @@ class StepBudget:
         self._began = sorted(began)
         self._num_requests = len(began) + num_others
 
+    @property
+    def half(self) -> int:
+        """Half of the prompt tokens: prompts of at most as many can be called short."""
+        return min(self._num_left, self._max_prompts) // 2
+
+    def keep_for_short(self) -> None:
+        """Keeps half of the prompt tokens for short prompts, which are not longer than that: so
+        they need not wait for the ends of long ones."""
+        self._longest_short = self._num_kept = self.half
+
+    def keeps_room_for(self, count: int) -> bool:
+        """Whether a short prompt of so many tokens fits in what is kept for such."""
+        return count <= self._num_kept
+
     def chunk(self, request: Request, count: int) -> int:
         """Number of its next `count` tokens that a request may compute in the step."""
+        self._is_short = not request.is_generating and count <= self._longest_short
         if request.is_generating:
             return 1 + min(count - 1, self._num_left)
         first = request.num_tokens - count
@@ -122,7 +156,10 @@ class StepBudget:
         return count
 
     def _bounded(self, request: Request, count: int) -> int:
-        count = min(count, self._max_chunk, self._num_left, self._max_prompts - self.num_spent)
+        num_left = min(self._num_left, self._max_prompts - self.num_spent)
+        if not self._is_short:
+            num_left -= self._num_kept
+        count = max(0, min(count, self._max_chunk, num_left))
         num_delayed = bisect_right(self._began, request.number)
         if self._costs is not None and num_delayed:
             limit = self._costs.limit(num_delayed, self._num_requests - num_delayed)
@@ -142,6 +179,8 @@ class StepBudget:
         else:
             self._num_left -= count
             self.num_spent += count
+            if self._is_short:
+                self._num_kept = max(0, self._num_kept - count)
 
 
 _NOT_BEGUN = 1 << 62
@@ -179,6 +218,8 @@ class StepPacing:
         max_prompts = sys.maxsize
         if config.num_stages > 1 and config.enable_chunked_prefill and has_prompts:
             max_prompts = prompt_rows_of_plan(config.num_stages, running, waiting)
+        elif config.enable_chunked_prefill and has_prompts:
+            max_prompts = self._most_prompt_tokens(running, waiting)
         budget = StepBudget(
             config.max_num_batched_tokens - len(generating),
             0 if is_alone else config.long_prefill_token_threshold,
@@ -191,6 +232,17 @@ class StepPacing:
             num_others = len(running) - len(generating) + num_startable
             budget.delay_for(began, num_others, self.costs)
         return budget
+
+    def _most_prompt_tokens(
+        self, running: Sequence[Request], waiting: RequestQueue | Sequence[Request]
+    ) -> int:
+        """Most prompt tokens of a step. Only a prompt that alone takes longer has a bound: others
+        are computed in fewer steps without one."""
+        most = self.costs.most_prompt_tokens()
+        prompts = [one for one in running if not one.is_generating]
+        prompts += islice(waiting, NUM_LOOKED_AT)
+        is_long = any(one.num_tokens - one.num_computed_tokens > most for one in prompts)
+        return most if is_long else sys.maxsize
 
     def result_came(self, num_arrived: int) -> None:
         """Records how many requests had arrived when a result was processed."""

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable
+from itertools import islice
 from operator import attrgetter
 
 from quire.config.records import SchedulerConfig
 from quire.errors import IntegrityError
 from quire.kvcache import CachedPrefix, KVCacheManager
-from quire.scheduler.in_flight import PlanInFlight
+from quire.scheduler.in_flight import NUM_LOOKED_AT, PlanInFlight, StepBudget
 from quire.scheduler.request import Request, RequestStatus
 from quire.scheduler.states import RequestStates
 from quire.scheduler.stored_kv.loads import PrefixLoads
@@ -44,6 +45,8 @@ class StepPlanner:
         # Stages compute at once, so each plan has a part of the requests.
         self._left = -(-len(states.running) // self._config.num_stages)
         self._has_room = True
+        if self._config.max_decode_slowdown is not None and self._has_short(step.budget):
+            step.budget.keep_for_short()
         rest = self._serve_urgent(step)
         num_preemptions = states.counts.num_preemptions
         self._plan_running(step, rest)
@@ -51,6 +54,24 @@ class StepPlanner:
             self._admit_waiting(step)
         for copy in self._kv.take_copies():
             step.plan.copied_block_ids.append([copy.sources, copy.targets])
+
+    def _has_short(self, budget: StepBudget) -> bool:
+        """Whether a short prompt is there that a long one could keep waiting."""
+        longest, states = budget.half, self._states
+        lengths = [one.num_tokens - one.num_computed_tokens for one in states.running
+                   if not one.is_generating]  # fmt: skip
+        is_long = any(length > longest for length in lengths)
+        is_short = any(length <= longest for length in lengths)
+        for request in islice(states.waiting, NUM_LOOKED_AT):
+            if is_long and is_short:
+                break
+            missing = self._num_missing(request)
+            is_long, is_short = is_long or missing > longest, is_short or missing <= longest
+        return is_long and is_short
+
+    def _num_missing(self, request: Request) -> int:
+        """Tokens of a waiting request that are not cached."""
+        return request.num_tokens - self._cached(request).num_tokens(self._kv.block_size)
 
     def _serve_urgent(self, step: PlanInFlight) -> list[Request]:
         """Starts waiting requests of a lower level than running ones, which are preempted where
@@ -202,9 +223,27 @@ class StepPlanner:
             if request is None or states.has_row(request.request_id):
                 return
             num_promised = self._admit(step, request, promised)
+            if num_promised is None and (short := self._next_short(step, request)) is not None:
+                num_promised = self._admit(step, short, promised)
             if num_promised is None:
                 return
             promised += num_promised
+
+    def _next_short(self, step: PlanInFlight, head: Request) -> Request | None:
+        """The first short prompt that may pass a long one, for which the step has no tokens left.
+        None: there is none, or the long one lacks blocks, which others must not take."""
+        if self._first_chunk(step, head, self._cached(head)):
+            return None
+        states = self._states
+        shorts = [
+            one
+            for one in islice(states.waiting, NUM_LOOKED_AT)
+            if one.level == head.level
+            and not states.has_row(one.request_id)
+            and self._has_adapter_slot(one)
+            and step.budget.keeps_room_for(self._num_missing(one))
+        ]
+        return min(shorts, key=attrgetter("sort_key"), default=None)
 
     def _admit(self, step: PlanInFlight, request: Request, promised: int) -> int | None:
         """Starts a waiting request, or begins to load its prefix, if blocks for all its tokens are

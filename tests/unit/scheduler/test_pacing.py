@@ -189,6 +189,45 @@ def test_who_comes_with_the_first_token_of_another_came_with_it() -> None:
     assert sim.step().num_scheduled_tokens == [1, 200]
 
 
+def test_a_short_prompt_does_not_wait_for_the_end_of_long_ones() -> None:
+    sim = Simulation(1024, budget=512, max_decode_slowdown=2.0)
+    sim.scheduler.pacing.costs = learned()
+    sim.add("long", list(range(10_000, 13_000)), max_tokens=2)
+    sim.add("second", list(range(5000, 8000)), max_tokens=2)
+    assert sim.step().num_scheduled_tokens == [496]
+    sim.add("short", list(range(9000, 9100)), max_tokens=2)
+    plan = sim.step()
+    assert plan is not None
+    assert dict(zip(plan.request_ids, plan.num_scheduled_tokens, strict=True)) == {
+        "long": 248, "short": 100,
+    }  # fmt: skip
+    sim.add("third", list(range(9200, 9400)), max_tokens=2)
+    sim.add("fourth", list(range(9500, 9600)), max_tokens=2)
+    plan = sim.step()
+    assert plan is not None
+    planned = dict(zip(plan.request_ids, plan.num_scheduled_tokens, strict=True))
+    assert planned["third"] == 200
+    assert "second" not in planned
+    sim.run()
+    sim.check_answers()
+
+
+def test_a_long_prompt_that_lacks_blocks_is_not_passed() -> None:
+    sim = Simulation(1024, budget=512, max_decode_slowdown=2.0)
+    sim.scheduler.pacing.costs = learned()
+    sim.add("first", list(range(10_000, 13_000)), max_tokens=40)
+    while not (first := sim.scheduler.states.by_id["first"]).is_generating:
+        sim.step()
+    assert first.num_tokens < first.max_total_tokens
+    sim.add("second", list(range(5000, 8000)), max_tokens=2)
+    sim.add("short", list(range(9000, 9100)), max_tokens=2)
+    plan = sim.step()
+    assert plan is not None
+    assert plan.request_ids == ["first"]
+    sim.run()
+    sim.check_answers()
+
+
 def test_without_a_limit_a_prompt_takes_the_budget() -> None:
     sim = Simulation(256, budget=512)
     sim.add("first", [1], max_tokens=30)
