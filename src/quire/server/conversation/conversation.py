@@ -108,14 +108,19 @@ class Tool(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
         )
 
 
-class TemplateFields(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+class TemplateVariables(msgspec.Struct, kw_only=True):
+    """The field of requests that goes to the chat template as it is."""
+
+    chat_template_kwargs: dict[str, Any] | None = None
+    """Further variables of the chat template."""
+
+
+class TemplateFields(TemplateVariables, kw_only=True, forbid_unknown_fields=True):
     """Fields of requests for the prompt of a conversation."""
 
     model: str | None = None
     tools: list[Tool] | None = None
     add_generation_prompt: bool | None = True
-    chat_template_kwargs: dict[str, Any] | None = None
-    """Further variables of the chat template."""
 
 
 class PromptFields(TemplateFields, kw_only=True):

@@ -261,6 +261,7 @@ class ReplyWriter(Writer, Generic[Chunk]):
             has_timings=self._head.has_metrics,
             num_choices=sum(len(final.outputs) for final in finals),
         )
+        response.kv_transfer_params = finals[0].kv_transfer_params if len(finals) == 1 else None
         return response
 
     def _end_of(self, one: CompletionOutput) -> dict[str, Any]:

@@ -63,7 +63,6 @@ class ChatWriter(ReplyWriter[ChatChunk]):
         for one in final.outputs:
             choices.add([self.choice(one, one.index)])
         response = self._response(ChatResponse, choices, finals)
-        response.kv_transfer_params = final.kv_transfer_params
         if isinstance(final.prompt_logprobs, FlatLogprobs):
             response.prompt_logprobs = prompt_logprobs(final.prompt_logprobs).as_field()
         if self._wants_ids:
