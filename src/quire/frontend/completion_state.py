@@ -17,7 +17,7 @@ from quire.outputs import (
     RequestStateStats,
     SampleLogprobs,
 )
-from quire.outputs.request_output import PredictionCounts, RequestSpecDecodeMetrics
+from quire.outputs.counts import PredictionCounts, RequestSpecDecodeMetrics
 from quire.params import RequestOutputKind, SamplingParams
 from quire.protocol import EngineCoreOutput, PooledRows, TokenLogprobs
 from quire.tokenizer import IncrementalDetokenizer, StopChecker, Tokenizer

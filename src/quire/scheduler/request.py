@@ -21,7 +21,7 @@ from operator import attrgetter
 
 from quire.config.records import SchedulingPolicy
 from quire.kvcache import SequenceBlocks
-from quire.outputs.request_output import PredictionCounts, RequestSpecDecodeMetrics
+from quire.outputs.counts import PredictionCounts, RequestSpecDecodeMetrics
 from quire.params import RepetitionDetectionParams
 from quire.protocol import EngineCoreRequest, FinishReason
 

@@ -12,7 +12,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from quire.outputs import CompletionOutput, RequestOutput, RequestStateStats
-from quire.outputs.request_output import PredictionCounts, RequestSpecDecodeMetrics
+from quire.outputs.counts import PredictionCounts, RequestSpecDecodeMetrics
 from quire.server.generation.logprobs import LogprobsWriter
 from quire.server.generation.portions import ReplyHead, Writer
 from quire.server.http.event_stream import event
