@@ -13,8 +13,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from quire.backends.base import StepBatch, StepOutput, TokenRows
-from quire.backends.records import NamedAdapter
+from quire.backends.records import NamedAdapter, StepBatch, StepOutput, TokenRows
 from quire.config.records import EngineConfig
 from quire.errors import ConfigError, quoted
 from quire.program import OpPlace

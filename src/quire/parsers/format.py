@@ -7,12 +7,15 @@ Most formats of calls have markers (`tool_format.py`); a family that works diffe
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from quire.parsers.events import Reply
 from quire.parsers.reader import Parse
 from quire.parsers.reasoning_tags import ReasoningTags as ReasoningTags
-from quire.parsers.tool_format import ToolFormat
 from quire.structured.tags.parts import Part
+
+if TYPE_CHECKING:
+    from quire.parsers.tool_format import ToolFormat
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from quire.adapters.config import LoRAConfig
-from quire.backends.base import CompiledModel, LoadedAdapter, StepBatch
-from quire.backends.records import NamedAdapter, loaded_adapter
+from quire.backends.base import CompiledModel
+from quire.backends.records import LoadedAdapter, NamedAdapter, StepBatch, loaded_adapter
 from quire.config.records import EngineConfig
 from quire.errors import CheckpointError, ConfigError
 from quire.log import get_logger

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from quire.backends.base import StepBatch, StepOutput
+from quire.backends.records import StepBatch, StepOutput
 from quire.config.ranks import ONE_RANK, Rank
 from quire.config.records import EngineConfig
 from quire.errors import BackendError, ConfigError, quoted
