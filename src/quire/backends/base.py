@@ -26,6 +26,7 @@ from quire.backends.records import (
     StepBatch,
     StepOutput,
     TokenRows,
+    check_blocks,
 )
 from quire.config.records import Dtype
 from quire.errors import BackendError
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Backend", "Capabilities", "CompileOptions", "CompiledModel", "Dtype", "KVCacheSpec",
     "LoadedAdapter", "Logprobs", "MemoryReport", "SamplingColumns", "StepBatch",
-    "StepInPieces", "StepModel", "StepOutput", "TokenRows",
+    "StepInPieces", "StepModel", "StepOutput", "TokenRows", "check_blocks",
 ]  # fmt: skip
 
 
@@ -171,13 +172,6 @@ class CompiledModel(StepModel):
     @abstractmethod
     def close(self) -> None:
         """Frees everything; calling it twice is harmless."""
-
-
-def check_blocks(data: NDArray[np.uint8], shape: tuple[int, ...]) -> NDArray[np.uint8]:
-    """The same array. Raises ValueError unless it is one of blocks of that shape."""
-    if data.shape != shape or data.dtype != np.uint8:
-        raise ValueError(f"blocks are {data.dtype} {data.shape}, not uint8 {shape}")
-    return data
 
 
 class Backend(ABC):

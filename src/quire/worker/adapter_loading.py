@@ -15,7 +15,7 @@ from quire.backends.records import LoadedAdapter, NamedAdapter, StepBatch, loade
 from quire.config.records import EngineConfig
 from quire.errors import CheckpointError, ConfigError
 from quire.log import get_logger
-from quire.models import ModelDescription
+from quire.models.description import ModelDescription
 from quire.program import Program
 from quire.weights import PackedFile, WeightStore
 from quire.weights.adapters import adapter_of_rank, bind_adapter
