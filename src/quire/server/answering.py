@@ -19,7 +19,7 @@ from quire.server.bodies.uploads import freed_on_error
 from quire.server.endpoint import Endpoint
 from quire.server.http.auth import check_operator
 from quire.server.http.error_forms import for_route
-from quire.server.http.event_stream import while_present
+from quire.server.http.presence import while_present
 from quire.server.http.problems import Problem, problem_of
 from quire.units import KiB
 

@@ -23,8 +23,9 @@ from starlette.routing import Route
 from quire.errors import ConfigError, quoted
 from quire.log import get_logger
 from quire.metrics.exposition import Exposition
-from quire.metrics.http_metrics import HttpMetrics, SleepMetrics
-from quire.metrics.series import MetricSet
+from quire.metrics.http_metrics import HttpMetrics
+from quire.metrics.metric_set import MetricSet
+from quire.metrics.sleep_metrics import SleepMetrics
 from quire.server import ui
 from quire.server.all_endpoints import ENDPOINTS, SWITCHES, endpoints_of
 from quire.server.answering import answered, contained, error_reply, with_error_replies

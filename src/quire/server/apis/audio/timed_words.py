@@ -30,7 +30,8 @@ from quire.server.generation.logprobs import LogprobsWriter
 from quire.server.generation.portions import ReplyHead
 from quire.server.generation.run import deadline_of
 from quire.server.generation.spoken import SpeechRun
-from quire.server.http.event_stream import EventStream, event, while_present
+from quire.server.http.event_stream import EventStream, event
+from quire.server.http.presence import while_present
 from quire.server.served_model import ServedModel
 from quire.server.work_pool import JsonList, encoded
 from quire.tokenizer import Tokenizer

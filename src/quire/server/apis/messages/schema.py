@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-from quire.server.conversation.conversation import TemplateVariables
+from quire.server.conversation.prompt_fields import TemplateVariables
 from quire.server.requests.fields import CacheSalt, Int64
 
 

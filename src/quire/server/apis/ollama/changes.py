@@ -16,7 +16,8 @@ from quire.errors import ConfigError, RequestError, quoted
 from quire.server.apis.ollama.writing import OLLAMA_FORM
 from quire.server.bodies.json_http import context_of, json_response
 from quire.server.endpoint import BAD_BODY
-from quire.server.http.event_stream import EventStream, until_gone
+from quire.server.http.event_stream import EventStream
+from quire.server.http.presence import until_gone
 from quire.server.http.problems import HttpError, Problem
 from quire.server.requests.fields import Count
 from quire.server.routing import Routes
