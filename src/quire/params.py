@@ -39,6 +39,7 @@ from quire.param_checks import (
     is_int,
 )
 from quire.reasoning.marks import ReasoningMarks
+from quire.repetition import RepetitionDetectionParams, checked_detection
 from quire.structured.params import StructuredOutputsParams, structured_outputs_of
 from quire.suggest import did_you_mean
 from quire.timestamp_rules import TimestampRules
@@ -97,34 +98,6 @@ class SamplingType(IntEnum):
     GREEDY = 0
     RANDOM = 1
     RANDOM_SEED = 2
-
-
-class RepetitionDetectionParams(msgspec.Struct, omit_defaults=True):
-    """When to end an output that repeats itself. Raises RequestError for inconsistent values."""
-
-    max_pattern_size: int = 0
-    """Maximum length of a pattern in tokens; 0 turns the detection off."""
-    min_pattern_size: int = 0
-    """Minimum length of a pattern in tokens; 0 means 1."""
-    min_count: int = 0
-    """Number of repetitions at the end of the output that end it; at least 2."""
-
-    def __post_init__(self) -> None:
-        for name in self.__struct_fields__:
-            given = as_int(f"repetition_detection.{name}", getattr(self, name))
-            setattr(self, name, given)
-        if not 0 <= self.min_pattern_size <= self.max_pattern_size:
-            message = (
-                "max_pattern_size, min_pattern_size must be >=0, with min_pattern_size <= "
-                "max_pattern_size. Set both to 0 to disable repetitive pattern detection."
-            )
-            raise error("repetition_detection", self, message)
-        if self.max_pattern_size > 0 and self.min_count < 2:
-            message = (
-                "min_count must be >= 2 to detect repetitive patterns in engine output. If you do "
-                "not wish to detect repetitive patterns, set max_pattern_size to 0."
-            )
-            raise error("repetition_detection", self, message)
 
 
 class _CheckedNames(msgspec.StructMeta):
@@ -251,7 +224,8 @@ class SamplingParams(msgspec.Struct, metaclass=_CheckedNames, omit_defaults=True
         self.allowed_token_ids = checked_allowed_token_ids(self.allowed_token_ids)
         self.bad_words = checked_bad_words(self.bad_words)
         self.extra_args = checked_extra_args(self.extra_args)
-        self.repetition_detection = _checked_detection(self.repetition_detection)
+        if self.repetition_detection is not None:
+            self.repetition_detection = checked_detection(self.repetition_detection)
         if self.structured_outputs is not None:
             self.structured_outputs = structured_outputs_of(self.structured_outputs)
         self.logprob_token_ids = checked_logprob_token_ids(self.logprob_token_ids, self.logprobs)
@@ -563,23 +537,6 @@ def _checked_budget(given: Any) -> int | None:
         message = "`thinking_token_budget` must be a non-negative integer or -1 for unlimited."
         raise error("thinking_token_budget", given, f"{message[:-1]}, got {quoted(given)}.")
     return int(given)
-
-
-def _checked_detection(given: Any) -> RepetitionDetectionParams | None:
-    """Convert an object or a dict (from JSON)."""
-    if given is None:
-        return None
-    if isinstance(given, RepetitionDetectionParams):
-        given.__post_init__()  # fields may have been assigned since
-        return given
-    fields = RepetitionDetectionParams.__struct_fields__
-    if not isinstance(given, Mapping) or not set(given) <= set(fields):
-        message = (
-            f"repetition_detection must be RepetitionDetectionParams or a dict of "
-            f"{', '.join(fields)}, got {quoted(given)}."
-        )
-        raise error("repetition_detection", given, message)
-    return RepetitionDetectionParams(**given)
 
 
 def _refuse_not_yet(params: SamplingParams) -> None:

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from quire.sampling.columns import COLUMNS, Column, SamplingColumns, TokenLists
+from quire.sampling.columns import COLUMNS, Column, SamplingColumns
+from quire.sampling.token_lists import TokenLists
 
 _MASK = (1 << 64) - 1
 _INT32_MAX = (1 << 31) - 1

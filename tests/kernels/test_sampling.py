@@ -15,9 +15,10 @@ from quire.backends.base import CompiledModel, SamplingColumns
 from quire.backends.cpu import CpuBackend, load
 from quire.errors import BackendError
 from quire.program import Logits, Program, Value
-from quire.sampling.columns import COLUMNS, LOGPROBS_KINDS, TOKEN_LISTS, TokenLists
+from quire.sampling.columns import COLUMNS, LOGPROBS_KINDS, TOKEN_LISTS
 from quire.sampling.masks import MASK_BITS, TokenMasks
 from quire.sampling.reference import adjust, logprobs, no_choice, sample
+from quire.sampling.token_lists import TokenLists
 
 ROWS = 40
 VOCAB = 5000

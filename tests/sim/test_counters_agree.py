@@ -19,7 +19,7 @@ from quire.metrics.series import Family, Histogram
 from quire.outputs import RequestOutput
 from quire.params import RequestOutputKind, SamplingParams
 from quire.protocol import EngineCoreOutputs
-from quire.server.generation.writer import usage_of
+from quire.server.generation.usage import usage_of
 from quire.structured.params import StructuredOutputsParams
 
 NUM_REQUESTS = 20

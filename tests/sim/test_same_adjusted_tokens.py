@@ -11,7 +11,8 @@ import pytest
 
 from quire.llm import LLM
 from quire.outputs import RequestOutput
-from quire.params import RepetitionDetectionParams, SamplingParams
+from quire.params import SamplingParams
+from quire.repetition import RepetitionDetectionParams
 
 RANDOM = np.random.default_rng(5)
 PROMPTS = [RANDOM.integers(0, 256, length).tolist() for length in (3, 17, 40, 9, 64, 75, 21, 30)]

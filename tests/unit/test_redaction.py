@@ -16,7 +16,7 @@ from quire.cli import main
 from quire.config.engine_args import EngineArgs
 from quire.config.kv_cache import KVStoreConfig
 from quire.errors import ConfigError, QuireError
-from quire.log import _EscapingFormatter
+from quire.log.handler import EscapingFormatter
 from quire.redaction import environment, redact, redact_url, redacted
 from quire.server import ServerArgs
 
@@ -94,7 +94,7 @@ def test_the_log_has_none_in_tracebacks_either() -> None:
         record = logging.getLogger("quire").makeRecord(
             "quire", 40, __file__, 1, "failed: %s", (URL,), __import__("sys").exc_info()
         )
-    text = _EscapingFormatter().format(record)
+    text = EscapingFormatter().format(record)
     assert "Traceback" in text
     assert PLANTED not in text
 

@@ -8,12 +8,12 @@ from tools.from_vllm.markdown import code, codes, table
 from quire.cli.app import COMMANDS, Command
 from quire.cli.commands.bench import BENCH, SWEEP
 from quire.params import NOT_YET
+from quire.server.all_endpoints import ENDPOINTS, SWITCHES
 from quire.server.apis.chat.schema import ChatRequest
 from quire.server.apis.completions.schema import CompletionRequest
 from quire.server.apis.responses import reading as response_reading
 from quire.server.apis.responses.schema import ResponsesRequest
 from quire.server.app import ABSENT_ROUTES
-from quire.server.endpoints import ENDPOINTS, SWITCHES
 from quire.server.requests import reading
 from quire.server.requests.fields import GenerationFields
 

@@ -10,8 +10,9 @@ from quire.config.engine_args import EngineArgs
 from quire.config.records import ParallelConfig
 from quire.images.config import ImagesConfig
 from quire.metrics.engine_series import EngineSeries
-from quire.metrics.http_metrics import HttpMetrics, SleepMetrics
-from quire.metrics.series import MetricSet
+from quire.metrics.http_metrics import HttpMetrics
+from quire.metrics.metric_set import MetricSet
+from quire.metrics.sleep_metrics import SleepMetrics
 from quire.planning.plan import build_engine_config
 
 ABSENT: dict[str, tuple[str, ...]] = {

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from quire.backends.base import KVCacheSpec, check_blocks
 from quire.backends.kv_formats import KV_FORMATS, kv_format
+from quire.backends.records import KVCacheSpec, check_blocks
 from quire.config.kv_groups import KVGroup, KVLayout, StateGroup
 from quire.errors import BackendError
 

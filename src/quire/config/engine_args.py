@@ -165,8 +165,8 @@ class EngineArgs:
     may be given several times."""
     kv_store_tenant_size: int | None = argument(None, form="size")
     """Most bytes that one tenant may have of one model, in memory and in files each; a tenant is
-    the holder of an API key where a server has several, else a `cache_salt` up to its first `/`.
-    By default a tenant may have all."""
+    the holder of an API key where a server has several, else the part of the cache salt before
+    its first `/`. By default a tenant may have all."""
     kv_store_ttl: float | None = None
     """Drop K/V that was not used for this many seconds, also as `7d`; by default only for room."""
     kv_offloading_size: float | None = argument(None, "CacheConfig")

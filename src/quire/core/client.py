@@ -18,17 +18,16 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from quire.core.loop import (
+from quire.core.loop import EngineLoop, SteppedCore
+from quire.core.messages import (
     AbortRequests,
     AddRequest,
     Call,
     Command,
     Dead,
-    EngineLoop,
     Event,
     Reply,
     Step,
-    SteppedCore,
     Stop,
 )
 from quire.core.step_watch import WATCH_INTERVAL_S, StepObservation, StepWatch

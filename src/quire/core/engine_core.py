@@ -16,7 +16,8 @@ from typing import Any
 
 from quire.config.records import EngineConfig
 from quire.core.adapters.manager import adapter_stages
-from quire.core.capability import Capabilities, Capability
+from quire.core.capabilities import Capabilities
+from quire.core.capability import Capability
 from quire.core.engine_profiler import EngineProfiler
 from quire.core.grammars import Grammars
 from quire.core.images import image_stage

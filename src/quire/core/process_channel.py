@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from quire.config import EngineConfig
-from quire.core.loop import Command, Event
+from quire.core.messages import Command, Event
 from quire.errors import ConfigError, quoted
 
 COMMANDS_SOCKET = "commands"

@@ -14,7 +14,7 @@ import zmq
 
 from quire.config import EngineConfig
 from quire.core.client import EngineCoreClient, EngineHealth, health_of
-from quire.core.loop import Command, Dead, Event, Heartbeat, Ready, Reply, Step, Stop
+from quire.core.messages import Command, Dead, Event, Heartbeat, Ready, Reply, Step, Stop
 from quire.core.process_channel import (
     COMMANDS_SOCKET,
     EVENTS_SOCKET,

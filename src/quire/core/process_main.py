@@ -16,17 +16,8 @@ from typing import Any
 
 import zmq
 
-from quire.core.loop import (
-    SWITCH_INTERVAL_S,
-    EngineLoop,
-    Event,
-    Heartbeat,
-    LoopStatus,
-    Ready,
-    SteppedCore,
-    Stop,
-    death_of,
-)
+from quire.core.loop import SWITCH_INTERVAL_S, EngineLoop, LoopStatus, SteppedCore, death_of
+from quire.core.messages import Event, Heartbeat, Ready, Stop
 from quire.core.process_channel import (
     COMMANDS_SOCKET,
     EVENTS_SOCKET,

@@ -13,13 +13,14 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from quire.backends.base import NamedAdapter, StepBatch, StepOutput, TokenRows
+from quire.backends.records import NamedAdapter, StepBatch, StepOutput, TokenRows
 from quire.config.records import EngineConfig
 from quire.errors import ConfigError, quoted
 from quire.program import OpPlace
-from quire.sampling.columns import SamplingColumns, TokenLists
+from quire.sampling.columns import SamplingColumns
 from quire.sampling.masks import TokenMasks
 from quire.sampling.records import Logprobs
+from quire.sampling.token_lists import TokenLists
 
 _RECORDS: dict[str, type[Any]] = {
     record.__name__: record

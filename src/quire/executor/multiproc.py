@@ -16,7 +16,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from quire.backends.base import SamplingColumns, StepBatch, StepOutput
+from quire.backends.base import SamplingColumns
+from quire.backends.records import StepBatch, StepOutput
 from quire.config.ranks import Rank
 from quire.config.records import EngineConfig
 from quire.errors import BackendError, ConfigError

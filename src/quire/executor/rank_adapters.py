@@ -8,7 +8,7 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from quire.backends.base import LoadedAdapter, NamedAdapter, loaded_adapter
+from quire.backends.records import LoadedAdapter, NamedAdapter, loaded_adapter
 from quire.errors import ConfigError
 from quire.executor.rank_processes import RankProcesses
 

@@ -66,6 +66,7 @@ def _serve(boot: Boot, steps: Connection, blocks: Connection) -> int:
 def _worker(boot: Boot) -> Any:
     # What computes is imported here, after the process is known to be wanted.
     from quire.worker.extension import worker_class
+    from quire.worker.worker import Worker
 
     ranks = boot.config.parallel.ranks
     rank = ranks[boot.number]
@@ -84,7 +85,8 @@ def _worker(boot: Boot) -> Any:
         boot.shared_fd,
         boot.draft_fd,
     )
-    return worker_class(boot.config)(boot.config, rank, group if rank.world_size > 1 else None)
+    worker = worker_class(boot.config, Worker)
+    return worker(boot.config, rank, group if rank.world_size > 1 else None)
 
 
 def _answer(worker: Any, call: Call) -> Answer | None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from quire.backends.base import LoadedAdapter, StepModel
+from quire.backends.base import StepModel
+from quire.backends.records import LoadedAdapter
 from quire.config.records import EngineConfig
 from quire.models import ModelDescription
 from quire.worker.draft.drafter import Drafter

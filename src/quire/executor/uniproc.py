@@ -72,7 +72,7 @@ class UniProcExecutor(Executor):
         turns = config.device.turns
         self._turns = None if turns is None else Turns(turns)
         self._turn: AbstractContextManager[None] = self._turns or nullcontext()
-        self._worker = worker_class(config)(config)
+        self._worker = worker_class(config, Worker)(config)
         self.prompt_adapters = PromptAdapters(config)
         self._runner = make_runner(
             config, self._worker.model, self._worker.adapters.get, self.prompt_adapters.find

@@ -17,11 +17,11 @@ from quire.outputs import (
     RequestStateStats,
     SampleLogprobs,
 )
-from quire.outputs.request_output import PredictionCounts, RequestSpecDecodeMetrics
+from quire.outputs.counts import PredictionCounts, RequestSpecDecodeMetrics
 from quire.params import RequestOutputKind, SamplingParams
 from quire.protocol import EngineCoreOutput, PooledRows, TokenLogprobs
 from quire.tokenizer import IncrementalDetokenizer, StopChecker, Tokenizer
-from quire.tokenizer.tokenizer import MAX_TOKENS_BEFORE
+from quire.tokenizer.vocabulary import MAX_TOKENS_BEFORE
 
 
 class Positions:

@@ -14,7 +14,8 @@ from typing import Any, overload
 
 from quire.chat.job import ChatInput
 from quire.chat.renderer import ChatRenderer
-from quire.chat.templates import ChatTemplates, read_templates
+from quire.chat.template_files import read_templates
+from quire.chat.templates import ChatTemplates
 from quire.config.model_lookup.hub import resolve_model
 from quire.errors import RequestError, quoted
 from quire.frontend.hf_encoding import (

@@ -21,7 +21,8 @@ from quire.errors import CapacityError, QuireError, RequestError
 from quire.images.job import FRAMES, REFUSAL, TILES, WANTED, DecodeJob, SpectrumJob
 from quire.images.modality import MODALITIES, SPECTRA, Decoder
 from quire.images.rules import Layout, Rules
-from quire.system.child_process import ChildPool, ChildProcess, StoppedError, encoded_job
+from quire.system.child_pool import ChildPool
+from quire.system.child_process import ChildProcess, StoppedError, encoded_job
 from quire.system.child_python import isolated_command
 from quire.units import GiB, MiB
 

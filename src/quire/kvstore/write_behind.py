@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 
 from quire.kvstore.chunk_file import HEADER_BYTES, encode
@@ -14,12 +13,13 @@ from quire.kvstore.costs import GuardedTier, StoreCounts
 from quire.kvstore.jobs import PoolChunk
 from quire.kvstore.tiers.base import Buffer
 from quire.kvstore.tiers.direct_io import page_memory
+from quire.kvstore.waiting_chunks import WaitingChunks
 from quire.log import get_logger
 
 logger = get_logger(__name__)
 
 
-class WriteBehind:
+class WriteBehind(WaitingChunks):
     """Two queues and a thread that empties them. Safe for threads.
 
     A computed chunk waits in the block pool, where it takes no extra memory, and is copied when the
@@ -36,18 +36,14 @@ class WriteBehind:
         written: Callable[[ChunkKey], None] = lambda _: None,
     ) -> None:
         """`written`: called by the thread for each chunk that was passed to the tiers."""
+        super().__init__()
         self._tiers = tiers
         self._counts = counts
         self._max_queued_bytes = max_queued_bytes
         self._num_queued_bytes = 0
         self._written = written
-        self._changed = threading.Condition()
-        self._queued: OrderedDict[ChunkKey, tuple[Buffer, ChunkShape]] = OrderedDict()
-        """Copies, in order of arrival."""
-        self._pooled = _PoolChunks()
         self._copying: PoolChunk | None = None
         """The pooled chunk that the thread is copying now."""
-        self._writing: ChunkKey | None = None
         self._is_unwanted = False
         """Whether the chunk being written must be deleted afterwards."""
         self._buffer: memoryview | None = None
@@ -58,19 +54,6 @@ class WriteBehind:
         self._at_end: Callable[[], None] = _nothing
         self._thread = threading.Thread(target=self._run, name="kv-store-write", daemon=True)
         self._thread.start()
-
-    def holds(self, key: ChunkKey) -> bool:
-        """Whether `get` can return this chunk."""
-        return key in self._queued
-
-    def knows(self, key: ChunkKey) -> bool:
-        """Whether a chunk is queued or being written."""
-        return key in self._queued or key in self._pooled or key == self._writing
-
-    def get(self, key: ChunkKey) -> memoryview | None:
-        """Return the K/V of a queued copy."""
-        entry = self._queued.get(key)
-        return None if entry is None else memoryview(entry[0]).cast("B")
 
     def put(self, key: ChunkKey, shape: ChunkShape, data: Buffer) -> bool:
         """Queue a copy, which must not change afterwards. False: the chunk is already queued, or
@@ -87,13 +70,6 @@ class WriteBehind:
             if not self.knows(chunk.key) and not self._is_closing:
                 self._pooled.add(chunk)
                 self._changed.notify_all()
-
-    def before_reuse(self, block_id: int) -> None:
-        """Must be called before a block of the pool gets other contents. Copies the chunks that
-        wait in it."""
-        if self._pooled.in_block(block_id):
-            with self._changed:
-                self._leave_pool([*self._pooled.in_block(block_id)])
 
     def leave_pool(self) -> None:
         """Must be called before the pool frees its memory. Copies all waiting chunks."""
@@ -249,48 +225,3 @@ class WriteBehind:
 
 def _nothing() -> None:
     """Default of `_at_end`."""
-
-
-class _PoolChunks:
-    """Chunks that wait in the block pool, in order of arrival. Not safe for threads."""
-
-    def __init__(self) -> None:
-        self._chunks: OrderedDict[ChunkKey, PoolChunk] = OrderedDict()
-        self._of_block: dict[int, list[PoolChunk]] = {}
-
-    def __contains__(self, key: ChunkKey) -> bool:
-        return key in self._chunks
-
-    def __len__(self) -> int:
-        return len(self._chunks)
-
-    def first(self) -> PoolChunk:
-        """Return the oldest chunk."""
-        return next(iter(self._chunks.values()))
-
-    def get(self, key: ChunkKey) -> PoolChunk | None:
-        """Return the chunk with this key."""
-        return self._chunks.get(key)
-
-    def chunks(self) -> list[PoolChunk]:
-        """Return all chunks in order of arrival."""
-        return [*self._chunks.values()]
-
-    def in_block(self, block_id: int) -> Sequence[PoolChunk]:
-        """Return the chunks that use this block."""
-        return self._of_block.get(block_id, ())
-
-    def add(self, chunk: PoolChunk) -> None:
-        """Append a chunk, whose key must be new."""
-        self._chunks[chunk.key] = chunk
-        for block_id in chunk.block_ids:
-            self._of_block.setdefault(block_id, []).append(chunk)
-
-    def remove(self, chunk: PoolChunk) -> None:
-        """Remove a chunk, which must be present."""
-        del self._chunks[chunk.key]
-        for block_id in chunk.block_ids:
-            chunks = self._of_block[block_id]
-            chunks.remove(chunk)
-            if not chunks:
-                del self._of_block[block_id]

@@ -20,42 +20,12 @@ from pathlib import Path
 
 from quire import env
 from quire.errors import ConfigError, quoted, reason
-from quire.log.writer import FLUSH_S, Writer, one_line, printable
+from quire.log.handler import EscapingFormatter, WriterHandler, encoded
+from quire.log.writer import FLUSH_S, Writer
 from quire.redaction import redact
 
-_FORMAT = "%(levelname)s %(asctime)s [%(name)s] %(message)s"
 _MAX_CONFIG_BYTES = 1 << 20
 """Maximum size of a logging configuration file."""
-
-
-class _EscapingFormatter(logging.Formatter):
-    """Escapes control characters of the message, so that no input can forge a log line, removes
-    those of tracebacks, and redacts secrets."""
-
-    def __init__(self) -> None:
-        super().__init__(_FORMAT, datefmt="%m-%d %H:%M:%S")
-
-    def format(self, record: logging.LogRecord) -> str:
-        record = logging.makeLogRecord(record.__dict__)
-        record.msg, record.args = one_line(record.getMessage()), None
-        return printable(redact(super().format(record)))
-
-
-class _WriterHandler(logging.Handler):
-    """Formats on the caller's thread; the writer's thread writes."""
-
-    def __init__(self, writer: Writer) -> None:
-        super().__init__()
-        self._writer = writer
-
-    def emit(self, record: logging.LogRecord) -> None:
-        try:
-            self._writer.add(_encode(self.format(record) + "\n"))
-        except Exception:
-            self.handleError(record)
-
-    def flush(self) -> None:
-        self._writer.flush()
 
 
 _writers: list[Writer] = []
@@ -74,7 +44,7 @@ class _UnblockedStderr(io.TextIOBase):
         self._writer = writer
 
     def write(self, text: str) -> int:
-        self._writer.add(_encode(redact(text)))
+        self._writer.add(encoded(redact(text)))
         return len(text)
 
     def writable(self) -> bool:
@@ -93,7 +63,7 @@ def get_logger(name: str) -> logging.Logger:
     is_ours = not root.handlers and not logging.getLogger().handlers
     if is_ours and env.configures_logging():
         handler = _make_handler()
-        handler.setFormatter(_EscapingFormatter())
+        handler.setFormatter(EscapingFormatter())
         root.addHandler(handler)
         root.propagate = False
         try:
@@ -165,7 +135,7 @@ def _make_handler() -> logging.Handler:
     """A handler for standard error; a plain one if the application replaced `sys.stderr`."""
     fd = _stderr_fd()
     if fd is not None:
-        return _WriterHandler(_writer(fd))
+        return WriterHandler(_writer(fd))
     return logging.NullHandler() if sys.stderr is None else logging.StreamHandler()
 
 
@@ -194,12 +164,7 @@ def _tell_missing(count: int) -> bytes:
         __name__, logging.WARNING, __file__, 0,
         "%d messages are missing here: standard error was not read", (count,), None,
     )  # fmt: skip
-    return _encode(_EscapingFormatter().format(record) + "\n")
-
-
-def _encode(text: str) -> bytes:
-    encoding = getattr(sys.__stderr__, "encoding", None) or "utf-8"
-    return text.encode(encoding, "backslashreplace")
+    return encoded(EscapingFormatter().format(record) + "\n")
 
 
 @contextmanager

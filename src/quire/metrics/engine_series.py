@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from quire.config import EngineConfig
 from quire.metrics import series as buckets
-from quire.metrics.part_series import ImageSeries, KVStoreSeries, LoRASeries, RankSeries
-from quire.metrics.series import MetricSet
+from quire.metrics.kv_store_series import KVStoreSeries
+from quire.metrics.metric_set import MetricSet
+from quire.metrics.part_series import ImageSeries, LoRASeries, RankSeries
 from quire.version import __version__
 
 FINISH_REASONS = ("stop", "length", "abort", "error", "repetition")

@@ -17,7 +17,8 @@ from prometheus_client.core import (
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from quire.metrics.series import Family, MetricSet
+from quire.metrics.metric_set import MetricSet
+from quire.metrics.series import Family
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 

@@ -1,4 +1,4 @@
-"""Metrics of HTTP requests and of sleep, and the load report in a reply's header.
+"""Metrics of HTTP requests, and the load report in a reply's header.
 
 All labels come from closed sets: an unknown path or method is counted as `other`.
 """
@@ -6,19 +6,15 @@ All labels come from closed sets: an unknown path or method is counted as `other
 from __future__ import annotations
 
 import json
-import time
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
-from typing import Literal
+from collections.abc import Iterable
 
 from quire.metrics.engine_series import EngineSeries
+from quire.metrics.metric_set import MetricSet
 from quire.metrics.series import (
     HTTP_DURATION_S,
-    SLEEP_DURATION_S,
     Counter,
     Family,
     Histogram,
-    MetricSet,
     Summary,
 )
 
@@ -80,43 +76,6 @@ class HttpMetrics:
         self._all_durations.observe(seconds)
         self._request_bytes.series.setdefault((handler,), Summary()).observe(request_bytes)
         self._reply_bytes.series.setdefault((handler,), Summary()).observe(reply_bytes)
-
-
-Operation = Literal["sleep", "release_kv_cache_memory", "wake"]
-_OPERATIONS: tuple[Operation, ...] = ("sleep", "release_kv_cache_memory", "wake")
-
-
-class SleepMetrics:
-    """Durations by operation. Owned by the event loop."""
-
-    def __init__(self) -> None:
-        self.metric_set = MetricSet({})
-        self._durations: Family[Histogram] = Family(
-            "vllm:sleep_mode_operation_duration_seconds",
-            "Duration of one sleep-mode operation.",
-            "histogram",
-            ("operation",),
-            {(name,): Histogram(SLEEP_DURATION_S) for name in _OPERATIONS},
-        )
-        self.metric_set.families.append(self._durations)
-        self._in_flight = self.metric_set.gauges(
-            "vllm:sleep_mode_operations_in_flight",
-            "Sleep-mode operations currently awaited.",
-            ("operation",),
-            [(name,) for name in _OPERATIONS],
-        )
-
-    @contextmanager
-    def record(self, operation: Operation) -> Iterator[None]:
-        """Measure the block."""
-        in_flight = self._in_flight.of(operation)
-        in_flight.set(in_flight.value + 1)
-        begin = time.perf_counter()
-        try:
-            yield
-        finally:
-            in_flight.set(in_flight.value - 1)
-            self._durations.of(operation).observe(time.perf_counter() - begin)
 
 
 LOAD_FORMAT_HEADER = "endpoint-load-metrics-format"

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from quire.metrics import series
-from quire.metrics.series import MetricSet
+from quire.metrics.metric_set import MetricSet
 
 _PREFIX = "vllm:"
 _BY_POSITION = "vllm:spec_decode_num_accepted_tokens_per_pos"

@@ -1,5 +1,6 @@
 """The results of requests. Names are vLLM's."""
 
+from quire.outputs.counts import RequestStateStats
 from quire.outputs.logprobs import (
     FlatLogprobs,
     Logprob,
@@ -24,7 +25,6 @@ from quire.outputs.request_output import (
     BeamSearchSequence,
     CompletionOutput,
     RequestOutput,
-    RequestStateStats,
 )
 
 __all__ = [

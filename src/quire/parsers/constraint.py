@@ -17,7 +17,8 @@ import msgspec
 
 from quire.errors import GrammarError, RequestError
 from quire.parsers.call_rules import CallRules, Check, CheckTool
-from quire.parsers.format import ReasoningTags, ReplyFormat, Schemas, ToolFormat
+from quire.parsers.format import ReasoningTags, ReplyFormat
+from quire.parsers.tool_format import Schemas, ToolFormat
 from quire.structured.params import FIELD, KINDS, StructuredOutputsParams
 from quire.structured.source import parsed_json, parsed_schema
 from quire.structured.tags.parts import (

@@ -9,9 +9,10 @@ from __future__ import annotations
 import re
 
 from quire.parsers.events import Reply
-from quire.parsers.format import ReasoningTags, ReplyFormat, Schemas, ToolFormat
+from quire.parsers.format import ReasoningTags, ReplyFormat
 from quire.parsers.json_text import json_value
 from quire.parsers.reader import Emit, Parse
+from quire.parsers.tool_format import Schemas, ToolFormat
 from quire.structured.tags.parts import (
     Part,
     any_text,

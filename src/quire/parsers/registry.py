@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from quire.parsers import harmony, muse_glimmer
-from quire.parsers.format import ReplyFormat, ToolFormat
+from quire.parsers.format import ReplyFormat
 from quire.parsers.reasoning_families import FAMILIES
 from quire.parsers.reasoning_tags import ReasoningTags
+from quire.parsers.tool_format import ToolFormat
 from quire.parsers.tool_formats import bare_json as bare
 from quire.parsers.tool_formats import gemma, hermes, kimi_k3, mistral, plamo, pythonic
 from quire.parsers.tool_formats import json_lists as lists

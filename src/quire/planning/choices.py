@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
 from quire.adapters.config import LoRAConfig, PromptAdapterConfig, lora_config
-from quire.backends.base import Capabilities
+from quire.backends.records import Capabilities
 from quire.config import resolve
 from quire.config.engine_args import EngineArgs
 from quire.config.kv_cache import (

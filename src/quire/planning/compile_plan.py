@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from quire.adapters.config import LoRAConfig, PromptAdapterConfig
-from quire.backends.base import Backend, CompileOptions, KVCacheSpec
+from quire.backends.base import Backend
+from quire.backends.records import CompileOptions, KVCacheSpec
 from quire.backends.registry import make_backend
 from quire.config.kv_groups import KVLayout, StateGroup
 from quire.config.memory import MemoryNeeds, fit

@@ -149,7 +149,7 @@ def _tokenizer_path(args: EngineArgs, path: Path) -> Path | None:
 def _chat_template(choice: str | None) -> str | None:
     if choice is None:
         return None
-    from quire.chat.templates import read_chat_template
+    from quire.chat.template_files import read_chat_template
 
     try:
         return read_chat_template(choice)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from quire.backends.base import Backend, CompileOptions, KVCacheSpec
+from quire.backends.base import Backend
+from quire.backends.records import CompileOptions, KVCacheSpec
 from quire.config.quantization import Quantization
 from quire.config.records import Dtype
 from quire.images.config import ImagesConfig

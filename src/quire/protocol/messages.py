@@ -17,7 +17,7 @@ import msgspec
 
 from quire.adapters.request import LoRARequest, PromptAdapterRequest
 from quire.images.rules import Layout
-from quire.outputs.request_output import PredictionCounts, RequestSpecDecodeMetrics
+from quire.outputs.counts import PredictionCounts, RequestSpecDecodeMetrics
 from quire.params import SamplingParams
 from quire.protocol.block_changes import BlockChanges
 from quire.protocol.cache_scope import EVERYONE, CacheScope

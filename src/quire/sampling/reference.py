@@ -38,8 +38,9 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from quire.sampling.columns import LOGPROBS_KINDS, SamplingColumns, TokenLists
+from quire.sampling.columns import LOGPROBS_KINDS, SamplingColumns
 from quire.sampling.records import Logprobs
+from quire.sampling.token_lists import TokenLists
 
 _MASK = (1 << 64) - 1
 _LOGITS = {LOGPROBS_KINDS["raw_logits"], LOGPROBS_KINDS["processed_logits"]}

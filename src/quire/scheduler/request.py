@@ -21,9 +21,9 @@ from operator import attrgetter
 
 from quire.config.records import SchedulingPolicy
 from quire.kvcache import SequenceBlocks
-from quire.outputs.request_output import PredictionCounts, RequestSpecDecodeMetrics
-from quire.params import RepetitionDetectionParams
+from quire.outputs.counts import PredictionCounts, RequestSpecDecodeMetrics
 from quire.protocol import EngineCoreRequest, FinishReason
+from quire.repetition import RepetitionDetectionParams
 
 NEVER_SAVED = sys.maxsize
 """More tokens than any request has."""

@@ -16,11 +16,11 @@ from quire.log import get_logger
 from quire.server.bodies.forms import read_form, read_query
 from quire.server.bodies.json_http import is_json, json_response, read_body
 from quire.server.bodies.uploads import freed_on_error
+from quire.server.endpoint import Endpoint
 from quire.server.http.auth import check_operator
 from quire.server.http.error_forms import for_route
-from quire.server.http.event_stream import while_present
+from quire.server.http.presence import while_present
 from quire.server.http.problems import Problem, problem_of
-from quire.server.routing import Endpoint
 from quire.units import KiB
 
 logger = get_logger("quire.server.app")

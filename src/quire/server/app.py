@@ -23,23 +23,24 @@ from starlette.routing import Route
 from quire.errors import ConfigError, quoted
 from quire.log import get_logger
 from quire.metrics.exposition import Exposition
-from quire.metrics.http_metrics import HttpMetrics, SleepMetrics
-from quire.metrics.series import MetricSet
+from quire.metrics.http_metrics import HttpMetrics
+from quire.metrics.metric_set import MetricSet
+from quire.metrics.sleep_metrics import SleepMetrics
 from quire.server import ui
+from quire.server.all_endpoints import ENDPOINTS, SWITCHES, endpoints_of
 from quire.server.answering import answered, contained, error_reply, with_error_replies
 from quire.server.apis import page
 from quire.server.apis.page import LiveView
 from quire.server.apis.responses.store import ResponseStore
 from quire.server.bodies.uploads import SPOOLED_BYTES
 from quire.server.context import ServerContext
-from quire.server.endpoints import ENDPOINTS, SWITCHES, endpoints_of
+from quire.server.endpoint import Endpoint
 from quire.server.fleet.use import with_loaded_model
 from quire.server.http.api_keys import operator_keys
 from quire.server.http.auth import PROBE_PATHS, AuthMiddleware, WebPageGuard
 from quire.server.http.middleware import IGNORED_HEADER, BodyMiddleware, RequestIdMiddleware
 from quire.server.http.problems import Problem, problem_of
 from quire.server.openapi import docs_page, openapi_document
-from quire.server.routing import Endpoint
 from quire.server.tool_servers import read_tool_servers
 
 logger = get_logger(__name__)

@@ -23,7 +23,7 @@ from quire.server.http.problems import ErrorResponse
 from quire.version import __version__
 
 if TYPE_CHECKING:
-    from quire.server.routing import Endpoint
+    from quire.server.endpoint import Endpoint
 
 _REF = "#/components/schemas/{name}"
 _ERRORS = {

@@ -13,7 +13,8 @@ import msgspec
 
 from quire.errors import CapacityError, QuireError
 from quire.structured.limits import MAX_TRIAL_S
-from quire.system.child_process import ChildPool, ChildProcess, StoppedError, encoded_job
+from quire.system.child_pool import ChildPool
+from quire.system.child_process import ChildProcess, StoppedError, encoded_job
 from quire.system.child_python import isolated_command
 from quire.units import GiB, MiB
 

@@ -11,11 +11,10 @@ import os
 import select
 import socket
 import subprocess
-import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import IO, Any
 
 from quire.system.thread_states import is_stopped
@@ -189,38 +188,6 @@ def _left_s(deadline: float) -> float:
     if left_s <= 0:
         raise TimeoutError
     return left_s
-
-
-class ChildPool:
-    """Children of one kind that any thread may borrow; each serves one borrower at a time."""
-
-    def __init__(self, size: int, start: Callable[[], ChildProcess]) -> None:
-        """`size`: children at most. `start` makes one, when no idle one is left."""
-        self._places = threading.BoundedSemaphore(size)
-        self._start = start
-        self._idle: list[ChildProcess] = []
-
-    @contextmanager
-    def child(self) -> Iterator[ChildProcess]:
-        """Borrow a child, once one may run. An exception of the borrower ends the child."""
-        with self._places:
-            child = self._free()
-            try:
-                yield child
-            except BaseException:
-                child.close()
-                raise
-            if child.is_open:
-                self._idle.append(child)
-
-    def _free(self) -> ChildProcess:
-        """An idle child, or a new one: the system may have ended an idle one to free memory."""
-        while self._idle:
-            child = self._idle.pop()
-            if child.is_open:
-                return child
-            child.close()
-        return self._start()
 
 
 def _end(process: subprocess.Popen[bytes], parent_socket: socket.socket, owner: int) -> None:

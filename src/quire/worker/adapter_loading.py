@@ -10,17 +10,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from quire.adapters.config import LoRAConfig
-from quire.backends.base import (
-    CompiledModel,
-    LoadedAdapter,
-    NamedAdapter,
-    StepBatch,
-    loaded_adapter,
-)
+from quire.backends.base import CompiledModel
+from quire.backends.records import LoadedAdapter, NamedAdapter, StepBatch, loaded_adapter
 from quire.config.records import EngineConfig
 from quire.errors import CheckpointError, ConfigError
 from quire.log import get_logger
-from quire.models import ModelDescription
+from quire.models.description import ModelDescription
 from quire.program import Program
 from quire.weights import PackedFile, WeightStore
 from quire.weights.adapters import adapter_of_rank, bind_adapter

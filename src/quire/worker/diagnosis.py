@@ -11,7 +11,8 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from quire.backends.base import StepBatch, StepModel
+from quire.backends.base import StepModel
+from quire.backends.records import StepBatch
 from quire.errors import BackendError
 from quire.log import get_logger
 from quire.program import LOGITS, OpPlace

@@ -8,22 +8,21 @@ from typing import Any, TypeVar
 
 from quire.config.records import EngineConfig
 from quire.errors import ConfigError, quoted
-from quire.worker.worker import Worker
 
 W = TypeVar("W")
 
 
-def worker_class(config: EngineConfig) -> type[Worker]:
+def worker_class(config: EngineConfig, own: type[W]) -> type[W]:
     """The class of the workers: `worker_cls`, with the methods of `worker_extension_cls`.
 
-    Both paths come from the engine's own arguments: importing one runs its module. Raises
-    ConfigError if one does not name such a class, or if an extension would replace attributes of
-    the worker.
+    `own`: the class without these options, of which `worker_cls` must be a subclass. Both paths
+    come from the engine's own arguments: importing one runs its module. Raises ConfigError if one
+    does not name such a class, or if an extension would replace attributes of the worker.
     """
-    worker: type[Worker] = Worker
+    worker = own
     if path := config.parallel.worker_class:
         worker = _imported("worker_cls", path)
-        if not issubclass(worker, Worker):
+        if not issubclass(worker, own):
             raise ConfigError(
                 f"worker_cls={quoted(path)} must be a subclass of quire.worker.worker.Worker"
             )

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from quire.backends.base import TokenRows
+from quire.backends.records import TokenRows
 from quire.errors import IntegrityError
 from quire.program import MAX_AXES
 from quire.protocol.input_rows import InputRows, are_apart

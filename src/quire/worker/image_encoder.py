@@ -17,14 +17,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from quire.backends.base import (
-    Backend,
-    CompiledModel,
-    StepBatch,
-    StepInPieces,
-    StepOutput,
-    TokenRows,
-)
+from quire.backends.base import Backend, CompiledModel, StepInPieces
+from quire.backends.records import StepBatch, StepOutput, TokenRows
 from quire.config.quantization import Quantization
 from quire.config.records import Dtype, EngineConfig
 from quire.errors import BackendError, CheckpointError

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from quire.backends.base import Logprobs, StepBatch, StepModel, StepOutput
+from quire.backends.base import Logprobs, StepModel
+from quire.backends.records import StepBatch, StepOutput
 from quire.errors import BackendError, IntegrityError
 from quire.protocol import PooledRows, PromptChunkLogprobs, SchedulePlan, StepResult, TokenLogprobs
 from quire.worker.diagnosis import explain_failures

@@ -21,7 +21,7 @@ from quire.config.records import EngineConfig
 from quire.errors import ConfigError, quoted
 from quire.images.modality import MODALITIES
 from quire.log import get_logger
-from quire.models import ModelDescription
+from quire.models.description import ModelDescription
 from quire.models.pooling.head import pooling_head
 from quire.program import Program
 from quire.suggest import did_you_mean

@@ -12,7 +12,8 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from quire.backends.base import StepModel, StepOutput
+from quire.backends.base import StepModel
+from quire.backends.records import StepOutput
 from quire.config.pooling import PoolingActivation, PoolingConfig
 from quire.errors import BackendError
 from quire.protocol import PooledRows, SchedulePlan, StepResult

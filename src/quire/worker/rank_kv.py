@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from quire.backends.base import StepBatch, TokenRows
+from quire.backends.records import StepBatch, TokenRows
 from quire.config.ranks import Rank
 from quire.program import Program
 from quire.program.passes import kv_columns, of_rank

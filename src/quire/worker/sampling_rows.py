@@ -16,8 +16,9 @@ from numpy.typing import NDArray
 from quire.config.records import LogprobsMode
 from quire.errors import IntegrityError
 from quire.protocol import ScheduledRequest
-from quire.sampling.columns import COLUMNS, LOGPROBS_KINDS, SamplingColumns, TokenLists
+from quire.sampling.columns import COLUMNS, LOGPROBS_KINDS, SamplingColumns
 from quire.sampling.masks import MASK_BITS, TokenMasks
+from quire.sampling.token_lists import TokenLists
 from quire.worker.token_state import (
     FixedTokens,
     RecentTokens,

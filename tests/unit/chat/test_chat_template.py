@@ -22,7 +22,8 @@ from trained_tokenizers import byte_level
 
 from quire.chat.messages import Images, template_messages
 from quire.chat.rendering import detect_content_format
-from quire.chat.templates import ChatTemplates, read_chat_template, read_templates
+from quire.chat.template_files import read_chat_template, read_templates
+from quire.chat.templates import ChatTemplates
 from quire.errors import CheckpointError, ConfigError, RequestError
 
 transformers = pytest.importorskip("transformers")

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from quire.core.capability import Capabilities, Capability, Passed, Stage
+from quire.core.capabilities import Capabilities
+from quire.core.capability import Capability, Passed, Stage
 from quire.errors import RequestError
 from quire.params import SamplingParams
 from quire.protocol import EngineCoreRequest

@@ -13,10 +13,11 @@ from fake_core import FakeCore
 
 from quire.config.records import EngineConfig
 from quire.core import loop as loop_module
-from quire.core.capability import Capabilities
+from quire.core.capabilities import Capabilities
 from quire.core.engine_core import EngineCore
 from quire.core.kv_transfers import BlockWriter, KVTransfers, MemoryAhead
-from quire.core.loop import AbortRequests, EngineLoop, Event, Stop
+from quire.core.loop import EngineLoop
+from quire.core.messages import AbortRequests, Event, Stop
 from quire.kvcache.block_pool import BlockPool
 from quire.kvstore.chunks import ChunkShape
 from quire.kvstore.store import KVStore

@@ -15,7 +15,7 @@ from quire.frontend.observers.engine_metrics import EngineMetrics
 from quire.frontend.output_processor import OutputProcessor
 from quire.metrics.exposition import Exposition
 from quire.metrics.http_metrics import HttpMetrics
-from quire.metrics.series import MetricSet
+from quire.metrics.metric_set import MetricSet
 from quire.params import SamplingParams
 from quire.protocol import (
     EngineCoreOutput,

@@ -9,7 +9,7 @@ import pytest
 
 from quire.cli import main
 from quire.cli.http_client import Server
-from quire.log import _EscapingFormatter
+from quire.log.handler import EscapingFormatter
 from quire.log.writer import one_line, printable, say
 
 EVIL = "a\x1b]0;title\x07\x9b2Jb\x7f\x85\r\n\tc\u2028d"
@@ -30,7 +30,7 @@ def test_a_log_line_has_none_also_in_tracebacks() -> None:
     except ValueError as error:
         info = (type(error), error, error.__traceback__)
     record = logging.LogRecord("q", logging.INFO, "f", 1, "%s", (EVIL,), info)
-    text = _EscapingFormatter().format(record)
+    text = EscapingFormatter().format(record)
     assert not set(text) & set("\x1b\x07\x9b\x7f\x85\r\u2028")
     assert r"a\x1b]0;title" in text.splitlines()[0]
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from quire.metrics.metric_set import MetricSet
 from quire.metrics.part_series import LoRASeries
-from quire.metrics.series import MetricSet
 
 
 def test_adapters_wait_run_and_leave() -> None:

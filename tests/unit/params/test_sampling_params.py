@@ -11,7 +11,8 @@ import pytest
 
 from quire.errors import ConfigError, RequestError
 from quire.param_checks import checked_json
-from quire.params import RepetitionDetectionParams, RequestOutputKind, SamplingParams, SamplingType
+from quire.params import RequestOutputKind, SamplingParams, SamplingType
+from quire.repetition import RepetitionDetectionParams
 
 
 def test_defaults_are_the_documented_ones() -> None:

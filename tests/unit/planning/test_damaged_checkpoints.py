@@ -20,7 +20,8 @@ from safetensors.numpy import load_file, save_file
 from sweeps import examples
 from tiny_checkpoint import EOS, write_tiny_checkpoint
 
-from quire.chat.templates import ChatTemplates, read_templates
+from quire.chat.template_files import read_templates
+from quire.chat.templates import ChatTemplates
 from quire.config.engine_args import EngineArgs
 from quire.core.engine_core import EngineCore
 from quire.errors import BackendError, QuireError, RequestError

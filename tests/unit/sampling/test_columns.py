@@ -10,7 +10,8 @@ import pytest
 from quire.errors import BackendError
 from quire.params import SamplingParams
 from quire.protocol import ScheduledRequest
-from quire.sampling.columns import COLUMNS, SamplingColumns, TokenLists
+from quire.sampling.columns import COLUMNS, SamplingColumns
+from quire.sampling.token_lists import TokenLists
 from quire.timestamp_rules import TimestampRules
 from quire.worker.sampling_rows import SamplingRows
 

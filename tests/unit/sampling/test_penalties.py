@@ -7,8 +7,8 @@ import pytest
 from numpy.typing import NDArray
 from sampling_columns import SamplingRow, build_columns
 
-from quire.sampling.columns import TokenLists
 from quire.sampling.reference import adjust, sample
+from quire.sampling.token_lists import TokenLists
 
 VOCAB = 50
 

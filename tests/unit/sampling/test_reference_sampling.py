@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from sampling_columns import SamplingRow, build_columns
 
-from quire.sampling.columns import TokenLists
 from quire.sampling.reference import logprobs, not_finite, sample, splitmix64, uniform
+from quire.sampling.token_lists import TokenLists
 
 LOGITS = np.log(np.array([0.1, 0.4, 0.05, 0.25, 0.2], np.float32))
 """Probabilities that one can add in the head."""

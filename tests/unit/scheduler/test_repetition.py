@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from quire.params import RepetitionDetectionParams
+from quire.repetition import RepetitionDetectionParams
 from quire.scheduler.request import is_repeating
 
 

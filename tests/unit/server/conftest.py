@@ -58,7 +58,8 @@ def make_harness(tiny_model: Path) -> Iterator[MakeHarness]:
     from fake_engine import fake_engine
 
     from quire.chat.async_renderer import AsyncChatRenderer
-    from quire.chat.templates import ChatTemplates, read_templates
+    from quire.chat.template_files import read_templates
+    from quire.chat.templates import ChatTemplates
     from quire.server import ServerArgs
     from quire.server.app import build_app
     from quire.server.context import ServerContext

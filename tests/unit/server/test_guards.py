@@ -12,7 +12,7 @@ import pytest
 
 from quire.errors import ConfigError
 from quire.server import ServerArgs, describe_bounds, ui
-from quire.server.endpoints import ENDPOINTS
+from quire.server.all_endpoints import ENDPOINTS
 from quire.server.http.api_keys import load_api_keys
 from quire.server.http.problems import OLLAMA_PREFIX
 

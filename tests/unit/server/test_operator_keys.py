@@ -11,9 +11,9 @@ from fake_fleet import make_fleet
 
 from quire.config.engine_args import EngineArgs
 from quire.errors import ConfigError
+from quire.server.all_endpoints import ENDPOINTS
 from quire.server.app import build_app
 from quire.server.args import ServerArgs
-from quire.server.endpoints import ENDPOINTS
 from quire.server.http.api_keys import load_api_keys, operator_keys
 
 from .conftest import Harness, MakeHarness

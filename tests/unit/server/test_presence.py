@@ -13,7 +13,7 @@ import pytest
 from starlette.requests import ClientDisconnect, Request
 
 from quire.errors import RequestError
-from quire.server.http.event_stream import while_present
+from quire.server.http.presence import while_present
 
 
 class Body:

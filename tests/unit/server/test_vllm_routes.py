@@ -9,8 +9,8 @@ import pytest
 
 from quire.config.records import ParallelConfig
 from quire.server import ServerArgs
+from quire.server.all_endpoints import ENDPOINTS, endpoints_of
 from quire.server.app import ABSENT_ROUTES
-from quire.server.endpoints import ENDPOINTS, endpoints_of
 from quire.server.openapi import docs_page, openapi_document
 
 from .conftest import Harness, MakeHarness

@@ -18,7 +18,8 @@ import pytest
 from rendered_here import rendered_here
 
 import quire
-from quire.chat.templates import ChatTemplates, read_templates
+from quire.chat.template_files import read_templates
+from quire.chat.templates import ChatTemplates
 from quire.tokenizer import Tokenizer
 
 DEMO = Path(quire.__file__).parent / "demo_model"

@@ -20,7 +20,7 @@ from quire.images import process
 from quire.images.modality import SPECTRA
 from quire.images.sound.spectrum import SILENCE, log_powers
 from quire.images.sound.wav import wav_of
-from quire.system.child_process import ChildPool
+from quire.system.child_pool import ChildPool
 from quire.transcription import sound_file as module
 from quire.transcription.sound_file import SoundFile, open_sound, opened_sound
 

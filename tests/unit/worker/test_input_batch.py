@@ -10,7 +10,7 @@ import pytest
 from quire.errors import IntegrityError
 from quire.params import SamplingParams
 from quire.protocol import ScheduledRequest, SchedulePlan
-from quire.sampling.columns import TokenLists
+from quire.sampling.token_lists import TokenLists
 from quire.worker.input_batch import InputBatch, PreparedStep
 
 BLOCK = 4

@@ -22,7 +22,8 @@ from quire.adapters.config import AdapterLimits
 from quire.config.records import EngineConfig
 from quire.core.adapters.kinds import AdapterKind, lora_kind, prompt_kind
 from quire.core.adapters.residents import Residents
-from quire.core.capability import Capability, Passed, Stage, refusal_of
+from quire.core.capabilities import refusal_of
+from quire.core.capability import Capability, Passed, Stage
 from quire.errors import ConfigError, QuireError, RequestError
 from quire.executor.base import Executor
 from quire.log import get_logger

@@ -14,7 +14,7 @@ from typing import Any
 
 from quire.config import EngineConfig
 from quire.core.client import EngineCoreClient, EngineHealth
-from quire.core.loop import AbortRequests, AddRequest, Call, Command
+from quire.core.messages import AbortRequests, AddRequest, Call, Command
 from quire.core.parallel.joining import join_answers, join_stats, join_stores
 from quire.core.parallel.restarts import CarriedState, replaces_weights
 from quire.errors import EngineDeadError

@@ -9,7 +9,7 @@ from typing import Any
 from quire.parsers.arguments.reading import ValueEnds
 from quire.parsers.arguments.schemas import ValueSchema, members_of, unwritable
 from quire.parsers.arguments.strings import SCALARS, is_stepped, string_parts
-from quire.parsers.format import Schemas
+from quire.parsers.tool_format import Schemas
 from quire.structured.schemas.merging import objects_within
 from quire.structured.schemas.patterns import rust_pattern, whole_pattern
 from quire.structured.schemas.places import DEFINITIONS, type_of

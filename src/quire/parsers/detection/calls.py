@@ -21,10 +21,10 @@ from quire.parsers.detection.json_in_tags import json_in_tags
 from quire.parsers.detection.reasoning import opens
 from quire.parsers.detection.rendering import Frame, Probing, Reply
 from quire.parsers.events import Message
-from quire.parsers.format import ToolFormat, texts_within
 from quire.parsers.parser import parse_whole
 from quire.parsers.reasoning_tags import ReasoningTags
 from quire.parsers.registry import TOOL_FORMATS, reply_format
+from quire.parsers.tool_format import ToolFormat, texts_within
 from quire.structured.tags.parts import Part
 
 _MARK = re.compile(r"</?[^<>\s=]+>|\[[A-Z_]+\]")

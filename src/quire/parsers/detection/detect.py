@@ -26,9 +26,9 @@ from quire.parsers.detection.reasoning import (
 from quire.parsers.detection.rendering import Frame, Probing, frame
 from quire.parsers.detection.response_template import check_declared, read_response_template
 from quire.parsers.detection.table import likely_formats
-from quire.parsers.format import ToolFormat
 from quire.parsers.reasoning_tags import ReasoningTags
 from quire.parsers.registry import REASONING_FORMATS, TOOL_FORMATS, reply_format
+from quire.parsers.tool_format import ToolFormat
 
 _ASKED = "as requested"
 _BY_TYPE = "by the kind of model"

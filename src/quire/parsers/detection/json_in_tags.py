@@ -13,10 +13,10 @@ from typing import Any
 from quire.parsers.detection.conversations import Call
 from quire.parsers.detection.shared_text import shared_begin, shared_end
 from quire.parsers.events import Reply
-from quire.parsers.format import Schemas, ToolFormat
 from quire.parsers.json_calls import CallKeys, read_json_call
 from quire.parsers.json_text import json_value
 from quire.parsers.reader import Parse
+from quire.parsers.tool_format import Schemas, ToolFormat
 from quire.structured.tags.parts import Part, calls_of, tag
 
 _MAX_NAME_CHARS = 512

@@ -15,8 +15,8 @@ from quire.errors import ConfigError
 from quire.log import get_logger
 from quire.parsers.detection.json_in_tags import JsonInTags, Marks
 from quire.parsers.detection.names import DECLARED, FormatChoice
-from quire.parsers.format import ToolFormat
 from quire.parsers.reasoning_tags import ReasoningTags
+from quire.parsers.tool_format import ToolFormat
 
 logger = get_logger(__name__)
 

@@ -30,8 +30,8 @@ from quire.parsers.arguments.values import (
 )
 from quire.parsers.arguments.writer import ArgumentsWriter
 from quire.parsers.events import Reply
-from quire.parsers.format import Schemas, ToolFormat
 from quire.parsers.reader import Emit, Parse, TextReader
+from quire.parsers.tool_format import Schemas, ToolFormat
 from quire.structured.schemas.resolving import Flat
 from quire.structured.schemas.tag_parts import array
 from quire.structured.tags.parts import Part, separated, sequence, tag

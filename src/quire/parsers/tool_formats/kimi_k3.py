@@ -9,8 +9,8 @@ from quire.parsers.arguments.reading import ValueEnds, read_value
 from quire.parsers.arguments.values import ANY, TEXT, type_named
 from quire.parsers.arguments.writer import ArgumentsWriter
 from quire.parsers.events import Reply
-from quire.parsers.format import Schemas, ToolFormat
 from quire.parsers.reader import Parse, TextReader
+from quire.parsers.tool_format import Schemas, ToolFormat
 from quire.structured.tags.parts import Part, const, either, sequence
 
 _OPEN, _CLOSE, _SEP = "<|open|>", "<|close|>", "<|sep|>"

@@ -7,9 +7,9 @@ import json
 from typing import ClassVar
 
 from quire.parsers.events import Reply
-from quire.parsers.format import Schemas, ToolFormat
 from quire.parsers.json_calls import CALL_KEYS, CallKeys, read_end, read_json_calls
 from quire.parsers.reader import Parse
+from quire.parsers.tool_format import Schemas, ToolFormat
 from quire.structured.tags.parts import Part, calls_of, const, sequence
 
 

@@ -12,8 +12,8 @@ from quire.parsers.arguments.strings import string_parts
 from quire.parsers.arguments.values import TEXT, Form, converted, json_text
 from quire.parsers.arguments.writer import ArgumentsWriter
 from quire.parsers.events import Reply
-from quire.parsers.format import Schemas, ToolFormat
 from quire.parsers.reader import Parse, TextReader
+from quire.parsers.tool_format import Schemas, ToolFormat
 from quire.structured.schemas.resolving import Flat
 from quire.structured.tags.parts import Part, separated, tag
 from quire.structured.tags.texts import expression

@@ -7,9 +7,9 @@ import random
 import string
 
 from quire.parsers.events import Reply
-from quire.parsers.format import Schemas
 from quire.parsers.json_calls import CallKeys, read_name, read_named_call
 from quire.parsers.reader import Parse
+from quire.parsers.tool_format import Schemas
 from quire.parsers.tool_formats.marked_json import MarkedCalls
 from quire.structured.tags.parts import Part, calls_of
 

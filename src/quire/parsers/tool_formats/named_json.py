@@ -10,9 +10,9 @@ import re
 from typing import ClassVar
 
 from quire.parsers.events import Reply
-from quire.parsers.format import Schemas, ToolFormat
 from quire.parsers.json_calls import read_end, read_name, read_named_call
 from quire.parsers.reader import Parse
+from quire.parsers.tool_format import Schemas, ToolFormat
 from quire.structured.tags.parts import (
     Part,
     arguments_of,

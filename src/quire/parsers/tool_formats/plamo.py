@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from quire.parsers.arguments.reading import after_space, up_to
 from quire.parsers.events import Reply
-from quire.parsers.format import Schemas, ToolFormat
 from quire.parsers.json_text import json_value
 from quire.parsers.reader import Parse, TextReader
+from quire.parsers.tool_format import Schemas, ToolFormat
 from quire.structured.tags.parts import Part, json_schema, separated, tag
 
 _MOST_NAME = 256

@@ -12,8 +12,8 @@ from quire.parsers.arguments.reading import after_space
 from quire.parsers.arguments.schemas import ValueSchema
 from quire.parsers.arguments.writer import ArgumentsWriter
 from quire.parsers.events import Reply
-from quire.parsers.format import Schemas, ToolFormat
 from quire.parsers.reader import Parse, TextReader
+from quire.parsers.tool_format import Schemas, ToolFormat
 from quire.structured.tags.parts import Part, separated, sequence, tag
 
 _NAME = string.ascii_letters + string.digits + "_.-"

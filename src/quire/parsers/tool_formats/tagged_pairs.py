@@ -12,9 +12,9 @@ from quire.parsers.arguments.reading import ValueEnds, after_space, read_value, 
 from quire.parsers.arguments.values import ANY, TEXT, Types, type_named
 from quire.parsers.arguments.writer import ArgumentsWriter
 from quire.parsers.events import Reply
-from quire.parsers.format import Schemas, ToolFormat
 from quire.parsers.json_calls import read_json_call
 from quire.parsers.reader import Parse, TextReader
+from quire.parsers.tool_format import Schemas, ToolFormat
 from quire.structured.tags.parts import Part
 
 _MOST_NAME = 256

@@ -20,9 +20,9 @@ from quire.parsers.arguments.reading import (
 from quire.parsers.arguments.values import ANY, NOT_TEXT, TEXT, Trim, Types
 from quire.parsers.arguments.writer import ArgumentsWriter
 from quire.parsers.events import Reply
-from quire.parsers.format import Schemas, ToolFormat
 from quire.parsers.json_calls import read_json_call
 from quire.parsers.reader import Parse, TextReader
+from quire.parsers.tool_format import Schemas, ToolFormat
 from quire.structured.tags.parts import Part
 
 _CDATA_END = "]]>"

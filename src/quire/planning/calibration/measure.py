@@ -8,7 +8,8 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from quire.backends.base import Backend, CompileOptions, Dtype, KVCacheSpec
+from quire.backends.base import Backend, Dtype
+from quire.backends.records import CompileOptions, KVCacheSpec
 from quire.planning.speed.timing import blocks_needed, prompt_step
 from quire.program import Op, Program, RowsOut, Value, kv_layout
 from quire.tokenizer import Tokenizer

@@ -21,7 +21,7 @@ from quire.planning.kv.weights_digest import weights_digest
 from quire.version import __version__
 
 if TYPE_CHECKING:
-    from quire.backends.base import Capabilities
+    from quire.backends.records import Capabilities
 
 _IRRELEVANT = frozenset({"_name_or_path", "transformers_version", "torch_dtype", "dtype"})
 """Keys of config.json that do not influence the program. The dtype of the computation is

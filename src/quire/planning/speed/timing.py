@@ -13,7 +13,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from quire.backends.base import Backend, KVCacheSpec, SamplingColumns, StepBatch
+from quire.backends.base import Backend, SamplingColumns
+from quire.backends.records import KVCacheSpec, StepBatch
 from quire.planning.compile_plan import CompilePlan
 from quire.program import Program, kv_layout, some_tokens
 from quire.program.fewer_layers import FewerLayers, with_fewer_layers

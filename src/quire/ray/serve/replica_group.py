@@ -16,7 +16,7 @@ import msgspec
 
 from quire.config import EngineConfig
 from quire.core.client import STALLED_S, EngineCoreClient, EngineHealth, EngineListener
-from quire.core.loop import AddRequest, Command, Dead, Reply, Step
+from quire.core.messages import AddRequest, Command, Dead, Reply, Step
 from quire.core.parallel.group import EngineGroup
 from quire.core.parallel.restarts import replaces_weights
 from quire.core.process_channel import encoder

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from quire.core.client import EngineCoreClient, EngineListener
-from quire.core.loop import AbortRequests, AddRequest, Call, Command, Dead, Event, Reply, Step
+from quire.core.messages import AbortRequests, AddRequest, Call, Command, Dead, Event, Reply, Step
 from quire.core.process_channel import encoder
 from quire.errors import ConfigError, EngineDeadError, QuireError
 from quire.frontend.observers.admission import Pace

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from quire.config.speculation import SpeculationConfig
-from quire.outputs.request_output import RequestSpecDecodeMetrics
+from quire.outputs.counts import RequestSpecDecodeMetrics
 from quire.protocol import SpeculationStats
 from quire.scheduler.drafting.estimates import Acceptance, RequestAcceptance, RowCosts
 from quire.scheduler.drafting.proposer import OF_MODEL, PREDICTED, Proposer

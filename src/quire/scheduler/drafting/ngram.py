@@ -11,7 +11,7 @@ from array import array
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from quire.scheduler.drafting.proposer import PREDICTED, Proposal, Proposer, grade_of
+from quire.scheduler.drafting.proposer import PREDICTED, Proposal, Proposer
 from quire.scheduler.request import Request
 
 _MOST_CANDIDATES = 16
@@ -75,6 +75,15 @@ class NgramIndex:
                     break
             place = self._earlier[place]
         return Match(best, best_length) if best else None
+
+
+_GRADES = (5, 9, 17)
+"""Shortest matches of the grades above 0."""
+
+
+def grade_of(match_length: int) -> int:
+    """The grade of a guess before which so many tokens agree with an earlier text."""
+    return sum(match_length >= shortest for shortest in _GRADES)
 
 
 def _num_equal(token_ids: Sequence[int], place: int, query: Sequence[int]) -> int:

@@ -10,8 +10,6 @@ from typing import NamedTuple
 
 from quire.scheduler.request import Request
 
-_GRADES = (5, 9, 17)
-"""Shortest matches of the grades above 0."""
 PREDICTED = 4
 """The grade of guesses that the client made."""
 OF_MODEL = 2
@@ -25,11 +23,6 @@ class Proposal(NamedTuple):
     token_ids: list[int]
     grade: int
     """Certainty of the proposer, from 0 to 3, or `PREDICTED`. Acceptance is learned by grade."""
-
-
-def grade_of(match_length: int) -> int:
-    """The grade of a guess before which so many tokens agree with an earlier text."""
-    return sum(match_length >= shortest for shortest in _GRADES)
 
 
 class Proposer(ABC):

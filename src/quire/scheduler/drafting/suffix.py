@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from collections import OrderedDict
 
-from quire.scheduler.drafting.ngram import NgramIndex, NgramProposer
-from quire.scheduler.drafting.proposer import Proposal, Proposer, grade_of
+from quire.scheduler.drafting.ngram import NgramIndex, NgramProposer, grade_of
+from quire.scheduler.drafting.proposer import Proposal, Proposer
 from quire.scheduler.request import Request
 
 _MAX_TOKENS = 1 << 19

@@ -36,7 +36,8 @@ from quire.server.apis.scores import (
     score,
 )
 from quire.server.bodies.json_http import context_of, field_names, model_of, read_body
-from quire.server.routing import Gives, Routes
+from quire.server.endpoint import Gives
+from quire.server.routing import Routes
 
 _ADAPTER_HEADER = "x-amzn-sagemaker-adapter-identifier"
 

@@ -10,7 +10,8 @@ from starlette.requests import Request
 
 from quire.errors import ConfigError, RequestError
 from quire.server.bodies.json_http import context_of, queried_model
-from quire.server.conversation.conversation import Conversation, PromptFields
+from quire.server.conversation.conversation import Conversation
+from quire.server.conversation.prompt_fields import PromptFields
 from quire.server.conversation.prompts import chat_prompt
 from quire.server.http.auth import TENANT_SALT
 from quire.server.requests.fields import CacheSalt, Count

@@ -11,6 +11,7 @@ from starlette.responses import Response
 from quire.config.kv_cache import KVEventsConfig
 from quire.metrics.exposition import CONTENT_TYPE
 from quire.server.bodies.json_http import context_of, json_response, queried_model
+from quire.server.endpoint import BAD_BODY
 from quire.server.fleet.catalog import parsed_keep_alive
 from quire.server.model_cards import (
     ModelCard,
@@ -21,7 +22,7 @@ from quire.server.model_cards import (
     status_of,
 )
 from quire.server.requests.fields import Count
-from quire.server.routing import BAD_BODY, Routes
+from quire.server.routing import Routes
 from quire.server.served_model import ServedModel
 from quire.version import __version__
 

@@ -10,7 +10,8 @@ from starlette.responses import Response
 
 from quire.errors import RequestError
 from quire.server.bodies.json_http import context_of, pieced_response, queried_model
-from quire.server.conversation.conversation import Conversation, PromptFields
+from quire.server.conversation.conversation import Conversation
+from quire.server.conversation.prompt_fields import PromptFields
 from quire.server.conversation.prompts import chat_prompt
 from quire.server.requests.fields import Count, TokenId
 from quire.server.requests.prompts import encode

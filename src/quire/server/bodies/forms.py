@@ -21,8 +21,8 @@ from quire.errors import RequestError, quoted
 from quire.server.bodies.json_http import accepted, check_encoding, context_of
 from quire.server.bodies.lax_values import Body, decode_form
 from quire.server.bodies.uploads import SPOOLED_BYTES, Upload, UploadSpace, freed_on_error
+from quire.server.endpoint import Endpoint
 from quire.server.http.problems import HttpError, Problem, decode_problem
-from quire.server.routing import Endpoint
 from quire.units import KiB, MiB
 
 _MAX_PARTS = 64

@@ -15,6 +15,7 @@ from starlette.types import Receive, Scope, Send
 from quire.errors import RequestError, quoted
 from quire.server.bodies.lax_values import Body, Decoded, decode_lax
 from quire.server.context import ServerContext
+from quire.server.endpoint import Endpoint, Gives, route_path
 from quire.server.fleet.choice import first_that_gives
 from quire.server.fleet.use import MODEL_USE, ModelUse
 from quire.server.http.event_stream import PLAIN_FORM, EventStream
@@ -24,7 +25,6 @@ from quire.server.http.problems import (
     Problem,
     decode_problem,
 )
-from quire.server.routing import Endpoint, Gives, route_path
 from quire.server.served_model import ServedModel
 from quire.server.work_pool import joined
 

@@ -12,7 +12,6 @@ from msgspec import Meta
 
 from quire.chat.job import VARIABLES
 from quire.errors import RequestError, quoted
-from quire.server.args import ReasoningEffort
 
 if TYPE_CHECKING:
     from quire.parsers.call_rules import CallRules
@@ -106,36 +105,6 @@ class Tool(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
         return core_schema.no_info_plain_validator_function(
             lambda given: msgspec.convert(given, cls)
         )
-
-
-class TemplateFields(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """Fields of requests for the prompt of a conversation."""
-
-    model: str | None = None
-    tools: list[Tool] | None = None
-    add_generation_prompt: bool | None = True
-    chat_template_kwargs: dict[str, Any] | None = None
-    """Further variables of the chat template."""
-
-
-class PromptFields(TemplateFields, kw_only=True):
-    """A text or a conversation, of requests that are not answered with text."""
-
-    prompt: str | None = None
-    content: str | None = None
-    """llama-server's name of `prompt`; its default is to add no special tokens."""
-    add_special: bool | None = None
-    """llama-server's name of `add_special_tokens`."""
-    with_pieces: bool | None = False
-    """Accepted; `return_token_strs` gives the texts."""
-    return_token_strs: bool | None = False
-    messages: Annotated[list[ChatMessage], Meta(min_length=1)] | None = None
-    continue_final_message: bool | None = False
-    add_special_tokens: bool | None = None
-    """By default true for a text and false for a conversation."""
-    documents: list[dict[str, str]] | None = None
-    chat_template: str | None = None
-    reasoning_effort: ReasoningEffort | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from quire.config.pooling import PoolingTask
 from quire.config.records import ModelConfig
-from quire.server.routing import Gives
+from quire.server.endpoint import Gives
 from quire.server.served_model import ServedModel
 
 

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 from quire.errors import QuireError
 from quire.log import get_logger
-from quire.metrics.series import Counter, Gauge, MetricSet
+from quire.metrics.metric_set import MetricSet
+from quire.metrics.series import Counter, Gauge
 from quire.planning.machine import available_memory
 from quire.server.http.problems import HttpError, Problem, not_found, unavailable
 from quire.server.served_adapters import served_modules

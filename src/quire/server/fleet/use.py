@@ -12,7 +12,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from quire.server.http.error_forms import for_route
-from quire.server.http.event_stream import while_present
+from quire.server.http.presence import while_present
 from quire.server.http.problems import problem_of
 from quire.server.served_model import ServedModel
 

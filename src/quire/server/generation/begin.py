@@ -33,7 +33,8 @@ from quire.server.generation.portions import (
 from quire.server.generation.run import Deadline, Generation, Submission, chosen_engine, deadline_of
 from quire.server.generation.spoken import with_words
 from quire.server.http.auth import TENANT_SALT, is_operator
-from quire.server.http.event_stream import OPENAI_FORM, EventStream, StreamForm, until_gone
+from quire.server.http.event_stream import OPENAI_FORM, EventStream, StreamForm
+from quire.server.http.presence import until_gone
 from quire.server.requests.prompts import (
     PreparedPrompt,
     as_tenant,

@@ -17,7 +17,7 @@ from quire.server.requests.fields import (
 )
 from quire.server.work_pool import ITEMS_AT_ONCE, JsonList
 from quire.tokenizer import Tokenizer
-from quire.tokenizer.tokenizer import MAX_TOKENS_BEFORE
+from quire.tokenizer.vocabulary import MAX_TOKENS_BEFORE
 
 LEAST_LOGPROB = -9999.0
 MOST_LOGPROB = 3.4028234663852886e38

@@ -31,7 +31,7 @@ from quire.protocol.pooling_params import PoolingParams
 from quire.server.bodies.json_http import context_of, pieced_response
 from quire.server.generation.run import Generation, chosen_engine, deadline_of
 from quire.server.http.auth import TENANT_SALT
-from quire.server.http.event_stream import until_gone
+from quire.server.http.presence import until_gone
 from quire.server.requests.fields import CacheFields, Count, Int64, RequestIdText, TokenId
 from quire.server.requests.prompts import engine_input, joint_salt
 from quire.server.requests.request import salt_of

@@ -28,9 +28,9 @@ from collections.abc import Iterable
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from quire.server.endpoint import route_path
 from quire.server.http.error_forms import send_problem
 from quire.server.http.problems import HttpError, Problem
-from quire.server.routing import route_path
 
 PROBE_PATHS = frozenset({b"/health", b"/v1/health", b"/live", b"/ready", b"/readyz", b"/ping"})
 """Paths that only say whether the server works."""

@@ -16,6 +16,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from quire.log import get_logger
 from quire.metrics.http_metrics import HttpMetrics
+from quire.server.endpoint import route_path
 from quire.server.http.error_forms import send_problem
 from quire.server.http.problems import (
     MESSAGES_PATHS,
@@ -24,7 +25,6 @@ from quire.server.http.problems import (
     problem_of,
     unavailable,
 )
-from quire.server.routing import route_path
 
 
 class BodyMiddleware:

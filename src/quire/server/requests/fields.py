@@ -87,13 +87,40 @@ class SamplerFields(msgspec.Struct, kw_only=True):
     logit_bias: dict[str, float] | None = None
 
 
-class ConstraintFields(SamplerFields, kw_only=True, forbid_unknown_fields=True):
-    """The fields of completions and chats that constrain the reply: three ways to say it."""
+class SharedFields(SamplerFields, kw_only=True):
+    """Request fields that completions, chats and responses have in common."""
 
-    response_format: ResponseFormat | None = None
+    model: str | None = None
+    stream: bool | None = False
+    stop: str | list[str] | None = None
+    stop_token_ids: list[TokenId] | None = None
+    include_stop_str_in_output: bool | None = False
+    ignore_eos: bool | None = False
+    skip_special_tokens: bool | None = None
+    """By default true, unless the model's generation_config.json says otherwise."""
+    spaces_between_special_tokens: bool | None = True
     structured_outputs: dict[str, Any] | None = None
     """One of `json`, `regex`, `choice`, `grammar`, `json_object` and `structural_tag`, which the
     reply follows, with vLLM's options."""
+    watermarking: bool | None = None
+    priority: Int64 | None = 0
+    """Lower runs earlier, where the server schedules by priority."""
+    cache_salt: CacheSalt | None = None
+    """Requests share cached prefixes only with those of the same salt."""
+    kv_transfer_params: dict[str, Any] | None = None
+    ec_transfer_params: dict[str, Any] | None = None
+    vllm_xargs: dict[str, Any] | None = None
+    session_id: str | None = None
+    """Accepted; it has no effect."""
+    return_mm_kwargs: bool | None = None
+    """An older name of `mm_payload`."""
+
+
+class ConstraintFields(SharedFields, kw_only=True, forbid_unknown_fields=True):
+    """The fields of completions and chats that constrain the reply, besides
+    `structured_outputs`."""
+
+    response_format: ResponseFormat | None = None
     guided_json: dict[str, Any] | str | None = None
     """Older names of the fields of `structured_outputs`."""
     guided_regex: str | None = None
@@ -116,30 +143,17 @@ class GenerationFields(ConstraintFields, kw_only=True, forbid_unknown_fields=Tru
     default_max_tokens: ClassVar[int | None] = None
     """Meaning of a null `max_tokens`; None: whatever the context has room for."""
 
-    model: str | None = None
     echo: bool | None = False
     logprobs: Any = None
     """A number of tokens, or whether to return log-probabilities: subclasses say which."""
-    stream: bool | None = False
     stream_options: StreamOptions | None = None
     n: Int64 | None = 1
     max_tokens: Int64 | None = None
     min_tokens: Int64 | None = 0
-    stop: str | list[str] | None = None
-    stop_token_ids: list[TokenId] | None = None
-    include_stop_str_in_output: bool | None = False
-    ignore_eos: bool | None = False
-    skip_special_tokens: bool | None = None
-    """By default true, unless the model's generation_config.json says otherwise."""
-    spaces_between_special_tokens: bool | None = True
     stream_interval: Int64 | None = None
     user: str | None = None
     """An identifier for the caller's own records; it has no effect."""
-    priority: Int64 | None = 0
-    """Lower runs earlier, where the server schedules by priority."""
     request_id: RequestIdText | None = None
-    cache_salt: CacheSalt | None = None
-    """Requests share cached prefixes only with those of the same salt."""
     return_tokens_as_token_ids: bool | None = None
     """Spell tokens in logprobs as `token_id:N`."""
     return_token_ids: bool | None = None
@@ -162,19 +176,11 @@ class GenerationFields(ConstraintFields, kw_only=True, forbid_unknown_fields=Tru
     the model's start token."""
     thinking_token_budget: Int64 | None = None
     repetition_detection: dict[str, Any] | None = None
-    watermarking: bool | None = None
-    kv_transfer_params: dict[str, Any] | None = None
-    ec_transfer_params: dict[str, Any] | None = None
-    vllm_xargs: dict[str, Any] | None = None
-    session_id: str | None = None
-    """Accepted; it has no effect."""
     routed_experts_prompt_start: Int64 | None = 0
     return_token_offsets: bool | None = None
     return_weight_versions: bool | None = False
     mm_payload: Literal["tensors", "none"] | None = None
     """Accepted: a text model has no such payload."""
-    return_mm_kwargs: bool | None = None
-    """An older name of `mm_payload`."""
 
     logits_processors: Any = None
     early_stopping: Any = None
@@ -253,6 +259,8 @@ class WholeReplyFields(ReplyFields, kw_only=True):
 
     usage: Usage
     metrics: RequestMetrics | msgspec.UnsetType = msgspec.UNSET
+    kv_transfer_params: dict[str, Any] | None = None
+    """For the server that goes on from the prompt, if the reply is to one prompt."""
 
 
 class ChunkFields(ReplyFields, kw_only=True):

@@ -7,7 +7,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from quire.chat.templates import read_chat_template
+from quire.chat.template_files import read_chat_template
 from quire.config.checkpoint.model_files import read_text
 from quire.config.model_lookup.hub import resolve_model
 from quire.errors import ConfigError, quoted

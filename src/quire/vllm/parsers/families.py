@@ -11,11 +11,11 @@ from typing import Any, Literal
 
 from quire.chat.job import VARIABLES
 from quire.parsers.events import Event, Reply
-from quire.parsers.format import Schemas, ToolFormat
 from quire.parsers.parser import ReplyParser
 from quire.parsers.reader import Parse
 from quire.parsers.reasoning_tags import ReasoningTags
 from quire.parsers.registry import TOOL_FORMATS
+from quire.parsers.tool_format import Schemas, ToolFormat
 from quire.structured.tags.parts import Part
 
 _OF_FAMILIES = {

@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from quire.chat.job import VARIABLES
 from quire.errors import ConfigError
 from quire.parsers.events import Reply
-from quire.parsers.format import ReplyFormat, Schemas, ToolFormat
+from quire.parsers.format import ReplyFormat
 from quire.parsers.reader import Parse
 from quire.parsers.reasoning_tags import ReasoningTags
 from quire.parsers.registry import REASONING_FORMATS, TOOL_FORMATS
+from quire.parsers.tool_format import Schemas, ToolFormat
 from quire.parsers.tool_formats.in_words import GenericCalls
 from quire.server.apis.chat.schema import ChatRequest
 from quire.structured.tags.parts import Part

@@ -11,10 +11,11 @@ from functools import cached_property
 from typing import Any
 
 from quire.chat.job import VARIABLES
-from quire.parsers.format import ReplyFormat, ToolFormat
+from quire.parsers.format import ReplyFormat
 from quire.parsers.parser import ReplyParser, parse_whole
 from quire.parsers.reasoning_tags import ReasoningTags
 from quire.parsers.registry import REASONING_FORMATS, reply_format
+from quire.parsers.tool_format import ToolFormat
 from quire.vllm.parsers.families import Beginning, FamilyRules, Stream, calls_as_text, rules_of
 from quire.vllm.parsers.records import DeltaMessage, delta_of
 from quire.vllm.parsers.registry import ParserRegistry

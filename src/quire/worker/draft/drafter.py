@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from quire.backends.base import StepBatch, StepOutput
+from quire.backends.records import StepBatch, StepOutput
 from quire.protocol import SchedulePlan, StepResult
 from quire.sampling.columns import SamplingColumns
 from quire.worker.draft.pair import DraftModel

@@ -18,7 +18,7 @@ from quire.config.ranks import Rank
 from quire.config.records import EngineConfig, ModelConfig
 from quire.errors import CheckpointError
 from quire.log import get_logger, phase
-from quire.models import ModelDescription
+from quire.models.description import ModelDescription
 from quire.models.heads.mark import MARK, is_head, own_name
 from quire.models.heads.own import OWN
 from quire.planning.compile_plan import CompilePlan

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from quire.backends.base import StepBatch
+from quire.backends.records import StepBatch
 from quire.protocol import SchedulePlan, StepResult
 from quire.worker.draft.pair import DraftModel
 from quire.worker.input_batch import PreparedStep

@@ -14,16 +14,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from quire.backends.base import (
-    CompiledModel,
-    Dtype,
-    LoadedAdapter,
-    MemoryReport,
-    StepBatch,
-    StepModel,
-    StepOutput,
-    check_blocks,
-)
+from quire.backends.base import CompiledModel, Dtype, StepModel, check_blocks
+from quire.backends.records import LoadedAdapter, MemoryReport, StepBatch, StepOutput
 from quire.program import OpPlace
 from quire.sampling.columns import SamplingColumns
 

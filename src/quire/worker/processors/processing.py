@@ -17,7 +17,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from quire.backends.base import SamplingColumns, StepModel, StepOutput
+from quire.backends.base import SamplingColumns, StepModel
+from quire.backends.records import StepOutput
 from quire.config.records import EngineConfig
 from quire.errors import BackendError
 from quire.logits_processors.loading import load_processors

@@ -12,8 +12,8 @@ from fake_fleet import FakeLoader, make_fleet
 
 from quire.config.pooling import PoolingConfig
 from quire.images.config import ImagesConfig
+from quire.server.all_endpoints import ENDPOINTS
 from quire.server.app import build_app
-from quire.server.endpoints import ENDPOINTS
 from quire.server.fleet.choice import first_that_gives
 from server.conftest import Harness
 

@@ -19,7 +19,7 @@ from quire.server.apis.audio.schema import (
 from quire.server.bodies.json_http import context_of
 from quire.server.generation.spoken import transcriber_of
 from quire.server.http.auth import TENANT_SALT
-from quire.server.http.event_stream import while_present
+from quire.server.http.presence import while_present
 from quire.server.routing import Routes
 
 if TYPE_CHECKING:

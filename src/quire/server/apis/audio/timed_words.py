@@ -25,12 +25,13 @@ from quire.server.apis.audio.schema import (
     TranscriptionWord,
 )
 from quire.server.bodies.json_http import context_of, pieced_response
+from quire.server.generation.chunks import ChunkWriter
 from quire.server.generation.logprobs import LogprobsWriter
 from quire.server.generation.portions import ReplyHead
 from quire.server.generation.run import deadline_of
 from quire.server.generation.spoken import SpeechRun
-from quire.server.generation.writer import ChunkWriter
-from quire.server.http.event_stream import EventStream, event, while_present
+from quire.server.http.event_stream import EventStream, event
+from quire.server.http.presence import while_present
 from quire.server.served_model import ServedModel
 from quire.server.work_pool import JsonList, encoded
 from quire.tokenizer import Tokenizer

@@ -175,8 +175,6 @@ class ChatResponse(WholeReplyFields, kw_only=True):
     prompt_logprobs: ReplyPromptLogprobs | None = None
     prompt_token_ids: list[TokenId] | None = None
     prompt_text: str | None = None
-    kv_transfer_params: dict[str, Any] | None = None
-    """For the server that decodes the prompt."""
 
 
 class DeltaFunction(msgspec.Struct, kw_only=True, omit_defaults=True):

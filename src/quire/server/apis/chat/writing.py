@@ -24,7 +24,8 @@ from quire.server.apis.chat.schema import (
 from quire.server.conversation.reply_plan import ChatPrompt, ParsedReply, ReplyPlan
 from quire.server.generation.logprobs import prompt_logprobs
 from quire.server.generation.portions import ReplyHead, Update
-from quire.server.generation.writer import ReplyWriter, added, timings, usage_of
+from quire.server.generation.usage import added, timings, usage_of
+from quire.server.generation.writer import ReplyWriter
 from quire.server.requests.prompts import PreparedPrompt
 from quire.server.requests.request import AnyRequest
 from quire.server.work_pool import JsonList
@@ -63,7 +64,6 @@ class ChatWriter(ReplyWriter[ChatChunk]):
         for one in final.outputs:
             choices.add([self.choice(one, one.index)])
         response = self._response(ChatResponse, choices, finals)
-        response.kv_transfer_params = final.kv_transfer_params
         if isinstance(final.prompt_logprobs, FlatLogprobs):
             response.prompt_logprobs = prompt_logprobs(final.prompt_logprobs).as_field()
         if self._wants_ids:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import msgspec
 
@@ -61,8 +61,6 @@ class CompletionResponse(WholeReplyFields, kw_only=True):
 
     object: Literal["text_completion"] = "text_completion"
     choices: list[CompletionChoice]
-    kv_transfer_params: dict[str, Any] | None = None
-    """For the server that decodes the prompt, if there is one."""
 
 
 class CompletionChunk(ChunkFields, kw_only=True):

@@ -60,9 +60,7 @@ class CompletionWriter(ReplyWriter[CompletionChunk]):
                     token_ids = self._prompts[prompt_index].token_ids
                     choice.prompt_token_ids = JsonList(token_ids).as_field()
                 choices.add([choice])
-        response = self._response(CompletionResponse, choices, finals)
-        response.kv_transfer_params = finals[0].kv_transfer_params if len(finals) == 1 else None
-        return response
+        return self._response(CompletionResponse, choices, finals)
 
     def events(self, updates: Sequence[Update]) -> bytes:
         parts = []

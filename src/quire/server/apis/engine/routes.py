@@ -19,13 +19,14 @@ from starlette.requests import Request
 
 from quire.config import EngineConfig
 from quire.errors import ConfigError, RequestError
-from quire.metrics.http_metrics import SleepMetrics
+from quire.metrics.sleep_metrics import SleepMetrics
 from quire.redaction import environment, redacted
 from quire.server.apis.engine import schema as schema
 from quire.server.apis.engine.schema import ServerInfo, ServerInfoQuery, WorldSize, WorldSizeQuery
 from quire.server.bodies.json_http import queried_model, read_body
+from quire.server.endpoint import BAD_BODY
 from quire.server.http.problems import HttpError, Problem
-from quire.server.routing import BAD_BODY, Routes
+from quire.server.routing import Routes
 from quire.version import __version__
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from quire.server.bodies.json_http import body_decoder, context_of, json_respons
 from quire.server.bodies.lax_values import Decoded
 from quire.server.generation.begin import begin
 from quire.server.generation.portions import ReplyHead, check_end
-from quire.server.http.event_stream import until_gone
+from quire.server.http.presence import until_gone
 from quire.server.http.problems import HttpError, decode_problem
 from quire.server.routing import Routes
 

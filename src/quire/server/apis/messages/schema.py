@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
+from quire.server.conversation.prompt_fields import TemplateVariables
 from quire.server.requests.fields import CacheSalt, Int64
 
 
@@ -33,8 +34,8 @@ class ToolChoice(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     disable_parallel_tool_use: bool | None = None
 
 
-class ToolFields(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """The fields of a request that describe its tools."""
+class ToolFields(TemplateVariables, kw_only=True, forbid_unknown_fields=True):
+    """The fields of a request that describe its tools, to the chat template, too."""
 
     tools: list[ToolDefinition] | None = None
     tool_choice: ToolChoice | None = None
@@ -128,8 +129,6 @@ class PromptFields(ToolFields, kw_only=True):
     mcp_servers: list[Any] | None = None
     thread: Any = None
     """Refused: no conversation is kept here. Clients then send the whole of it."""
-    chat_template_kwargs: dict[str, Any] | None = None
-    """Further variables of the chat template."""
 
 
 class CountTokensRequest(PromptFields, kw_only=True):

@@ -15,10 +15,12 @@ from quire.config.model_lookup.settings import AliasSettings, settings_of_parame
 from quire.errors import ConfigError, RequestError, quoted
 from quire.server.apis.ollama.writing import OLLAMA_FORM
 from quire.server.bodies.json_http import context_of, json_response
-from quire.server.http.event_stream import EventStream, until_gone
+from quire.server.endpoint import BAD_BODY
+from quire.server.http.event_stream import EventStream
+from quire.server.http.presence import until_gone
 from quire.server.http.problems import HttpError, Problem
 from quire.server.requests.fields import Count
-from quire.server.routing import BAD_BODY, Routes
+from quire.server.routing import Routes
 
 if TYPE_CHECKING:
     from quire.server.fleet.library import Library, Pull

@@ -39,14 +39,15 @@ from quire.server.bodies.json_http import (
 )
 from quire.server.context import ServerContext
 from quire.server.conversation.prompts import prompts_of
+from quire.server.endpoint import BAD_BODY
 from quire.server.generation.begin import begin, whole_reply
 from quire.server.generation.portions import ReplyHead, written
 from quire.server.generation.rendering import RenderedPrompt, rendered
 from quire.server.generation.run import Generation
 from quire.server.http.auth import owner_of
-from quire.server.http.event_stream import until_gone
+from quire.server.http.presence import until_gone
 from quire.server.requests.request import AnyRequest
-from quire.server.routing import BAD_BODY, Routes
+from quire.server.routing import Routes
 from quire.server.work_pool import JsonList, WorkPool, encoded
 
 

@@ -10,7 +10,7 @@ from msgspec import Meta
 from quire.server.apis.responses.items_schema import Item
 from quire.server.apis.responses.tools import ToolFields
 from quire.server.args import ReasoningEffort
-from quire.server.requests.fields import CacheSalt, Int64, TokenId
+from quire.server.requests.fields import Int64
 
 Identifier = Annotated[str, Meta(max_length=512)]
 """An identifier that replies repeat."""
@@ -73,14 +73,12 @@ class ResponsesRequest(ToolFields, kw_only=True):
     """A request for a response."""
 
     input: str | list[Item] | None = None
-    model: str | None = None
     instructions: str | None = None
     """A system message before the input; those of earlier responses do not count."""
     previous_response_id: str | None = None
     """A stored response that this one goes on from."""
     background: bool | None = False
     """Answer at once, and go on when the connection ends."""
-    stream: bool | None = False
     stream_options: ResponsesStreamOptions | None = None
     store: bool | None = None
     """Keep the response in memory for later requests; by default true, if the server keeps any."""
@@ -113,33 +111,13 @@ class ResponsesRequest(ToolFields, kw_only=True):
     prompt: Any = None
     context_management: Any = None
 
-    stop: str | list[str] | None = None
-    stop_token_ids: list[TokenId] | None = None
-    ignore_eos: bool | None = False
-    skip_special_tokens: bool | None = None
-    spaces_between_special_tokens: bool | None = True
-    include_stop_str_in_output: bool | None = False
-    watermarking: bool | None = None
-    structured_outputs: dict[str, Any] | None = None
-    """Further constraints of the answer, as in /v1/chat/completions."""
     chat_template_kwargs: dict[str, Any] | None = None
     """Further variables of the chat template."""
     request_id: ResponseId | None = None
     """The id of the response; by default a random one."""
-    session_id: str | None = None
-    """Accepted; it has no effect."""
-    priority: Int64 | None = 0
-    """Lower runs earlier, where the server schedules by priority."""
-    cache_salt: CacheSalt | None = None
-    """Requests share cached prefixes only with those of the same salt."""
-    vllm_xargs: dict[str, Any] | None = None
     media_io_kwargs: dict[str, Any] | None = None
     mm_processor_kwargs: dict[str, Any] | None = None
     mm_payload: str | None = None
     """Accepted: a text model has no such payload."""
-    return_mm_kwargs: bool | None = None
-    """An older name of `mm_payload`."""
-    kv_transfer_params: dict[str, Any] | None = None
-    ec_transfer_params: dict[str, Any] | None = None
     enable_response_messages: bool | None = False
     previous_input_messages: list[Any] | None = None

@@ -20,7 +20,7 @@ from quire.server.conversation.conversation import (
     ToolUse,
     tool_use,
 )
-from quire.server.requests.fields import Int64, SamplerFields
+from quire.server.requests.fields import Int64, SharedFields
 
 
 class ToolParam(msgspec.Struct, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
@@ -37,7 +37,7 @@ class ToolParam(msgspec.Struct, kw_only=True, omit_defaults=True, forbid_unknown
     """Tools inside a namespace tool."""
 
 
-class ToolFields(SamplerFields, kw_only=True, forbid_unknown_fields=True):
+class ToolFields(SharedFields, kw_only=True, forbid_unknown_fields=True):
     """The fields of a request that describe its tools."""
 
     tools: list[ToolParam] | None = None

@@ -21,6 +21,7 @@ from quire.server.apis.tokens.schema import (
 from quire.server.apis.tokens.writing import TokensWriter
 from quire.server.bodies.json_http import context_of
 from quire.server.context import ServerContext
+from quire.server.endpoint import BAD_BODY
 from quire.server.generation.begin import begin, reply_of
 from quire.server.generation.portions import ReplyHead
 from quire.server.generation.run import Generation
@@ -37,7 +38,7 @@ from quire.server.requests.reading import (
 )
 from quire.server.requests.request import AnyRequest, ReplyOptions, TextRequest
 from quire.server.requests.texts import TextPrompts
-from quire.server.routing import BAD_BODY, Routes
+from quire.server.routing import Routes
 
 _NEUTRAL: dict[str, tuple[object, ...]] = {
     "features": (None, {}),

@@ -31,7 +31,7 @@ from quire.server.apis.responses import compaction
 from quire.server.apis.responses import create as responses
 from quire.server.apis.tokens import routes as tokens
 from quire.server.args import ServerArgs
-from quire.server.routing import Endpoint, Switch
+from quire.server.endpoint import Endpoint, Switch
 
 SWITCHES: dict[Switch, str] = {
     "adapters": "--enable-lora and the environment variable VLLM_ALLOW_RUNTIME_LORA_UPDATING=1",
