@@ -41,7 +41,7 @@ def serving() -> Iterator[Any]:
     from quire.ray.serve import LLMConfig, build_openai_app
 
     os.environ.update(RAY_worker_niceness="0")
-    init(num_cpus=8, include_dashboard=False, object_store_memory=80 << 20, log_to_driver=False)
+    init(_node_ip_address="127.0.0.1", num_cpus=8, include_dashboard=False, object_store_memory=80 << 20, log_to_driver=False)
     config = LLMConfig(
         model_loading_config={"model_id": "demo"},
         engine_kwargs={"num_threads": 1, "max_model_len": 4096, "max_num_seqs": 8},

@@ -4,14 +4,15 @@ thawed."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable
+import socket
+from collections.abc import Callable
 
 from fake_core import FakeCore
 from fake_engine import fake_config
 
 from quire.core.client import ThreadHost
-from quire.core.process_channel import encoder
-from quire.ray.serve.sessions import EngineSessions, Hello
+from quire.ray.serve.links import Entrance, Link, link_over
+from quire.ray.serve.sessions import EngineSessions
 
 
 class FakeReplica:
@@ -34,10 +35,33 @@ class FakeReplica:
     def core(self) -> FakeCore:
         return self.cores[0]
 
+    async def connect(self, front_end: str) -> Link:
+        """A front end's end of a new connection."""
+        own, given = socket.socketpair()
+        self.sessions.begin(front_end, own)
+        return FakeLink(await link_over(given, accepts=False), self)
+
+
+class FakeLink(Link):
+    """A connection that stands still or breaks with its replica."""
+
+    def __init__(self, link: Link, replica: FakeReplica) -> None:
+        super().__init__(link._reader, link._writer)
+        self._replica = replica
+
+    async def read(self) -> bytes:
+        message = await super().read()
+        await self._alive()
+        return message
+
+    async def write(self, message: bytes) -> None:
+        await self._alive()
+        await super().write(message)
+
     async def _alive(self) -> None:
-        await self.runs.wait()
-        if self.is_killed:
-            raise RuntimeError("the actor died")
+        await self._replica.runs.wait()
+        if self._replica.is_killed:
+            raise OSError("the process died")
 
 
 class FakeReplicas:
@@ -49,21 +73,12 @@ class FakeReplicas:
         self.on_change: Callable[[], None] = lambda: None
         self.num_asked = 0
 
-    async def stream(
-        self, replica: str, front_end: str, connection: str
-    ) -> AsyncGenerator[bytes, None]:
+    async def connect(self, replica: str, front_end: str) -> tuple[Entrance, Link]:
         found = self.by_name[replica]
-        await found._alive()
-        is_first = True
-        async for data in found.sessions.frames(front_end, connection):
-            await found._alive()
-            yield encoder.encode(Hello("another machine", 1)) if is_first else data
-            is_first = False
-
-    async def deliver(self, replica: str, front_end: str, connection: str, data: bytes) -> None:
-        found = self.by_name[replica]
-        await found._alive()
-        found.sessions.deliver(front_end, connection, data)
+        await found.runs.wait()
+        if found.is_killed:
+            raise OSError("the process died")
+        return Entrance("", 0, b"", "another machine", 1), await found.connect(front_end)
 
     def ask_for_one(self) -> None:
         self.num_asked += 1

@@ -19,7 +19,6 @@ from quire.params import SamplingParams
 from quire.protocol import CacheScope, EngineCoreOutputs, EngineCoreRequest
 from quire.ray.serve import replica_group
 from quire.ray.serve.replica_group import ReplicaGroup
-from quire.ray.serve.sessions import EngineSessions
 
 LONG = 100_000
 
@@ -248,12 +247,16 @@ def test_a_front_end_that_sends_nothing_is_gone(monkeypatch: pytest.MonkeyPatch)
     run(scenario)
 
 
-def test_commands_after_the_end_of_a_session_are_refused() -> None:
+def test_a_new_session_of_a_front_end_ends_the_old_one() -> None:
     async def scenario() -> None:
         async with front("a") as one:
-            sessions: EngineSessions = one.replicas.by_name["a"].sessions
-            with pytest.raises(EngineDeadError, match="the session of the front end has ended"):
-                sessions.deliver(one.group._front_end, "another", b"\x90")
+            replica = one.replicas.by_name["a"]
+            one.add("x", LONG)
+            await until(lambda: one.tokens.get("x"))
+            link = await replica.connect(one.group._front_end)
+            await until(lambda: "x" in one.lost)
+            await until(lambda: not replica.core._requests)
+            link.close()
 
     run(scenario)
 

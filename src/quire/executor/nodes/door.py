@@ -112,8 +112,11 @@ class Door:
         finally:
             with self._changed, suppress(ValueError):
                 self._greeted.remove(accepted)
-        if purpose is None:
-            return
+        if purpose is not None:
+            self._arrive(purpose, accepted)
+
+    def _arrive(self, purpose: bytes, accepted: socket.socket) -> None:
+        """A connection that knows the key. On a thread of its own."""
         arrived: Arrival = accepted
         if not purpose.startswith(BETWEEN_RANKS):
             try:

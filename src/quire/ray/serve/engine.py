@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import AsyncIterator
+
+from ray.util import get_node_ip_address
 
 from quire.core.hosts import make_client
 from quire.core.loop import SWITCH_INTERVAL_S
@@ -15,6 +16,7 @@ from quire.planning.plan import build_engine_config
 from quire.ray.serve.access import check_cluster
 from quire.ray.serve.autoscaling import OPEN_REQUESTS, PLACES, QUEUE_SECONDS
 from quire.ray.serve.config import LLMConfig
+from quire.ray.serve.links import EngineDoor
 from quire.ray.serve.sessions import EngineSessions
 
 
@@ -30,25 +32,21 @@ class Engine:
         self._config = build_engine_config(llm_config.engine_args(), "server")
         self._client = make_client(self._config, args.engine_mode, args.step_timeout)
         self._sessions = EngineSessions(self._client)
-        self._is_bound = False
+        self._door: EngineDoor | None = None
 
     async def config(self) -> bytes:
         """The engine's configuration, for `boot_decoder`."""
         return encoder.encode(EngineBoot(core_factory=DEFAULT_CORE, config=self._config, epoch=0.0))
 
-    async def connect(self, replica: str, front_end: str, connection: str) -> AsyncIterator[bytes]:
-        """The stream of a front end's session. `replica`: this one; Ray Serve's router reads it."""
+    async def entrance(self, replica: str) -> bytes:
+        """Where front ends connect, an `Entrance`. `replica`: this one; Ray Serve's router reads
+        it. Raises EngineDeadError if the engine has died."""
         del replica
-        if not self._is_bound:
+        if self._door is None:
             self._sessions.bind()
-            self._is_bound = True
-        async for frame in self._sessions.frames(front_end, connection):
-            yield frame
-
-    async def deliver(self, replica: str, front_end: str, connection: str, data: bytes) -> None:
-        """Commands of a front end."""
-        del replica
-        self._sessions.deliver(front_end, connection, data)
+            self._door = EngineDoor(get_node_ip_address(), self._sessions.begin)
+        self._sessions.require_life()
+        return encoder.encode(self._door.entrance)
 
     def check_health(self) -> None:
         """Raises EngineDeadError if the engine has died: Ray Serve then replaces this replica."""
@@ -65,5 +63,9 @@ class Engine:
         }
 
     async def __del__(self) -> None:
-        """Ray Serve calls it after the last request of a replica that is to end."""
+        """Ray Serve calls it when a replica is to end, and kills the replica after the deployment's
+        `graceful_shutdown_timeout_s`."""
+        await self._sessions.none_left()
+        if self._door is not None:
+            self._door.close()
         await asyncio.to_thread(self._client.shutdown)

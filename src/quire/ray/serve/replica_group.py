@@ -7,8 +7,8 @@ import itertools
 import secrets
 import socket
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import aclosing, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from typing import Any, Protocol
 
@@ -23,7 +23,8 @@ from quire.core.process_channel import encoder
 from quire.errors import ConfigError, EngineDeadError
 from quire.log import get_logger
 from quire.protocol import EngineCoreRequest
-from quire.ray.serve.sessions import KEEP_ALIVE_S, Frame, Hello, frame_decoder, hello_decoder
+from quire.ray.serve.links import Entrance, Link
+from quire.ray.serve.sessions import KEEP_ALIVE_S, Frame, frame_decoder
 from quire.system.thread_states import is_stopped
 
 logger = get_logger(__name__)
@@ -42,11 +43,8 @@ class ReplicaCalls(Protocol):
     ids: frozenset[str]
     on_change: Callable[[], None]
 
-    def stream(self, replica: str, front_end: str, connection: str) -> AsyncGenerator[bytes, None]:
-        """The messages of a replica."""
-
-    async def deliver(self, replica: str, front_end: str, connection: str, data: bytes) -> None:
-        """Sends commands to a replica."""
+    async def connect(self, replica: str, front_end: str) -> tuple[Entrance, Link]:
+        """A new connection to a replica."""
 
     def ask_for_one(self) -> None:
         """Requests wait for a replica."""
@@ -57,9 +55,9 @@ class RemoteEngine(EngineCoreClient):
 
     is_other_process = True
 
-    def __init__(self, deliver: Callable[[bytes], Awaitable[None]]) -> None:
+    def __init__(self, link: Link) -> None:
         super().__init__()
-        self._send_now = deliver
+        self._link = link
         self._commands: list[bytes] = []
         self._woken = asyncio.Event()
         self._heard_at = self._sent_at = time.monotonic()
@@ -70,20 +68,20 @@ class RemoteEngine(EngineCoreClient):
             await self._woken.wait()
             self._woken.clear()
             commands, self._commands = self._commands, []
-            await self._send_now(msgspec.msgpack.encode([msgspec.Raw(one) for one in commands]))
+            await self._link.write(msgspec.msgpack.encode([msgspec.Raw(one) for one in commands]))
             self._sent_at = time.monotonic()
 
-    async def watch(self, hello: Hello) -> None:
+    async def watch(self, there: Entrance) -> None:
         """Lets something be sent from time to time. Raises EngineDeadError if the replica gives no
         sign of life."""
-        is_local = hello.host == socket.gethostname()
+        is_local = there.host == socket.gethostname()
         while True:
             await asyncio.sleep(_WATCH_S)
             now = time.monotonic()
             if now - self._sent_at > KEEP_ALIVE_S:
                 self._woken.set()
             silent_s = now - self._heard_at
-            is_slow = is_local and silent_s < _LONG_SILENCE_S and not is_stopped(hello.pid)
+            is_slow = is_local and silent_s < _LONG_SILENCE_S and not is_stopped(there.pid)
             if silent_s > _SILENCE_S and not is_slow:
                 raise EngineDeadError(f"it has sent nothing for {silent_s:.1f} s")
 
@@ -198,36 +196,30 @@ class ReplicaGroup(EngineGroup):
 
     async def _serve(self, number: int, replica: str) -> None:
         """One connection to a replica. Raises what ends it too early."""
-        names = (replica, self._front_end, str(number))
-        async with aclosing(self._replicas.stream(*names)) as stream:
-            hello = hello_decoder.decode(await stream.__anext__())
-            host = RemoteEngine(partial(self._replicas.deliver, *names))
-            self._take_in(number, replica, host)
-            loop = asyncio.get_running_loop()
-            reading = loop.create_task(self._read(number, replica, host, stream))
-            tasks = [reading, *map(loop.create_task, (host.send_all(), host.watch(hello)))]
-            learning = loop.create_task(self._learn(number, host))
-            try:
-                done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-                for task in done:
-                    task.result()
-            finally:
-                for task in (*tasks, learning):
-                    task.cancel()
-                await asyncio.gather(*tasks, learning, return_exceptions=True)
+        there, link = await self._replicas.connect(replica, self._front_end)
+        host = RemoteEngine(link)
+        self._take_in(number, replica, host)
+        start = asyncio.get_running_loop().create_task
+        reading = start(self._read(number, replica, host, link))
+        tasks = [reading, start(host.send_all()), start(host.watch(there))]
+        learning = start(self._learn(number, host))
+        try:
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
+        finally:
+            link.close()
+            for task in (*tasks, learning):
+                task.cancel()
+            await asyncio.gather(*tasks, learning, return_exceptions=True)
         self._drop(number, replica, "it has ended")
 
-    async def _read(
-        self, number: int, replica: str, host: RemoteEngine, stream: AsyncGenerator[bytes, None]
-    ) -> None:
+    async def _read(self, number: int, replica: str, host: RemoteEngine, link: Link) -> None:
         """Takes frames until a replica that is to end has no requests left."""
-        async for data in stream:
-            frame = frame_decoder.decode(data)
+        while not self._is_done(number, replica):
+            frame = frame_decoder.decode(await link.read())
             self._placement.note_elsewhere(number, frame.num_elsewhere)
             host.take(frame)
-            if self._is_done(number, replica):
-                return
-        raise EngineDeadError("its stream has ended")
 
     def _take_in(self, number: int, replica: str, host: RemoteEngine) -> None:
         loop = asyncio.get_running_loop()

@@ -33,4 +33,4 @@ class PlacementRouter(RequestRouter):  # type: ignore[misc]  # Ray has no types 
     def update_replicas(self, replicas: list[RunningReplica]) -> None:
         """Called by Ray Serve with all replicas that take requests."""
         super().update_replicas(replicas)
-        report(self._deployment_id, {one.replica_id.unique_id: one for one in replicas})
+        report(self._deployment_id, frozenset(one.replica_id.unique_id for one in replicas))

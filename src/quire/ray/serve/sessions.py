@@ -1,16 +1,15 @@
 """`EngineSessions`: one engine with several front ends, each in a process of its own.
 
-A front end opens a session, sends commands, and gets a stream of frames: the events of its own
-requests, and signs of life. Knows no Ray.
+A session is a connection: the front end sends commands, and the engine frames, which are the events
+of the front end's own requests, and signs of life. Knows no Ray.
 """
 
 from __future__ import annotations
 
 import asyncio
-import os
+import itertools
 import socket
 import time
-from collections.abc import AsyncIterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 
@@ -22,11 +21,12 @@ from quire.core.process_channel import encoder
 from quire.errors import ConfigError, EngineDeadError, QuireError
 from quire.frontend.observers.admission import Pace
 from quire.protocol import EngineCoreOutput, EngineCoreOutputs
+from quire.ray.serve.links import Link, link_over
 
 BEAT_S = 0.4
 """Longest time between two frames."""
 KEEP_ALIVE_S = 5.0
-"""Longest time between two deliveries of a front end."""
+"""Longest time between two messages of a front end."""
 _GONE_S = 3 * KEEP_ALIVE_S
 """A front end that has sent nothing for so long is gone."""
 
@@ -39,16 +39,8 @@ class Frame(msgspec.Struct, array_like=True):
     """Prompt tokens of other front ends that the engine has to compute."""
 
 
-class Hello(msgspec.Struct, array_like=True):
-    """The first message of an engine: the machine and the process that it lives in."""
-
-    host: str
-    pid: int
-
-
 command_decoder: msgspec.msgpack.Decoder[list[Command]] = msgspec.msgpack.Decoder(list[Command])
 frame_decoder: msgspec.msgpack.Decoder[Frame] = msgspec.msgpack.Decoder(Frame)
-hello_decoder: msgspec.msgpack.Decoder[Hello] = msgspec.msgpack.Decoder(Hello)
 
 
 @dataclass(slots=True, eq=False)
@@ -56,6 +48,7 @@ class _Session:
     """A front end."""
 
     name: str
+    link: Link
     heard_at: float = field(default_factory=time.monotonic)
     events: list[Event] = field(default_factory=list)
     """Not sent yet."""
@@ -89,6 +82,9 @@ class EngineSessions:
         self._sessions: dict[str, _Session] = {}
         """By the front end's name."""
         self._pace = Pace()
+        self._numbers = itertools.count()
+        self._changed = asyncio.Event()
+        """A session has ended."""
         self._tasks: set[asyncio.Task[None]] = set()
 
     def bind(self) -> None:
@@ -108,36 +104,54 @@ class EngineSessions:
         before it."""
         return self._pace.seconds_for(self._num_waiting())
 
-    async def frames(self, front_end: str, connection: str) -> AsyncIterator[bytes]:
-        """The frames of a new session, until the front end is gone. An older session of the front
-        end ends, with its requests."""
-        self._require_life()
+    def begin(self, front_end: str, connected: socket.socket) -> None:
+        """Begins the session of a front end that has connected."""
+        self._keep(asyncio.get_running_loop().create_task(self._open(front_end, connected)))
+
+    async def _open(self, front_end: str, connected: socket.socket) -> None:
+        with suppress(OSError, EngineDeadError):
+            await self._serve(front_end, await link_over(connected, accepts=True))
+
+    async def _serve(self, front_end: str, link: Link) -> None:
+        """A session, until one of the two ends it. An older session of the front end ends, with its
+        requests."""
         if (old := self._sessions.get(front_end)) is not None:
             self._end(old)
-        session = self._sessions[front_end] = _Session(f"{front_end}/{connection}")
+        name = f"{front_end}/{next(self._numbers)}"
+        session = self._sessions[front_end] = _Session(name, link)
+        sending = asyncio.get_running_loop().create_task(self._send_all(session))
         try:
-            yield encoder.encode(Hello(socket.gethostname(), os.getpid()))
-            while self._sessions.get(front_end) is session:
-                await session.woken.wait()
-                if time.monotonic() - session.heard_at > _GONE_S:
-                    break
-                session.woken.clear()
-                events, session.events = session.events, []
-                everyone = sum(one.num_waiting_tokens for one in self._sessions.values())
-                yield encoder.encode(Frame(events, everyone - session.num_waiting_tokens))
+            await self._take_all(session)
         finally:
+            sending.cancel()
             if self._sessions.get(front_end) is session:
                 del self._sessions[front_end]
+                self._changed.set()
             self._end(session)
+            await asyncio.gather(sending, return_exceptions=True)
 
-    def deliver(self, front_end: str, connection: str, data: bytes) -> None:
-        """Takes commands of a front end. Raises EngineDeadError if its session has ended."""
-        session = self._sessions.get(front_end)
-        if session is None or session.name != f"{front_end}/{connection}":
-            raise EngineDeadError("the session of the front end has ended")
-        session.heard_at = time.monotonic()
-        for command in command_decoder.decode(data):
-            self._take(session, command)
+    async def none_left(self) -> None:
+        """Waits until all front ends have ended their sessions."""
+        while self._sessions:
+            self._changed.clear()
+            await self._changed.wait()
+
+    async def _take_all(self, session: _Session) -> None:
+        """Takes commands until the connection ends. Raises OSError or EngineDeadError."""
+        while True:
+            data = await session.link.read()
+            session.heard_at = time.monotonic()
+            for command in command_decoder.decode(data):
+                self._take(session, command)
+
+    async def _send_all(self, session: _Session) -> None:
+        while True:
+            await session.woken.wait()
+            session.woken.clear()
+            events, session.events = session.events, []
+            everyone = sum(one.num_waiting_tokens for one in self._sessions.values())
+            frame = Frame(events, everyone - session.num_waiting_tokens)
+            await session.link.write(encoder.encode(frame))
 
     def _take(self, session: _Session, command: Command) -> None:
         if isinstance(command, AddRequest):
@@ -157,10 +171,13 @@ class EngineSessions:
         task.add_done_callback(self._tasks.discard)
 
     async def _beat(self) -> None:
-        """Sends signs of life."""
+        """Sends signs of life, and ends the sessions of front ends that are gone."""
         while True:
             await asyncio.sleep(BEAT_S)
+            gone = time.monotonic() - _GONE_S
             for session in self._sessions.values():
+                if session.heard_at < gone:
+                    self._end(session)
                 session.woken.set()
 
     async def _answer(self, session: _Session, call: Call) -> None:
@@ -181,7 +198,8 @@ class EngineSessions:
                 self._client.abort_requests(ids)
 
     def _end(self, session: _Session) -> None:
-        """The outputs of a session are not read any more."""
+        """Ends the requests of a session, and its connection."""
+        session.link.close()
         self._abort(session, [*session.waiting, *session.replying])
 
     def _num_waiting(self) -> int:
@@ -213,7 +231,8 @@ class EngineSessions:
         for session in self._sessions.values():
             session.send(Dead(str(error)))
 
-    def _require_life(self) -> None:
+    def require_life(self) -> None:
+        """Raises EngineDeadError if the engine has died."""
         health = self._client.health()
         if health.state == "dead":
             raise EngineDeadError(health.reason)
