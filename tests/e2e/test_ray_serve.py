@@ -5,96 +5,45 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import httpx
-import openai
 import pytest
+from serve_application import (
+    BODY,
+    KEY,
+    LONG,
+    SLOW_S,
+    URL,
+    cpu_s,
+    post,
+    processes,
+    replicas,
+    start,
+    streamed,
+    until,
+)
 
 pytestmark = [
     pytest.mark.long,
     pytest.mark.timeout(900),
     pytest.mark.filterwarnings("ignore"),  # Ray's own
 ]
-KEY, PORT = "a key of this test", 28123
-URL = f"http://127.0.0.1:{PORT}"
-BODY: dict[str, Any] = {
-    "model": "demo", "messages": [{"role": "user", "content": "What is 17 + 25?"}],
-    "max_tokens": 24, "temperature": 0,
-}  # fmt: skip
-LONG = {**BODY, "max_tokens": 4000, "ignore_eos": True}
-_SLOW = 5.0
-"""Seconds for what takes less than two on a machine that has nothing else to do."""
 
 
 @pytest.fixture(scope="module")
 def serving() -> Iterator[Any]:
     pytest.importorskip("ray")
-    from ray import init, serve, shutdown
+    from ray import shutdown
 
-    from quire.ray.serve import LLMConfig, build_openai_app
-
-    os.environ.update(RAY_worker_niceness="0")
-    init(_node_ip_address="127.0.0.1", num_cpus=8, include_dashboard=False, object_store_memory=80 << 20, log_to_driver=False)
-    config = LLMConfig(
-        model_loading_config={"model_id": "demo"},
-        engine_kwargs={"num_threads": 1, "max_model_len": 4096, "max_num_seqs": 8},
-        deployment_config={"num_replicas": 3},
-        server_kwargs={"api_key": KEY},
-    )
-    serve.start(http_options={"host": "127.0.0.1", "port": PORT})
-    serve.run(build_openai_app({"llm_configs": [config]}))
-    post()
+    serve = start(3)
     yield serve
     serve.shutdown()
     shutdown()
-
-
-def post(key: str = KEY, body: dict[str, Any] = BODY) -> httpx.Response:
-    headers = {"Authorization": f"Bearer {key}"}
-    return httpx.post(f"{URL}/v1/chat/completions", json=body, headers=headers, timeout=120)
-
-
-def streamed(
-    body: dict[str, Any], begun: threading.Semaphore | None = None
-) -> tuple[str, str, float]:
-    """The text of a reply, its error, and when it ended. `begun` is released when it begins."""
-    text, error = "", ""
-    client = openai.OpenAI(base_url=f"{URL}/v1", api_key=KEY, max_retries=0, timeout=120)
-    extra = {"ignore_eos": body.get("ignore_eos", False)}
-    given = {name: value for name, value in body.items() if name != "ignore_eos"}
-    try:
-        for event in client.chat.completions.create(stream=True, extra_body=extra, **given):
-            new = (event.choices[0].delta.content or "") if event.choices else ""
-            if new and not text and begun is not None:
-                begun.release()
-            text += new
-    except (openai.APIError, httpx.HTTPError) as found:
-        error = str(found) or type(found).__name__
-    return text, error, time.monotonic()
-
-
-def processes(name: str) -> list[int]:
-    found = subprocess.run(["pgrep", "-f", f"^ray::{name}"], capture_output=True, text=True)
-    return [int(pid) for pid in found.stdout.split()]
-
-
-def replicas() -> list[int]:
-    """Processes with an engine."""
-    return processes("ServeReplica:default:Quire:demo")
-
-
-def until(condition: Any, timeout_s: float = 120.0) -> None:
-    end = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.05)
 
 
 def are_idle() -> bool:
@@ -102,11 +51,6 @@ def are_idle() -> bool:
     before = {pid: cpu_s(pid) for pid in replicas()}
     time.sleep(1.0)
     return len(before) == 3 and all(cpu_s(pid) - was < 0.3 for pid, was in before.items())
-
-
-def cpu_s(pid: int) -> float:
-    words = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(words[11]) + int(words[12])) / os.sysconf("SC_CLK_TCK")
 
 
 @pytest.mark.usefixtures("serving")
@@ -165,7 +109,7 @@ def test_a_replica_goes_while_replies_are_streamed(sent: signal.Signals) -> None
     broken = [(text, ended_at) for text, error, ended_at in results if error]
     assert 1 <= len(broken) < 6
     assert all(text for text, _ in broken)
-    assert max(ended_at for _, ended_at in broken) - killed_at < _SLOW
+    assert max(ended_at for _, ended_at in broken) - killed_at < SLOW_S
     assert all(text == whole for text, error, _ in results if not error)
     assert [error for _, error, _ in short if error] == []
     assert len({text for text, _, _ in short}) == 1

@@ -1,25 +1,53 @@
 """Replicas of Ray Serve in one process: engines over the fake core, which can be killed, frozen and
-thawed."""
+thawed; and `Front`, a front end that uses them."""
 
 from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Callable
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from typing import Any
 
 from fake_core import FakeCore
 from fake_engine import fake_config
 
-from quire.core.client import ThreadHost
+from quire.config import EngineConfig
+from quire.core.client import EngineListener, ThreadHost
+from quire.errors import EngineDeadError
+from quire.params import SamplingParams
+from quire.protocol import EngineCoreOutput, EngineCoreOutputs, EngineCoreRequest
 from quire.ray.serve.links import Entrance, Link, link_over
+from quire.ray.serve.replica_group import ReplicaGroup
 from quire.ray.serve.sessions import EngineSessions
+
+LONG = 100_000
+
+
+class SeeingCore(FakeCore):
+    """Keeps the requests that it gets, and names the K/V that it hands on."""
+
+    def __init__(self, config: EngineConfig) -> None:
+        super().__init__(config)
+        self.seen: list[EngineCoreRequest] = []
+
+    def add_request(self, request: EngineCoreRequest) -> None:
+        self.seen.append(request)
+        super().add_request(request)
+
+    def _advance(self, request: EngineCoreRequest) -> EngineCoreOutput:
+        output = super()._advance(request)
+        if request.hands_off:
+            output.kv_name = f"kv of {request.request_id}"
+        return output
 
 
 class FakeReplica:
     """One engine with its sessions."""
 
     def __init__(self, max_num_seqs: int = 4) -> None:
-        self.cores: list[FakeCore] = []
+        self.cores: list[SeeingCore] = []
         self.client = ThreadHost(lambda: self._core(max_num_seqs), 60.0)
         self.sessions = EngineSessions(self.client)
         self.sessions.bind()
@@ -27,12 +55,12 @@ class FakeReplica:
         self.runs = asyncio.Event()
         self.runs.set()
 
-    def _core(self, max_num_seqs: int) -> FakeCore:
-        self.cores.append(FakeCore(fake_config(max_num_seqs=max_num_seqs)))
+    def _core(self, max_num_seqs: int) -> SeeingCore:
+        self.cores.append(SeeingCore(fake_config(max_num_seqs=max_num_seqs)))
         return self.cores[-1]
 
     @property
-    def core(self) -> FakeCore:
+    def core(self) -> SeeingCore:
         return self.cores[0]
 
     async def connect(self, front_end: str) -> Link:
@@ -94,3 +122,77 @@ class FakeReplicas:
     def close(self) -> None:
         for one in self.by_name.values():
             one.client.shutdown()
+
+
+class Front:
+    """A group, and what it sends to the front end."""
+
+    def __init__(self, replicas: FakeReplicas, group: ReplicaGroup | None = None) -> None:
+        self.replicas = replicas
+        self.group = group or ReplicaGroup(fake_config(), replicas)
+        self.tokens: dict[str, list[int]] = {}
+        self.ended: set[str] = set()
+        self.lost: dict[str, str] = {}
+        self.group.attach(
+            asyncio.get_running_loop(),
+            EngineListener(self._on_outputs, lambda _: None, self._on_lost),
+        )
+
+    def add(
+        self,
+        name: str,
+        max_tokens: int = 4,
+        first: int = 7,
+        num_prompt: int = 1,
+        sampling: Mapping[str, Any] | None = None,
+        **fields: Any,
+    ) -> None:
+        self.group.add_request(
+            EngineCoreRequest(
+                request_id=name,
+                prompt_token_ids=[first] * num_prompt,
+                arrival_time=time.time(),
+                sampling_params=SamplingParams(max_tokens=max_tokens, seed=1, **sampling or {}),
+                **fields,
+            )
+        )
+
+    def engine_of(self, name: str) -> str:
+        """The replica that computes a request."""
+        number = self.group._placement.engine_of(name)
+        return next(one for one, at in self.group._connected.items() if at == number)
+
+    def _on_outputs(self, outputs: EngineCoreOutputs) -> None:
+        for output in outputs.outputs:
+            self.tokens.setdefault(output.request_id, []).extend(output.new_token_ids)
+            if output.finish_reason is not None:
+                self.ended.add(output.request_id)
+
+    def _on_lost(self, ids: list[str], error: EngineDeadError) -> None:
+        self.lost |= dict.fromkeys(ids, str(error))
+
+
+async def until(condition: Callable[[], Any]) -> None:
+    end = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < end
+        await asyncio.sleep(0.005)
+
+
+@asynccontextmanager
+async def front(*names: str) -> AsyncIterator[Front]:
+    replicas = FakeReplicas(*names)
+    one = Front(replicas)
+    try:
+        await until(lambda: len(one.group._hosts) == len(names))
+        yield one
+    finally:
+        one.group.shutdown()
+        for replica in replicas.by_name.values():
+            replica.runs.set()
+        await asyncio.sleep(0)
+        replicas.close()
+
+
+def run(scenario: Callable[[], Awaitable[None]]) -> None:
+    asyncio.run(asyncio.wait_for(scenario(), 60))

@@ -6,11 +6,12 @@ Only `KVCacheManager` changes it. The scheduler keeps it with the request and re
 
 from __future__ import annotations
 
-import hashlib
 import struct
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
+from hashlib import sha256
 from typing import TYPE_CHECKING
 
 from quire.protocol.cache_scope import EVERYONE, CacheScope
@@ -127,6 +128,9 @@ class CachedPrefix:
 
 
 _VERSION = b"quire.kv.1"
+_PIECE = 512
+"""Bytes of tokens whose keys are remembered together."""
+_MOST_PIECES = 1 << 14
 
 
 def model_root(fingerprint: str, block_size: int, kv_cache_dtype: str) -> bytes:
@@ -159,7 +163,7 @@ def hash_block(parent: bytes, token_ids: Sequence[int], extra: bytes = b"") -> b
     tokens = struct.pack(f"<{len(token_ids)}I", *token_ids)
     if extra:
         return _digest(parent, tokens, extra)
-    return hashlib.sha256(parent + tokens).digest()
+    return sha256(parent + tokens).digest()
 
 
 def hash_blocks(
@@ -174,15 +178,33 @@ def hash_blocks(
     if len(token_ids) < block_size:
         return []
     data, size = struct.pack(f"<{len(token_ids)}I", *token_ids), 4 * block_size
-    has_rows = bool(given) and given[-1].end > begin
-    sha256, keys = hashlib.sha256, list[bytes]()
-    for first in range(0, len(data) - size + 1, size):
-        block, extra = data[first : first + size], b""
-        if has_rows:
-            extra = extra_of(given, begin + first // 4, begin + (first + size) // 4)
+    keys, first, end = list[bytes](), 0, len(data) // size * size
+    if not given or given[-1].end <= begin:
+        piece = max(1, _PIECE // size) * size
+        for first in range(0, end - piece + 1, piece):
+            keys += _known_keys(parent, data[first : first + piece], size)
+            parent = keys[-1]
+        keys += _keys(parent, data[len(keys) * size : end], size)
+        return keys
+    for first in range(0, end, size):
+        block = data[first : first + size]
+        extra = extra_of(given, begin + first // 4, begin + (first + size) // 4)
         parent = _digest(parent, block, extra) if extra else sha256(parent + block).digest()
         keys.append(parent)
     return keys
+
+
+def _keys(parent: bytes, data: bytes, size: int) -> list[bytes]:
+    """The keys of blocks of so many bytes, without given rows."""
+    keys = list[bytes]()
+    for first in range(0, len(data), size):
+        parent = sha256(parent + data[first : first + size]).digest()
+        keys.append(parent)
+    return keys
+
+
+_known_keys = lru_cache(_MOST_PIECES)(_keys)
+"""Prompts often repeat the beginning of others."""
 
 
 def extra_of(given: Sequence[InputRows], begin: int, end: int) -> bytes:
@@ -196,7 +218,7 @@ def extra_of(given: Sequence[InputRows], begin: int, end: int) -> bytes:
 
 
 def _digest(*parts: bytes) -> bytes:
-    state = hashlib.sha256()
+    state = sha256()
     for part in parts:
         state.update(struct.pack("<Q", len(part)))
         state.update(part)

@@ -4,94 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
-from fake_engine import fake_config
-from fake_replicas import FakeReplicas
+from fake_replicas import LONG, Front, front, run, until
 
 from quire.adapters import LoRARequest
-from quire.core.client import EngineListener
 from quire.errors import EngineDeadError
 from quire.params import SamplingParams
-from quire.protocol import CacheScope, EngineCoreOutputs, EngineCoreRequest
+from quire.protocol import CacheScope, EngineCoreRequest
 from quire.ray.serve import replica_group
-from quire.ray.serve.replica_group import ReplicaGroup
-
-LONG = 100_000
 
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(replica_group, "_RETRY_S", 0.02)
-
-
-class Front:
-    """A group, and what it sends to the front end."""
-
-    def __init__(self, replicas: FakeReplicas) -> None:
-        self.replicas = replicas
-        self.group = ReplicaGroup(fake_config(), replicas)
-        self.tokens: dict[str, list[int]] = {}
-        self.ended: set[str] = set()
-        self.lost: dict[str, str] = {}
-        self.group.attach(
-            asyncio.get_running_loop(),
-            EngineListener(self._on_outputs, lambda _: None, self._on_lost),
-        )
-
-    def add(self, name: str, max_tokens: int = 4, first: int = 7, **fields: Any) -> None:
-        self.group.add_request(
-            EngineCoreRequest(
-                request_id=name,
-                prompt_token_ids=[first],
-                arrival_time=time.time(),
-                sampling_params=SamplingParams(max_tokens=max_tokens, seed=1),
-                **fields,
-            )
-        )
-
-    def engine_of(self, name: str) -> str:
-        """The replica that computes a request."""
-        number = self.group._placement.engine_of(name)
-        return next(one for one, at in self.group._connected.items() if at == number)
-
-    def _on_outputs(self, outputs: EngineCoreOutputs) -> None:
-        for output in outputs.outputs:
-            self.tokens.setdefault(output.request_id, []).extend(output.new_token_ids)
-            if output.finish_reason is not None:
-                self.ended.add(output.request_id)
-
-    def _on_lost(self, ids: list[str], error: EngineDeadError) -> None:
-        self.lost |= dict.fromkeys(ids, str(error))
-
-
-async def until(condition: Callable[[], Any]) -> None:
-    end = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < end
-        await asyncio.sleep(0.005)
-
-
-@asynccontextmanager
-async def front(*names: str) -> AsyncIterator[Front]:
-    replicas = FakeReplicas(*names)
-    one = Front(replicas)
-    try:
-        await until(lambda: len(one.group._hosts) == len(names))
-        yield one
-    finally:
-        one.group.shutdown()
-        for replica in replicas.by_name.values():
-            replica.runs.set()
-        await asyncio.sleep(0)
-        replicas.close()
-
-
-def run(scenario: Callable[[], Awaitable[None]]) -> None:
-    asyncio.run(asyncio.wait_for(scenario(), 60))
 
 
 @pytest.mark.parametrize("is_frozen", [False, True])

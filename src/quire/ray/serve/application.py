@@ -1,4 +1,5 @@
-"""`build_openai_app`: an application of Ray Serve for one or more models."""
+"""`build_openai_app`: an application of Ray Serve for one or more models; `build_pd_openai_app`: one
+with replicas that compute prompts, and others that go on with them."""
 
 from __future__ import annotations
 
@@ -14,7 +15,9 @@ from quire.ray.serve.config import LLMConfig
 from quire.server.http.api_keys import load_api_keys
 from quire.suggest import did_you_mean
 
-_ARGUMENTS = ("llm_configs", "ingress_deployment_config", "insecure")
+_OF_ALL = ("ingress_deployment_config", "insecure")
+_ARGUMENTS = ("llm_configs", *_OF_ALL)
+_OF_HAND_OFF = ("prefill_config", "decode_config")
 _DEFAULTS: dict[str, Any] = {
     "max_ongoing_requests": 1000,  # Quire has limits of its own, and answers 503 beyond them
     "health_check_period_s": 2.0,
@@ -29,11 +32,7 @@ def build_openai_app(args: Mapping[str, Any]) -> Any:
     """The application, for `serve.run` or a file of `serve deploy`. `args`: `llm_configs`, a
     configuration for each model; `ingress_deployment_config`: options of the deployment that
     answers HTTP; `insecure`: needs no key and no token. Raises ConfigError."""
-    for name in args:
-        if name not in _ARGUMENTS:
-            raise ConfigError(
-                f"build_openai_app: {name!r} is not known{did_you_mean(str(name), _ARGUMENTS)}"
-            )
+    _check_names("build_openai_app", args, _ARGUMENTS)
     given = args.get("llm_configs")
     if not isinstance(given, list | tuple) or not given:
         raise ConfigError(
@@ -51,23 +50,62 @@ def build_openai_app(args: Mapping[str, Any]) -> Any:
             f"request_router_config of {quoted(own_routers[0])} must be left out: with several "
             "models, each request goes to the replica with its prefix"
         )
+    return _application(args, configs)
+
+
+def build_pd_openai_app(pd_serving_args: Mapping[str, Any]) -> Any:
+    """An application of one model, for `serve.run` or a file of `serve deploy`. `pd_serving_args`:
+    `prefill_config`, the configuration of replicas that compute prompts; `decode_config`, that of
+    replicas that go on with their K/V; and the others of `build_openai_app`. Raises ConfigError."""
+    args = pd_serving_args
+    _check_names("build_pd_openai_app", args, (*_OF_HAND_OFF, *_OF_ALL))
+    for name in _OF_HAND_OFF:
+        if name not in args:
+            raise ConfigError(f'{name} must be a configuration: {{"model_loading_config": ...}}')
+    prefill, decode = (LLMConfig.of(args[name]) for name in _OF_HAND_OFF)
+    if prefill.model_id != decode.model_id:
+        raise ConfigError(
+            "prefill_config and decode_config must have the same model_id, got "
+            f"{quoted([prefill.model_id, decode.model_id])}"
+        )
+    if (prefill.lora_config is None) != (decode.lora_config is None):
+        raise ConfigError("lora_config must be in both of prefill_config and decode_config")
+    for one, role in ((prefill, "kv_producer"), (decode, "kv_consumer")):
+        one.engine_kwargs = {"kv_transfer_config": {"kv_role": role}, **one.engine_kwargs}
+    return _application(args, [decode], prefill)
+
+
+def _check_names(builder: str, given: Mapping[str, Any], known: tuple[str, ...]) -> None:
+    for name in given:
+        if name not in known:
+            raise ConfigError(
+                f"{builder}: {name!r} is not known{did_you_mean(str(name), [*known])}"
+            )
+
+
+def _application(
+    args: Mapping[str, Any], configs: Sequence[LLMConfig], prefill: LLMConfig | None = None
+) -> Any:
+    """An ingress, and a deployment of engines for each configuration. `prefill`: of those that
+    compute the prompts."""
+    insecure = bool(args.get("insecure"))
     serve, keys = _ready(configs[0], is_insecure=insecure)
     from quire.ray.serve.engine import Engine
     from quire.ray.serve.replica import Ingress
 
-    engines = [
-        serve.deployment(Engine, name=_name_of(one), **_options_of_engine(one)).bind(
-            one, is_insecure=insecure
-        )
-        for one in configs
-    ]
+    def engines_of(one: LLMConfig, kind: str) -> Any:
+        deployment = serve.deployment(Engine, name=kind + _name_of(one), **_options_of_engine(one))
+        return deployment.bind(one, is_insecure=insecure)
+
+    engines = [engines_of(one, "" if prefill is None else "Decode:") for one in configs]
     options = {
         **_DEFAULTS,
         **_of_ingress(configs[0]),
         **(args.get("ingress_deployment_config") or {}),
     }
     ingress = serve.deployment(_with_application(serve, Ingress), name="Quire", **options)
-    return ingress.bind(configs, engines, keys, is_insecure=insecure)
+    prompts = None if prefill is None else engines_of(prefill, "Prefill:")
+    return ingress.bind(configs, engines, keys, prompts, is_insecure=insecure)
 
 
 def build_llm_deployment(

@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from quire.config import EngineConfig
 from quire.core.client import EngineCoreClient
@@ -23,6 +23,10 @@ from quire.server.context import ServerContext
 from quire.server.fleet.live_models import context_of_configs
 from quire.server.fleet.loading import ModelLoader
 from quire.server.served_adapters import served_modules
+
+if TYPE_CHECKING:
+    from quire.ray.serve.replica_group import ReplicaGroup
+    from quire.ray.serve.replicas import Replicas
 
 
 class Server:
@@ -105,12 +109,15 @@ class Ingress(Server):
         llm_configs: Sequence[LLMConfig],
         engines: Sequence[Any],
         keys: tuple[str, ...],
+        prefill: Any = None,
         *,
         is_insecure: bool = False,
     ) -> None:
-        """`engines`: a handle for each configuration."""
+        """`engines`: a handle for each configuration. `prefill`: the handle of engines that compute
+        the prompts of the only one."""
         super().__init__(llm_configs, keys, is_insecure=is_insecure)
         self._engines = engines
+        self._prefill = prefill
 
     async def __serve_build_asgi_app__(self) -> Any:
         """The application that gets the requests, when each model has a replica."""
@@ -122,6 +129,19 @@ class Ingress(Server):
         configs = [boot_decoder.decode(boot).config for boot in boots]
         self._open(configs)
         for llm_config, config, replicas in zip(self._llm_configs, configs, every, strict=True):
-            group = ReplicaGroup(config, replicas)
+            if self._prefill is None:
+                group = ReplicaGroup(config, replicas)
+            else:
+                group = await self._decode_group(config, replicas)
             await self._load(llm_config, config, group)
         return build_app(self._context, self._keys)
+
+    async def _decode_group(self, config: EngineConfig, replicas: Replicas) -> ReplicaGroup:
+        """Raises ConfigError."""
+        from quire.ray.serve.prefill_decode import DecodeGroup, PrefillGroup, check_hand_off
+        from quire.ray.serve.replicas import Replicas
+
+        others = Replicas(self._prefill)
+        of_prompts = boot_decoder.decode(await others.config()).config
+        check_hand_off(of_prompts, config)
+        return DecodeGroup(config, replicas, PrefillGroup(of_prompts, others))

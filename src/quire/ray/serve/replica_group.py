@@ -266,8 +266,12 @@ class ReplicaGroup(EngineGroup):
         if self._placement.takes_requests:
             super()._place(request, num_places)
         else:
-            self._held[request.request_id] = (request, num_places)
-            self._replicas.ask_for_one()
+            self._hold(request, num_places)
+
+    def _hold(self, request: EngineCoreRequest, num_places: int) -> None:
+        """No replica is there."""
+        self._held[request.request_id] = (request, num_places)
+        self._replicas.ask_for_one()
 
     def _chosen(self, request: EngineCoreRequest) -> int | None:
         """The caller chooses an engine within a replica only."""

@@ -1,0 +1,103 @@
+"""An application of Ray Serve with replicas of the demo model, in this process or in a child, and
+what its tests send to it.
+
+    python tests/e2e/serve_application.py 3    # three replicas, until its input ends
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import httpx
+import openai
+
+KEY, PORT = "a key of this test", 28123
+URL = f"http://127.0.0.1:{PORT}"
+BODY: dict[str, Any] = {
+    "model": "demo", "messages": [{"role": "user", "content": "What is 17 + 25?"}],
+    "max_tokens": 24, "temperature": 0,
+}  # fmt: skip
+LONG = {**BODY, "max_tokens": 4000, "ignore_eos": True}
+SLOW_S = 5.0
+"""Seconds for what takes less than two on a machine that has nothing else to do."""
+
+
+def start(num_replicas: int) -> Any:
+    """Ray Serve, with the application."""
+    from ray import init, serve
+
+    from quire.ray.serve import LLMConfig, build_openai_app
+
+    os.environ.update(RAY_worker_niceness="0")
+    init(
+        _node_ip_address="127.0.0.1", num_cpus=8, include_dashboard=False,
+        object_store_memory=80 << 20, log_to_driver=False,
+    )  # fmt: skip
+    config = LLMConfig(
+        model_loading_config={"model_id": "demo"},
+        engine_kwargs={"num_threads": 1, "max_model_len": 4096, "max_num_seqs": 8},
+        deployment_config={"num_replicas": num_replicas},
+        server_kwargs={"api_key": KEY},
+    )
+    serve.start(http_options={"host": "127.0.0.1", "port": PORT})
+    serve.run(build_openai_app({"llm_configs": [config]}))
+    post()
+    return serve
+
+
+def post(key: str = KEY, body: dict[str, Any] = BODY) -> httpx.Response:
+    headers = {"Authorization": f"Bearer {key}"}
+    return httpx.post(f"{URL}/v1/chat/completions", json=body, headers=headers, timeout=120)
+
+
+def streamed(
+    body: dict[str, Any], begun: threading.Semaphore | None = None
+) -> tuple[str, str, float]:
+    """The text of a reply, its error, and when it ended. `begun` is released when it begins."""
+    text, error = "", ""
+    client = openai.OpenAI(base_url=f"{URL}/v1", api_key=KEY, max_retries=0, timeout=120)
+    extra = {"ignore_eos": body.get("ignore_eos", False)}
+    given = {name: value for name, value in body.items() if name != "ignore_eos"}
+    try:
+        for event in client.chat.completions.create(stream=True, extra_body=extra, **given):
+            new = (event.choices[0].delta.content or "") if event.choices else ""
+            if new and not text and begun is not None:
+                begun.release()
+            text += new
+    except (openai.APIError, httpx.HTTPError) as found:
+        error = str(found) or type(found).__name__
+    return text, error, time.monotonic()
+
+
+def processes(name: str) -> list[int]:
+    found = subprocess.run(["pgrep", "-f", f"^ray::{name}"], capture_output=True, text=True)
+    return [int(pid) for pid in found.stdout.split()]
+
+
+def replicas() -> list[int]:
+    """Processes with an engine."""
+    return processes("ServeReplica:default:Quire:demo")
+
+
+def until(condition: Any, timeout_s: float = 120.0) -> None:
+    end = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
+def cpu_s(pid: int) -> float:
+    words = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(words[11]) + int(words[12])) / os.sysconf("SC_CLK_TCK")
+
+
+if __name__ == "__main__":
+    start(int(sys.argv[1]))
+    print("ready", flush=True)
+    sys.stdin.read()

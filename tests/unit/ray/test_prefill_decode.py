@@ -1,0 +1,154 @@
+"""Prompts that one group of replicas computes, and another one goes on with."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fake_engine import fake_config
+from fake_replicas import LONG, FakeReplicas, Front, run, until
+
+from quire.config.kv_cache import KVStoreConfig
+from quire.errors import ConfigError
+from quire.protocol import EngineCoreRequest
+from quire.ray.serve.prefill_decode import DecodeGroup, PrefillGroup, check_hand_off
+
+NUM_PROMPT = 20
+"""More than a block."""
+
+
+@dataclass
+class Both:
+    """A front end, its replicas, and the requests that they got."""
+
+    one: Front
+    prefill: FakeReplicas
+
+    def asked(self, replicas: FakeReplicas, name: str) -> list[EngineCoreRequest]:
+        every = [core for replica in replicas.by_name.values() for core in replica.cores]
+        return [
+            one for core in every for one in core.seen if one.request_id.rpartition("/")[2] == name
+        ]
+
+    def add(self, name: str, max_tokens: int = 4, **fields: Any) -> None:
+        self.one.add(name, max_tokens, num_prompt=NUM_PROMPT, **fields)
+
+
+@asynccontextmanager
+async def both(*prefill: str) -> AsyncIterator[Both]:
+    replicas, others = FakeReplicas("d"), FakeReplicas(*prefill)
+    group = DecodeGroup(fake_config(), replicas, PrefillGroup(fake_config(), others))
+    one = Front(replicas, group)
+    try:
+        await until(lambda: group._hosts)
+        await until(lambda: len(group._prefill._hosts) == len(prefill))
+        yield Both(one, others)
+    finally:
+        group.shutdown()
+        await asyncio.sleep(0.05)
+        replicas.close()
+        others.close()
+
+
+def test_a_prompt_goes_to_one_replica_and_its_reply_comes_from_another() -> None:
+    async def scenario() -> None:
+        async with both("p") as found:
+            one = found.one
+            found.add("x")
+            await until(lambda: "x" in one.ended)
+            assert one.tokens["x"] == [8, 9, 10, 11]
+            [first] = found.asked(found.prefill, "x")
+            [second] = found.asked(one.replicas, "x")
+            assert (first.hands_off, first.sampling_params.max_tokens) == (True, 1)
+            assert (second.hands_off, second.sampling_params.max_tokens) == (False, 4)
+            assert second.awaited_kv == f"kv of {first.request_id}"
+
+    run(scenario)
+
+
+def test_requests_that_gain_nothing_have_one_replica() -> None:
+    async def scenario() -> None:
+        async with both("p") as found:
+            one = found.one
+            one.add("short")
+            found.add("awaits", awaited_kv="")
+            found.add("hands off", hands_off=True)
+            found.add("beam", num_reply_tokens=3)
+            found.add("grammar", sampling={"structured_outputs": {"regex": "a"}})
+            found.add("prompt", sampling={"prompt_logprobs": 0})
+            await until(lambda: len(one.ended) == 6)
+            assert not any(found.asked(found.prefill, name) for name in one.ended)
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("is_there", [True, False])
+def test_without_a_prefill_replica_the_other_computes_the_prompt(is_there: bool) -> None:
+    """One that dies meanwhile, or none from the beginning."""
+
+    async def scenario() -> None:
+        async with both(*["p"] * is_there) as found:
+            one = found.one
+            if is_there:
+                found.prefill.by_name["p"].core._pause_mode = "keep"  # nothing runs there
+            found.add("x")
+            if is_there:
+                await until(lambda: found.asked(found.prefill, "x"))
+                found.prefill.by_name["p"].is_killed = True
+                found.prefill.set()
+            await until(lambda: "x" in one.ended)
+            assert one.tokens["x"] == [8, 9, 10, 11]
+            assert [request.awaited_kv for request in found.asked(one.replicas, "x")] == [None]
+            assert found.prefill.num_asked == 1
+
+    run(scenario)
+
+
+def test_an_abort_ends_a_request_wherever_it_is() -> None:
+    async def scenario() -> None:
+        async with both("p") as found:
+            one, prefill = found.one, found.prefill.by_name["p"].core
+            prefill._pause_mode = "keep"
+            found.add("x", LONG)
+            await until(lambda: prefill._requests)
+            one.group.abort_requests(["x"])
+            await until(lambda: not prefill._requests)
+            prefill._pause_mode = None
+            found.add("y", LONG)
+            await until(lambda: one.tokens.get("y"))
+            one.group.abort_requests(["y"])
+            await until(lambda: not one.replicas.by_name["d"].core._requests)
+            assert not found.asked(one.replicas, "x")
+
+    run(scenario)
+
+
+def test_commands_reach_all_replicas() -> None:
+    async def scenario() -> None:
+        async with both("p") as found:
+            assert await found.one.group.call("echo", 1) == [[1], {}]
+            await found.one.group.call("pause", "keep")
+            for replicas in (found.one.replicas, found.prefill):
+                assert [one.core._pause_mode for one in replicas.by_name.values()] == ["keep"]
+
+    run(scenario)
+
+
+def test_replicas_that_cannot_use_the_others_kv_are_refused() -> None:
+    store = KVStoreConfig(1, disk_path=Path("/a"), remotes=("redis://one",))
+    config = replace(fake_config(), kv_store=store)
+    elsewhere = KVStoreConfig(1, disk_path=Path("/b"))
+    check_hand_off(config, config)
+    check_hand_off(config, replace(config, kv_store=replace(elsewhere, remotes=("redis://one",))))
+    with pytest.raises(ConfigError, match="no place of K/V in common"):
+        check_hand_off(config, replace(config, kv_store=elsewhere))
+    with pytest.raises(ConfigError, match="need a KV store"):
+        check_hand_off(config, replace(config, kv_store=None))
+    other = replace(config, cache=replace(config.cache, fingerprint="another"))
+    with pytest.raises(ConfigError, match="the same model_source"):
+        check_hand_off(config, other)
