@@ -7,6 +7,7 @@ QUIRE_CHURN_S is the length of the first test in seconds, ten minutes by default
 
 from __future__ import annotations
 
+import faulthandler
 import os
 import signal
 import subprocess
@@ -135,6 +136,7 @@ class Load:
 @pytest.mark.usefixtures("serving")
 def test_replicas_come_and_go() -> None:
     """One replica after the other is killed, or stopped for some seconds."""
+    faulthandler.cancel_dump_traceback_later()  # pytest's, which no test of ten minutes outlives
     load, number = Load(5), 0
     end = time.monotonic() + CHURN_S
     while time.monotonic() < end:

@@ -1,5 +1,5 @@
-"""`build_openai_app`: an application of Ray Serve for one or more models; `build_pd_openai_app`: one
-with replicas that compute prompts, and others that go on with them."""
+"""`build_openai_app`: an application of Ray Serve for one or more models; `build_pd_openai_app`:
+one with replicas that compute prompts, and others that go on with them."""
 
 from __future__ import annotations
 
