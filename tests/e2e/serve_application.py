@@ -1,7 +1,8 @@
 """An application of Ray Serve with replicas of the demo model, in this process or in a child, and
 what its tests send to it.
 
-    python tests/e2e/serve_application.py 3    # three replicas, until its input ends
+    python tests/e2e/serve_application.py 3      # three replicas, until its input ends
+    python tests/e2e/serve_application.py 1 2    # and two others for the prompts
 """
 
 from __future__ import annotations
@@ -28,25 +29,38 @@ SLOW_S = 5.0
 """Seconds for what takes less than two on a machine that has nothing else to do."""
 
 
-def start(num_replicas: int) -> Any:
-    """Ray Serve, with the application."""
+def start(num_replicas: int, num_prefill: int = 0) -> Any:
+    """Ray Serve, with the application. `num_prefill`: replicas that compute the prompts of others,
+    which share a KV store with them in the folder that QUIRE_TEST_STORE names."""
     from ray import init, serve
 
-    from quire.ray.serve import LLMConfig, build_openai_app
+    from quire.ray.serve import LLMConfig, build_openai_app, build_pd_openai_app
 
     os.environ.update(RAY_worker_niceness="0")
     init(
         _node_ip_address="127.0.0.1", num_cpus=8, include_dashboard=False,
         object_store_memory=80 << 20, log_to_driver=False,
     )  # fmt: skip
-    config = LLMConfig(
-        model_loading_config={"model_id": "demo"},
-        engine_kwargs={"num_threads": 1, "max_model_len": 4096, "max_num_seqs": 8},
-        deployment_config={"num_replicas": num_replicas},
-        server_kwargs={"api_key": KEY},
-    )
+    engine: dict[str, Any] = {"num_threads": 1, "max_model_len": 4096, "max_num_seqs": 8}
+    if num_prefill:
+        engine["kv_store_path"] = os.environ["QUIRE_TEST_STORE"]
+
+    def config(num_replicas: int) -> LLMConfig:
+        return LLMConfig(
+            model_loading_config={"model_id": "demo"},
+            engine_kwargs=engine,
+            deployment_config={"num_replicas": num_replicas},
+            server_kwargs={"api_key": KEY},
+        )
+
     serve.start(http_options={"host": "127.0.0.1", "port": PORT})
-    serve.run(build_openai_app({"llm_configs": [config]}))
+    if num_prefill:
+        app = build_pd_openai_app(
+            {"prefill_config": config(num_prefill), "decode_config": config(num_replicas)}
+        )
+    else:
+        app = build_openai_app({"llm_configs": [config(num_replicas)]})
+    serve.run(app)
     post()
     return serve
 
@@ -98,6 +112,6 @@ def cpu_s(pid: int) -> float:
 
 
 if __name__ == "__main__":
-    start(int(sys.argv[1]))
+    start(*map(int, sys.argv[1:]))
     print("ready", flush=True)
     sys.stdin.read()

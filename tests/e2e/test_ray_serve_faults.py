@@ -1,6 +1,6 @@
 """An application of Ray Serve with replicas that come and go, a slow replica, an ingress that dies,
 and a cluster that loses its head: replies are those of one replica, no begun reply is repeated, and
-no other is lost. Needs Ray.
+no other is lost. Also prompts and replies on different replicas. Needs Ray.
 
 QUIRE_CHURN_S is the length of the first test in seconds, ten minutes by default.
 """
@@ -41,8 +41,8 @@ BODIES: list[dict[str, Any]] = [
 class Serving:
     """The application in a child process, with all that it starts."""
 
-    def __init__(self, num_replicas: int) -> None:
-        command = [sys.executable, serve_application.__file__, str(num_replicas)]
+    def __init__(self, *nums_of_replicas: int) -> None:
+        command = [sys.executable, serve_application.__file__, *map(str, nums_of_replicas)]
         self._child = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
@@ -158,7 +158,7 @@ def test_replicas_come_and_go() -> None:
     )
     assert not load.wrong
     assert load.num_whole > len(load.broken)
-    assert max(load.broken, default=0) < SLOW_S + load.longest_gap_s
+    assert max(load.broken, default=0) < 2 * (SLOW_S + load.longest_gap_s)
 
 
 @pytest.mark.usefixtures("serving")
@@ -211,6 +211,27 @@ def test_the_head_is_killed(serving: Serving) -> None:
         replies = [post() for _ in range(8)]
         assert [one.result()[:2] for one in begun] == [(whole, "")] * 2
     assert [one.json()["choices"][0]["message"]["content"] for one in replies] == [before] * 8
+
+
+def test_prompts_are_computed_by_other_replicas(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A decode replica computes no prompt, until all prefill replicas are gone."""
+    pytest.importorskip("ray")
+    monkeypatch.setenv("QUIRE_TEST_STORE", str(tmp_path / "kv"))
+    serving = Serving(1, 1)
+    try:
+        first = post(body=BODIES[3]).json()
+        cached = first["usage"]["prompt_tokens_details"]["cached_tokens"]
+        assert cached == first["usage"]["prompt_tokens"] - 1
+        alone = post(body={**BODIES[3], "prompt_logprobs": 0}).json()  # computes the whole prompt
+        assert alone["choices"][0]["message"] == first["choices"][0]["message"]
+        [prefill] = processes("ServeReplica:default:Prefill:")
+        os.kill(prefill, signal.SIGKILL)
+        second = post(body=BODIES[4]).json()
+        assert second["usage"]["prompt_tokens_details"]["cached_tokens"] < cached
+    finally:
+        serving.close()
 
 
 def _status() -> int:

@@ -1,5 +1,5 @@
 """Replicas of Ray Serve in one process: engines over the fake core, which can be killed, frozen and
-thawed; and `Front`, a front end that uses them."""
+thawed, and whose network can be cut; and `Front`, a front end that uses them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import asyncio
 import socket
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 from fake_core import FakeCore
@@ -52,8 +52,11 @@ class FakeReplica:
         self.sessions = EngineSessions(self.client)
         self.sessions.bind()
         self.is_killed = False
-        self.runs = asyncio.Event()
+        self.runs, self.network = asyncio.Event(), asyncio.Event()
         self.runs.set()
+        self.network.set()
+        self._relays: list[asyncio.Task[None]] = []
+        self._relayed: list[socket.socket] = []
 
     def _core(self, max_num_seqs: int) -> SeeingCore:
         self.cores.append(SeeingCore(fake_config(max_num_seqs=max_num_seqs)))
@@ -63,11 +66,35 @@ class FakeReplica:
     def core(self) -> SeeingCore:
         return self.cores[0]
 
+    def close(self) -> None:
+        self.client.shutdown()
+        for task in self._relays:
+            task.cancel()
+        for one in self._relayed:
+            asyncio.get_running_loop().remove_reader(one)
+            one.close()
+
     async def connect(self, front_end: str) -> Link:
         """A front end's end of a new connection."""
         own, given = socket.socketpair()
         self.sessions.begin(front_end, own)
-        return FakeLink(await link_over(given, accepts=False), self)
+        near, far = socket.socketpair()
+        self._relayed += [given, near]
+        for source, target in ((given, near), (near, given)):
+            self._relays.append(asyncio.create_task(self._relay(source, target)))
+        return FakeLink(await link_over(far, accepts=False), self)
+
+    async def _relay(self, source: socket.socket, target: socket.socket) -> None:
+        """Passes on bytes and the end of a connection, while the network is whole."""
+        loop, data = asyncio.get_running_loop(), b"x"
+        source.setblocking(False)
+        with suppress(OSError):
+            while data:
+                data = await loop.sock_recv(source, 1 << 16)
+                await self.network.wait()
+                await loop.sock_sendall(target, data)
+        with suppress(OSError):
+            target.shutdown(socket.SHUT_RDWR)
 
 
 class FakeLink(Link):
@@ -121,7 +148,7 @@ class FakeReplicas:
 
     def close(self) -> None:
         for one in self.by_name.values():
-            one.client.shutdown()
+            one.close()
 
 
 class Front:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import random
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from quire.placement.pace import Pace, Paces
@@ -118,18 +118,14 @@ class Placement:
     ) -> int:
         """Returns the engine of a new request. `engine`: the one that the caller has chosen. One of
         them must be there. `adapter`: what identifies the adapter."""
-        size = self.limits.block_size
-        keys = BlockKeys(size, scope, input_rows, self.root, adapter)
+        keys = BlockKeys(self.limits.block_size, scope, input_rows, self.root, adapter)
         of_prompt, now = keys.extend(token_ids), self.clock()
         if engine is None:
-            compared = self._compared(of_prompt)
+            number, num_found = self._best(of_prompt, len(token_ids), now)
         else:
-            compared = {engine: self._engines[engine].index.num_found(of_prompt)}
-        num_new = {one: max(1, len(token_ids) - size * found) for one, found in compared.items()}
-        number = min(num_new, key=lambda one: self._order(one, num_new[one], now))
-        chosen, num_found = self._engines[number], compared[number]
-        cost = self._cost(chosen, num_new[number])
-        placed = _Placed(number, num_new[number], keys, of_prompt, now, cost)
+            number, num_found = engine, self._engines[engine].index.num_found(of_prompt)
+        chosen, num_new = self._engines[number], self._num_new(len(token_ids), num_found)
+        placed = _Placed(number, num_new, keys, of_prompt, now, self._cost(chosen, num_new))
         chosen.index.add(of_prompt[num_found:])  # `end` adds all of them
         chosen.num_waiting_tokens += placed.num_new_tokens
         chosen.num_placed_tokens += placed.num_new_tokens
@@ -236,6 +232,21 @@ class Placement:
         for engine in self._engines.values():
             engine.index.clear()
 
+    def _best(self, keys: Sequence[bytes], num_tokens: int, now: float) -> tuple[int, int]:
+        """The engine where a prompt is expected to be computed first, and how many of its blocks it
+        has."""
+        compared = self._compared(keys)
+        orders = [
+            self._order(number, self._num_new(num_tokens, num_found), now)
+            for number, num_found in compared.items()
+        ]
+        number = min(orders)[-1]
+        return number, compared[number]
+
+    def _num_new(self, num_tokens: int, num_found: int) -> int:
+        """Tokens of a prompt to compute if so many blocks are found."""
+        return max(1, num_tokens - num_found * self.limits.block_size)
+
     def _compared(self, keys: Sequence[bytes]) -> dict[int, int]:
         """The engines to compare, with the number of blocks that they have."""
         groups = by_overlap(self._holders, keys, self._there)
@@ -244,19 +255,23 @@ class Placement:
             for number in self._some(places, _MOST_HOLDERS - len(found)):
                 found[number] = num_found
         for number in self._some(self._there, _NUM_RANDOM):
-            place = self._engines[number].place
-            found[number] = next(count for places, count in groups if places >> place & 1)
+            bit = 1 << self._engines[number].place
+            for places, num_found in groups:
+                if places & bit:
+                    found[number] = num_found
+                    break
         return found
 
-    def _some(self, places: int, wanted: int) -> Iterator[int]:
+    def _some(self, places: int, wanted: int) -> list[int]:
         """At most so many of the engines at these places, from a random one on."""
-        first = int(random.random() * len(self._numbers))
+        numbers, found = self._numbers, list[int]()
+        first = int(random.random() * len(numbers))
         for part in (places >> first << first, places & ((1 << first) - 1)):
-            while part and wanted > 0:
+            while part and len(found) < wanted:
                 lowest = part & -part
                 part ^= lowest
-                wanted -= 1
-                yield self._numbers[lowest.bit_length() - 1]
+                found.append(numbers[lowest.bit_length() - 1])
+        return found
 
     def _order(self, number: int, num_new: int, now: float) -> tuple[float, int, int, int]:
         """The expected time to the first token; engines of equal cost take turns."""

@@ -61,6 +61,34 @@ def test_a_replica_dies(monkeypatch: pytest.MonkeyPatch, is_frozen: bool) -> Non
     run(scenario)
 
 
+def test_the_network_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No end of a connection is seen on the other side, and each notices that it is alone."""
+    from quire.ray.serve import sessions
+
+    monkeypatch.setattr(replica_group, "_SILENCE_S", 0.7)
+    monkeypatch.setattr(sessions, "_GONE_S", 1.0)
+
+    async def scenario() -> None:
+        async with front("a", "b") as one:
+            one.add("begun", LONG)
+            await until(lambda: one.tokens.get("begun"))
+            gone = one.engine_of("begun")
+            replica = one.replicas.by_name[gone]
+            replica.network.clear()
+            for number in range(6):
+                one.add(f"waits {number}")
+            await until(lambda: "begun" in one.lost)
+            await until(lambda: len(one.ended) == 6)
+            await until(lambda: not replica.core._requests)
+            num_seen = len(one.tokens["begun"])
+            replica.network.set()
+            await until(lambda: len(one.group._hosts) == 2)
+            assert len(one.tokens["begun"]) == num_seen
+            assert [*one.lost] == ["begun"]
+
+    run(scenario)
+
+
 def test_requests_wait_for_a_replica() -> None:
     async def scenario() -> None:
         async with front() as one:
