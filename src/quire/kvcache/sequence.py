@@ -178,7 +178,7 @@ def hash_blocks(
     if len(token_ids) < block_size:
         return []
     data, size = struct.pack(f"<{len(token_ids)}I", *token_ids), 4 * block_size
-    keys, first, end = list[bytes](), 0, len(data) // size * size
+    keys, end = list[bytes](), len(data) // size * size
     if not given or given[-1].end <= begin:
         piece = max(1, _PIECE // size) * size
         for first in range(0, end - piece + 1, piece):

@@ -8,6 +8,7 @@ import subprocess
 import sys
 
 from quire.kvcache import hash_block, model_root, request_root
+from quire.kvcache.sequence import hash_blocks
 from quire.kvcache.sequence import extra_of, request_roots
 from quire.protocol import CacheScope, InputRows
 
@@ -89,3 +90,16 @@ def test_rows_are_named_by_their_digest_and_place() -> None:
     assert extra_of([rows], 0, 20) == extra_of([rows], 50, 66) == b""
     far = InputRows(first=99, count=3, digest=b"c" * 32)
     assert extra_of([rows, far], 16, 32) == extra_of([rows], 16, 32)
+
+
+@pytest.mark.parametrize("size", [4, 16, 48, 200])
+def test_keys_of_a_whole_text_are_those_of_its_blocks(size: int) -> None:
+    """Also of a text whose beginning was hashed before, and of one that goes on differently."""
+    tokens = [(7 * n) % 501 for n in range(650)]
+    for end in (0, size - 1, size, 130, 260, 517, 650):
+        for text in (tokens[:end], tokens[: end // 2] + tokens[1 : end - end // 2]):
+            wanted, parent = list[bytes](), ROOT
+            for first in range(0, len(text) - size + 1, size):
+                parent = hash_block(parent, text[first : first + size])
+                wanted.append(parent)
+            assert hash_blocks(ROOT, text, size) == wanted
