@@ -7,9 +7,10 @@ import struct
 import subprocess
 import sys
 
+import pytest
+
 from quire.kvcache import hash_block, model_root, request_root
-from quire.kvcache.sequence import hash_blocks
-from quire.kvcache.sequence import extra_of, request_roots
+from quire.kvcache.sequence import extra_of, hash_blocks, request_roots
 from quire.protocol import CacheScope, InputRows
 
 ROOT = model_root("model", 16, "bfloat16")
