@@ -39,8 +39,8 @@ class Engine:
         return encoder.encode(EngineBoot(core_factory=DEFAULT_CORE, config=self._config, epoch=0.0))
 
     async def entrance(self, replica: str) -> bytes:
-        """Where front ends connect, an `Entrance`. `replica`: this one; Ray Serve's router reads
-        it. Raises EngineDeadError if the engine has died."""
+        """The `Entrance` for front ends, encoded. `replica`: this one; Ray Serve's router reads it.
+        Raises EngineDeadError if the engine has died."""
         del replica
         if self._door is None:
             self._sessions.bind()

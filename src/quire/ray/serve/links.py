@@ -26,7 +26,7 @@ _BUFFER = 1 << 20
 
 
 class Entrance(msgspec.Struct, array_like=True):
-    """Where an engine takes connections, and what they need."""
+    """The address of an engine for front ends, and its key."""
 
     address: str
     port: int
