@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -96,7 +97,7 @@ class Load:
         self._wanted = [self._first(body) for body in BODIES]
         self._is_over = threading.Event()
         own: list[Callable[[], None]] = [self._watch]
-        own += [lambda first=first: self._send(first) for first in range(num_threads)]
+        own += [partial(self._send, first) for first in range(num_threads)]
         self._threads = [threading.Thread(target=one) for one in own]
         for thread in self._threads:
             thread.start()

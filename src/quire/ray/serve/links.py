@@ -84,8 +84,9 @@ async def link_over(connected: socket.socket, *, accepts: bool) -> Link:
     if accepts:
         transport, _ = await loop.connect_accepted_socket(lambda: protocol, connected, ssl=context)
     else:
+        name = None if context is None else ""
         transport, _ = await loop.create_connection(
-            lambda: protocol, sock=connected, ssl=context, server_hostname=context and ""
+            lambda: protocol, sock=connected, ssl=context, server_hostname=name
         )
     return Link(reader, asyncio.StreamWriter(transport, protocol, reader, loop))
 
