@@ -14,7 +14,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -189,6 +189,14 @@ class StepBatch:
     """[L]; of a program with `MeanRows`, the rows that it leaves as they are. None: none of
     them."""
 
+    token_places: NDArray[np.int32] | None = None
+    """[T]; places of sampled tokens that are not collected yet and stand for `token_ids`; -1: the
+    token id is given. Only for a model that `keeps_tokens`."""
+
+    sampled_places: NDArray[np.int32] | None = None
+    """[L]; the places, below max_num_seqs, where the model keeps the sampled tokens for later
+    steps; -1: nowhere. Only for a model that `keeps_tokens`."""
+
     @property
     def num_logits_out(self) -> int:
         """Rows of logits that are copied out."""
@@ -249,6 +257,19 @@ class _WholeStep(StepInPieces):
 
 class StepModel(ABC):
     """A model that computes steps, on one rank or on several. One caller at a time."""
+
+    keeps_tokens: bool = False
+    """Whether steps that are submitted one after the other are computed in that order, and may
+    begin with tokens that an earlier one samples (`StepBatch.token_places`)."""
+
+    def submit(self, batch: StepBatch) -> Any:
+        """Begins a step, and may return before it is computed. The result is for `collect`. Raises
+        BackendError as `step` does."""
+        return batch
+
+    def collect(self, begun: Any) -> StepOutput:
+        """The output of a step that was begun. Raises BackendError as `step` does."""
+        return self.step(begun)
 
     @abstractmethod
     def step(self, batch: StepBatch) -> StepOutput:
