@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from quire.backends.base import StepBatch
 from quire.backends.cuda.choices import FIELDS, MOST_LIST_BYTES, Choices
@@ -143,11 +145,11 @@ class Sampler:
         yield self._survey(raw, grid, base)
         tops, firsts = raw
         if len(choices.masks):
-            words = {"masks": places["masks"], "num_words": choices.masks.shape[1]}
+            words: Arguments = {"masks": places["masks"], "num_words": choices.masks.shape[1]}
             yield Launch(forbid_kernel(), grid, {**row, **words})
         for op, _ in choices.lists:
-            own = {name: places[name, op] for name in ("starts", "ids", "values")}
-            yield Launch(change_kernel(op), (count,), {**row, **own})
+            changes = {name: places[name, op] for name in ("starts", "ids", "values")}
+            yield Launch(change_kernel(op), (count,), {**row, **changes})
         if len(choices.masks) or choices.lists:
             yield self._survey(changed, grid, base)
             tops, firsts = changed
@@ -155,28 +157,31 @@ class Sampler:
         cuts = choices.has_cuts
         for cut in (0, 1):
             for step in range(_ROUNDS + 1 if cuts[cut] else 0):
-                own = {"bins": self._bins, "num_rows": count, "step": step}
-                yield Launch(narrow_kernel(cut), grid, {**row, **own})
+                search: Arguments = {"bins": self._bins, "num_rows": count, "step": step}
+                yield Launch(narrow_kernel(cut), grid, {**row, **search})
         row |= {"sums": self._sums}
         if not choices.is_greedy:
             yield Launch(weigh_kernel(2 * any(cuts)), grid, row)
         out = {"out": self.out.from_byte(8 * first), "kept": self.kept}
-        own = {"raw_tops": raw[0], "firsts": firsts, **out}
-        yield Launch(draw_kernel(2 * any(cuts)), (count,), {**row, **own})
+        drawn = {"raw_tops": raw[0], "firsts": firsts, **out}
+        yield Launch(draw_kernel(2 * any(cuts)), (count,), {**row, **drawn})
 
     def _survey(
         self, found: tuple[Buffer, Buffer], grid: tuple[int, ...], base: Arguments
     ) -> Launch:
-        own = {"tops": found[0], "firsts": found[1], "num_chunks": self._num_chunks}
+        own: Arguments = {"tops": found[0], "firsts": found[1], "num_chunks": self._num_chunks}
         return Launch(survey_kernel(), grid, {**base, **own})
 
     def _packed(self, choices: Choices) -> tuple[Upload, dict[object, Buffer]]:
         """All arrays in one, and where each is on the device."""
-        arrays: dict[object, np.ndarray] = {"numbers": choices.numbers, "masks": choices.masks}  # type: ignore[type-arg]
+        arrays: dict[object, NDArray[Any]]
+        arrays = {"numbers": choices.numbers, "masks": choices.masks}
         for op, lists in choices.lists:
             arrays |= {("starts", op): lists.starts, ("ids", op): lists.ids}
-            arrays["values", op] = lists.values
-        places, begin = {}, 0
+            if lists.values is not None:
+                arrays["values", op] = lists.values
+        places: dict[object, Buffer] = {}
+        begin = 0
         for name, array in arrays.items():
             places[name] = self._given.from_byte(begin)
             begin += aligned(array.nbytes)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from quire.backends.cuda.twins.numbers import Floats, Grid
 from quire.backends.cuda.twins.choice.tokens import ROUNDS, Row, keys_of, number_of, weights_of
+from quire.backends.cuda.twins.numbers import Floats, Grid
 
 Doubles = NDArray[np.float64]
 _BINS = 16

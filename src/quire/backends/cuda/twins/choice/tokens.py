@@ -26,7 +26,8 @@ def keys_of(x: Floats) -> Keys:
 def number_of(key: int) -> np.float32:
     """The number of a key."""
     bits = np.int32(key - 2**31)
-    return np.asarray(bits ^ np.int32(0x7FFFFFFF) if bits < 0 else bits).view(np.float32)[()]
+    found: np.float32 = bits.view(np.float32) if bits >= 0 else (bits ^ 0x7FFFFFFF).view(np.float32)
+    return found
 
 
 def weights_of(x: Floats, top: np.float32, temperature: float) -> Doubles:
