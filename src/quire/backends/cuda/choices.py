@@ -58,7 +58,8 @@ def _splitmix64(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
     x = x + np.uint64(0x9E3779B97F4A7C15)
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return x ^ (x >> np.uint64(31))
+    found: NDArray[np.uint64] = x ^ (x >> np.uint64(31))
+    return found
 
 
 def chosen_by_host(columns: SamplingColumns, vocab_size: int) -> Flags:

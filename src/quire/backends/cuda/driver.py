@@ -263,7 +263,7 @@ class _Sent(Download):
     def wait(self) -> NDArray[np.uint8]:
         with _errors("the GPU has not computed the step"):
             self._piece.event.sync()
-        found = self._piece.array[: self._num_bytes].copy()
+        found: NDArray[np.uint8] = self._piece.array[: self._num_bytes].copy()
         self._free.append(self._piece)
         return found
 

@@ -62,5 +62,6 @@ def _bins(row: Row, prefix: int, step: int, cut: int) -> Doubles:
     weights = np.where(shifted // _BINS == prefix, weights, 0.0)
     chunks = np.arange(len(weights)) // row.chunk
     places = chunks * _BINS + shifted % _BINS
-    found = np.bincount(places, weights, minlength=(int(chunks[-1]) + 1) * _BINS)
+    found = np.zeros((int(chunks[-1]) + 1) * _BINS)
+    np.add.at(found, places, weights)
     return found.reshape(-1, _BINS)

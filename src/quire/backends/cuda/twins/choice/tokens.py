@@ -74,6 +74,7 @@ class Row:
 
     def open(self, cuts: int) -> NDArray[np.bool_]:
         """Which tokens min_p and the first `cuts` limits keep."""
+        found: NDArray[np.bool_]
         found = weights_of(self.x, self.top, self.number[0]) >= self.number[2]
         keys = keys_of(self.x)
         for cut in range(cuts):
@@ -172,8 +173,8 @@ def draw(
             own = sums[number * num_chunks : (number + 1) * num_chunks]
             token = _drawn(row.weights(CUTS), own, row.number[1], CHUNK)
         elif status == 0:
-            own = slice(number * num_chunks, (number + 1) * num_chunks)
-            token = int(firsts[own][tops[own] == row.top].min())
+            part = slice(number * num_chunks, (number + 1) * num_chunks)
+            token = int(firsts[part][tops[part] == row.top].min())
         out[2 * number : 2 * number + 2] = token, status
         if (place := int(row.number[5])) >= 0:
             kept[place] = token
