@@ -42,7 +42,7 @@ class _Sampling:
         self._rows, self._sampler = plan.result.rows, plan.result.sampler
 
     def launches(self, logits: NDArray[np.float32], columns: SamplingColumns) -> list[Launch]:
-        """What chooses the tokens; the logits and what it reads are on the device."""
+        """The launches that choose tokens, after all that they read is uploaded."""
         self._device.upload(self._rows.buffer, logits)
         by_host = chosen_by_host(columns, self.width)
         found: list[Launch] = []

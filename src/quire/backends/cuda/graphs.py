@@ -1,9 +1,9 @@
 """`StepGraphs`: recorded launches of decoding steps; `padded`: a step of a size that others have.
 
-A launch's arguments follow from the sizes of a step. So a decoding step gets more requests, which
-nobody asked for and whose K, V and states go to a block of their own, and its longest context
-counts as a power of two. Everything else that changes from step to step lies in memory of the
-device, whose addresses follow from the sizes. A row's bits do not depend on the others.
+A launch's arguments follow from the sizes of a step. So a decoding step gets more requests, for
+padding, whose K, V and states go to a block of their own, and its longest context counts as a
+power of two. Everything else that changes from step to step lies in memory of the device, whose
+addresses follow from the sizes. A row's bits do not depend on the others.
 """
 
 from __future__ import annotations

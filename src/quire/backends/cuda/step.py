@@ -99,15 +99,14 @@ class StepArrays:
 
 @dataclass(slots=True)
 class PaddedBatch(StepBatch):
-    """A step with requests that nobody asked for, so that steps of several sizes have the same
-    launches."""
+    """A step with requests for padding, so that steps of several sizes have the same launches."""
 
     most_context: int = 0
-    """What launches are made for: at least the tokens of any request."""
+    """The longest context that launches are made for."""
 
 
 def most_context(batch: StepBatch) -> int:
-    """The tokens of the longest request, or what launches are made for."""
+    """The tokens of the longest request, or the context that launches are made for."""
     if isinstance(batch, PaddedBatch):
         return batch.most_context
     return int(batch.context_lens.max(initial=1))

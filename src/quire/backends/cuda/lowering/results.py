@@ -34,7 +34,7 @@ class Result(ABC):
     rows: Rows
     """The place of a piece."""
     sampler: Sampler | None = None
-    """Chooses tokens from a piece; None: the results are no logits."""
+    """Chooses tokens from a piece; None: the results are vectors."""
 
     @abstractmethod
     def emit(self, step: Step, first: int, count: int) -> Iterator[Action]:

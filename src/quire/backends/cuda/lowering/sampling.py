@@ -20,7 +20,7 @@ CHUNK, TILE = 4096, 1024
 _BUNCH = 16
 _BLOCK = 256
 _ROUNDS, _BINS, _STATE = 8, 16, 36
-"""As in `kernels/choice/tokens.py`."""
+"""The constants of `kernels/choice/tokens.py`."""
 _ROW = (("logits", "*fp32"), ("numbers", "*fp64"))
 _LIMITS = (("states", "*fp64"), ("allowed", "*i32"))
 
