@@ -272,7 +272,7 @@ def test_few_modules_import_what_a_gpu_needs() -> None:
     """A machine without a GPU has neither package, and a run needs no compiler."""
     cuda = SRC / "backends/cuda"
     allowed = {"cuda": {cuda / "driver.py"}, "triton": {cuda / "build.py"}}
-    allowed["triton"].update((cuda / "kernels").glob("*.py"))
+    allowed["triton"].update((cuda / "kernels").rglob("*.py"))
     for path in MODULES.values():
         found = {package for package in allowed if package in _top_names(path)}
         assert all(path in allowed[package] for package in found), path

@@ -262,6 +262,24 @@ class SamplingParams(msgspec.Struct, metaclass=_CheckedNames, omit_defaults=True
         return self.logprobs
 
     @property
+    def follows_tokens(self) -> bool:
+        """Whether the choice of the next token needs the one before it, or the host's part in it:
+        no step of the request is planned before the last one's token is known."""
+        words = [*(self.bad_words_token_ids or ()), *self.never_generated.words]
+        penalties = (self.repetition_penalty, self.frequency_penalty, self.presence_penalty)
+        return (
+            self.structured_outputs is not None
+            or (penalties != (1, 0, 0) and self.repeat_last_n != 0)
+            or any(len(word) > 1 for word in words)
+            or self.thinking_token_budget is not None
+            or self.trace_decode_token_ids is not None
+            or self.timestamps is not None
+            or self.num_logprobs is not None
+            or self.prompt_logprobs is not None
+            or self.gives_rows
+        )
+
+    @property
     def all_stop_token_ids(self) -> set[int]:
         """`stop_token_ids` as a set, without the model's end-of-sequence token, which the engine
         adds."""

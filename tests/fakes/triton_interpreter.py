@@ -27,7 +27,7 @@ from quire.backends.kv_formats import narrow_to_bfloat16, widen_bfloat16
 
 TYPES = {
     "fp32": tl.float32, "bf16": tl.bfloat16, "i32": tl.int32, "i64": tl.int64, "i8": tl.int8,
-    "u8": tl.uint8,
+    "u8": tl.uint8, "fp64": tl.float64,
 }  # fmt: skip
 Handle = interpreter.TensorHandle
 _cast = interpreter.InterpreterBuilder.cast_impl

@@ -20,9 +20,9 @@ from quire.protocol import EngineCoreRequest
 
 RANDOM = np.random.default_rng(12)
 PROMPTS = [RANDOM.integers(0, 256, length).tolist() for length in (1, 5, 16, 17, 40, 64, 75, 90)]
-ANY = {"ignore_eos": True, "logprobs": 2}
+ANY = {"ignore_eos": True}
 PARAMS = [
-    SamplingParams(temperature=0, max_tokens=30, **ANY),
+    SamplingParams(temperature=0, max_tokens=30, logprobs=2, **ANY),
     SamplingParams(temperature=1.0, seed=7, top_p=0.95, max_tokens=30, **ANY),
     SamplingParams(temperature=1.0, seed=8, max_tokens=30, stop_token_ids=list(range(40)), **ANY),
     SamplingParams(

@@ -10,6 +10,7 @@ import numpy as np
 from quire.backends.base import CompileOptions, KVCacheSpec, StepBatch
 from quire.backends.cuda.device import DeviceFacts
 from quire.backends.cuda.kernel import Kernel, Launch
+from quire.backends.cuda.lowering import sampling
 from quire.backends.cuda.plan import Plan
 from quire.program import Program
 
@@ -26,6 +27,8 @@ def needed_kernels(program: Program, kv: KVCacheSpec, options: CompileOptions) -
         plan = Plan(program, kv, options, DeviceFacts("planned", 0, 0, 0, count, 0.0))
         for batch in _batches(plan):
             found.update(_launched(plan, batch))
+        if plan.result.sampler is not None:
+            found.update(sampling.variants())
     return found
 
 

@@ -39,7 +39,7 @@ class Sizes:
 GPU = Sizes(
     is_emulated=False, product=(28672, 4096), rows=(1, 32, 256, 2048), copied_bytes=1 << 30,
     requests=(1, 32, 256), new_tokens=64, prompt=2048, context=1024, least_seconds=0.2,
-    sameness_seconds=30.0, most_cases=1000,
+    sameness_seconds=20.0, most_cases=1000,
 )  # fmt: skip
 EMULATED = Sizes(
     is_emulated=True, product=(64, 96), rows=(1, 5), copied_bytes=1 << 12, requests=(1, 2),
@@ -67,10 +67,12 @@ class Entry:
 PARTS = {
     "launch": Entry("basics", "check_launch", 20),
     "bits": Entry("bits", "check_bits", 20),
-    "bandwidth": Entry("bandwidth", "check_bandwidth", 30),
-    "demo": Entry("speed", "check_demo", 35),
-    "8b": Entry("speed", "check_8b", 70),
-    "sameness": Entry("sameness", "check_sameness", 45),
-    "families": Entry("families", "check_families", 25),
+    "sampling": Entry("sampling", "check_sampling", 15),
+    "steps": Entry("steps", "check_steps", 25),
+    "bandwidth": Entry("bandwidth", "check_bandwidth", 25),
+    "demo": Entry("speed", "check_demo", 30),
+    "8b": Entry("speed", "check_8b", 60),
+    "sameness": Entry("sameness", "check_sameness", 35),
+    "families": Entry("families", "check_families", 20),
 }
 """A kernel that fails can spoil its process, so each part has one."""

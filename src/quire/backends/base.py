@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -69,6 +69,19 @@ class _WholeStep(StepInPieces):
 
 class StepModel(ABC):
     """A model that computes steps, on one rank or on several. One caller at a time."""
+
+    keeps_tokens: bool = False
+    """Whether steps that are submitted one after the other are computed in that order, and may
+    begin with tokens that an earlier one samples (`StepBatch.token_places`)."""
+
+    def submit(self, batch: StepBatch) -> Any:
+        """Begins a step, and may return before it is computed. The result is for `collect`. Raises
+        BackendError as `step` does."""
+        return batch
+
+    def collect(self, begun: Any) -> StepOutput:
+        """The output of a step that was begun. Raises BackendError as `step` does."""
+        return self.step(begun)
 
     @abstractmethod
     def step(self, batch: StepBatch) -> StepOutput:

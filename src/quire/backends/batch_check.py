@@ -50,8 +50,7 @@ def check_batch(
             _check_range("token id", lists.ids, vocab_size)
         if batch.sampling.mask is not None:
             batch.sampling.mask.check(len(batch.logits_rows), vocab_size)
-    for request in range(requests):
-        _check_request(batch, request, kv)
+    _check_requests(batch, kv)
 
 
 def check_axes_and_spans(batch: StepBatch, max_model_len: int) -> None:
@@ -86,21 +85,30 @@ def check_token_types(batch: StepBatch, num_types: int) -> None:
     _check_range("token type", batch.token_types, num_types)
 
 
-def _check_request(batch: StepBatch, request: int, kv: KVCacheSpec) -> None:
-    begin, end = batch.seq_starts[request : request + 2]
-    length = int(batch.context_lens[request])
-    positions = batch.positions[begin:end]
-    if not np.array_equal(positions, np.arange(length - len(positions), length)):
+def _check_requests(batch: StepBatch, kv: KVCacheSpec) -> None:
+    """Raises BackendError unless positions end where contexts do, and the blocks exist."""
+    lengths, counts = batch.context_lens, np.diff(batch.seq_starts)
+    wanted = np.repeat(lengths - batch.seq_starts[1:], counts) + np.arange(len(batch.positions))
+    if (wrong := np.flatnonzero(wanted != batch.positions)).size:
+        request = int(np.searchsorted(batch.seq_starts, wrong[0], side="right")) - 1
+        begin, end = batch.seq_starts[request : request + 2]
         raise BackendError(
-            f"request {request}: positions {positions.tolist()} do not end at {length} tokens"
+            f"request {request}: positions {batch.positions[begin:end].tolist()} do not end at "
+            f"{lengths[request]} tokens"
         )
-    tables = batch.block_tables[request]
-    for group, table in zip(kv.layout.groups, tables, strict=True):
-        first = group.first_entry(length - len(positions), kv.block_size)
-        end = group.num_entries(length, kv.block_size)
-        if end > len(table):
-            raise BackendError(f"request {request}: {length} tokens do not fit {len(table)} blocks")
-        _check_range("block id", table[first:end], kv.num_blocks)
+    width, size = batch.block_tables.shape[2], kv.block_size
+    for index, group in enumerate(kv.layout.groups):
+        begins = [group.first_entry(one, size) for one in (lengths - counts).tolist()]
+        ends = np.array([group.num_entries(one, size) for one in lengths.tolist()], np.int64)
+        if (wrong := np.flatnonzero(ends > width)).size:
+            request = int(wrong[0])
+            raise BackendError(
+                f"request {request}: {lengths[request]} tokens do not fit {width} blocks"
+            )
+        entry = np.arange(int(ends.max(initial=0)))
+        tables = batch.block_tables[:, index, : len(entry)]
+        is_read = (entry >= np.array(begins, np.int64)[:, None]) & (entry < ends[:, None])
+        _check_range("block id", tables[is_read], kv.num_blocks)
 
 
 def _check_range(what: str, values: NDArray[np.int32], limit: int) -> None:

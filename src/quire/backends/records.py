@@ -174,6 +174,14 @@ class StepBatch:
     """[L]; of a program with `MeanRows`, the rows that it leaves as they are. None: none of
     them."""
 
+    token_places: NDArray[np.int32] | None = None
+    """[T]; places of sampled tokens that are not collected yet and stand for `token_ids`; -1: the
+    token id is given. Only for a model that `keeps_tokens`."""
+
+    sampled_places: NDArray[np.int32] | None = None
+    """[L]; the places, below max_num_seqs, where the model keeps the sampled tokens for later
+    steps; -1: nowhere. Only for a model that `keeps_tokens`."""
+
     @property
     def num_logits_out(self) -> int:
         """Rows of logits that are copied out."""

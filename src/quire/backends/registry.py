@@ -140,7 +140,7 @@ def make_backend(device: DeviceConfig) -> Backend:
     if name == "cuda":
         from quire.backends.cuda import CudaBackend
 
-        return CudaBackend(index=device.gpu_index)
+        return CudaBackend(index=device.gpu_index, enforce_eager=device.enforce_eager)
     if name != "cpu":
         [entry] = entry_points(group=GROUP, name=name)
         make: Callable[[DeviceConfig], Backend] = entry.load()

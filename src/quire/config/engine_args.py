@@ -287,7 +287,7 @@ class EngineArgs:
     worker_cls: str = argument("auto", "ParallelConfig")
     """Subclass of `quire.worker.worker.Worker` that each rank runs, as `package.module.Class`."""
     enforce_eager: bool = argument(False, "ModelConfig")
-    """Accepted for compatibility; nothing is compiled at run time, with or without it."""
+    """On a GPU, launch each kernel of each step, and record no CUDA graphs; the CPU has none."""
     disable_log_stats: bool = argument(False, "ObservabilityConfig")
     """Do not log a line of statistics every ten seconds."""
     log_level: LogLevel | None = argument(None, "LoggingConfig")

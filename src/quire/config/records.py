@@ -202,6 +202,8 @@ class DeviceConfig:
     has the cores for itself."""
     gpu_index: int = 0
     """Number of the GPU, for backends that compute on one."""
+    enforce_eager: bool = False
+    """On a GPU, launch each kernel of each step, and record none."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -235,6 +235,8 @@ class MemoryAhead(Capability):
         of_a_request = math.ceil(config.model.max_positions / cache.block_size)
         of_a_request *= len(cache.layout.groups)
         self._num_ahead = min(of_a_request, _MOST_BYTES // max(1, cache.block_bytes))
+        if config.device.backend == "cuda":  # a GPU holds all of its memory from the start
+            self._num_ahead = 0
         self._piece = max(1, _PIECE_BYTES // max(1, cache.block_bytes))
         self._end = 0
         """Id of the block after the last one that was written to."""

@@ -21,9 +21,11 @@ def make_runner(
     model: StepModel,
     adapter: Callable[[str], LoadedAdapter | None] = lambda _: None,
     find_rows: FindRows = rows_are_missing,
+    *,
+    keeps_tokens: bool = False,
 ) -> ModelRunner | PoolingRunner:
     """The runner for the requests of an engine. `adapter`: looks up a loaded adapter by its digest;
-    `find_rows`: rows that take the place of embeddings.
+    `find_rows`: rows that take the place of embeddings; `keeps_tokens`: as of `InputBatch`.
     Raises ConfigError if a custom logits processor cannot be loaded or created."""
     layout = config.cache.layout
     batch = InputBatch(
@@ -34,6 +36,7 @@ def make_runner(
         config.model.logprobs_mode,
         adapter,
         find_rows,
+        keeps_tokens=keeps_tokens,
     )
     if config.model.pooling is not None:
         return PoolingRunner(model, batch, config.model.pooling, layout.keeps_all)

@@ -13,14 +13,32 @@ from pathlib import Path
 from typing import Any
 
 from quire.config.records import EngineConfig
+from quire.config.speculation import SpeculationConfig
+from quire.errors import BackendError
 from quire.executor.base import Executor
 from quire.executor.runners import make_runner
 from quire.protocol import SchedulePlan, StepResult
 from quire.worker.extension import worker_class
+from quire.worker.model_runner import BegunStep
 from quire.worker.prompt_adapters import PromptAdapters
 from quire.worker.worker import Worker
 
 _QUEUE, _TURN = "queue", "turn"
+
+
+def _may_begin_at_once(config: EngineConfig) -> bool:
+    """Whether every request can do without the host between two of its steps, unless it waits for
+    its tokens (`SamplingParams.follows_tokens`), and the engine does not compute by turns. Drafts
+    by default are few: they are proposed where no plan is in flight."""
+    model, speculation = config.model, config.scheduler.speculation
+    return not (
+        model.pooling
+        or model.logits_processors
+        or model.num_sources
+        or config.draft
+        or (speculation is not None and speculation != SpeculationConfig())
+        or config.device.turns
+    )
 
 
 class Turns:
@@ -66,7 +84,11 @@ class Turns:
 
 
 class UniProcExecutor(Executor):
-    """Computes a plan by a function call when it is collected; nothing is copied or sent."""
+    """Computes a plan by a function call when it is collected; nothing is copied or sent.
+
+    Where the model keeps sampled tokens, a plan is begun when it is submitted, and the next one
+    before it is collected.
+    """
 
     def __init__(self, config: EngineConfig) -> None:
         turns = config.device.turns
@@ -74,15 +96,37 @@ class UniProcExecutor(Executor):
         self._turn: AbstractContextManager[None] = self._turns or nullcontext()
         self._worker = worker_class(config, Worker)(config)
         self.prompt_adapters = PromptAdapters(config)
+        self._begins_at_once = self._worker.model.keeps_tokens and _may_begin_at_once(config)
+        if self._begins_at_once:
+            self.max_plans_in_flight = 2
         self._runner = make_runner(
-            config, self._worker.model, self._worker.adapters.get, self.prompt_adapters.find
+            config,
+            self._worker.model,
+            self._worker.adapters.get,
+            self.prompt_adapters.find,
+            keeps_tokens=self._begins_at_once,
         )
         self._submitted: deque[SchedulePlan] = deque()
+        self._begun: deque[tuple[BegunStep, Any] | BackendError] = deque()
 
     def submit(self, plan: SchedulePlan) -> None:
-        self._submitted.append(plan)
+        if not self._begins_at_once:
+            self._submitted.append(plan)
+            return
+        self._runner.model = self._worker.model
+        try:
+            begun = self._runner.begin(plan)
+            self._begun.append((begun, self._worker.submit(begun.batch)))
+        except BackendError as error:
+            self._begun.append(error)
 
     def collect(self) -> StepResult:
+        if self._begins_at_once:
+            first = self._begun.popleft()
+            if isinstance(first, BackendError):
+                raise first
+            step, work = first
+            return self._runner.finish(step, self._worker.collect(work))
         self._runner.model = self._worker.model  # other weights are another model
         begun = self._runner.begin(self._submitted.popleft())
         with self._turn:

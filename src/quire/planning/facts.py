@@ -76,6 +76,7 @@ def gather_facts(args: EngineArgs) -> Facts:
         device=args.device,
         runs_transformers=checkpoint.model.is_transformers,
     )
+    device = replace(device, enforce_eager=args.enforce_eager)
     num_ranks = args.tensor_parallel_size * args.pipeline_parallel_size * args.data_parallel_size
     num_ranks //= max(1, args.nnodes)
     if args.num_threads is None and num_ranks > 1:

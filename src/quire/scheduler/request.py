@@ -75,7 +75,7 @@ class Request:
         "pooling_params", "predicted_token_ids", "prediction", "proposed_token_ids",
         "reasoning", "repetition_detection", "request_id", "sampling_params", "save_due",
         "scheduled_time", "scope", "skip_reading_cache", "sort_key", "spec_decode_metrics",
-        "status", "stop_reason", "stop_token_ids", "token_ids",
+        "status", "stop_reason", "stop_token_ids", "token_ids", "waits_for_tokens",
     )  # fmt: skip
 
     def __init__(
@@ -104,6 +104,8 @@ class Request:
         """A running request is preempted for a waiting one of a lower level."""
         self.has_grammar = params.structured_outputs is not None
         """Whether a grammar restricts its next token, so that all earlier tokens must be known."""
+        self.waits_for_tokens = params.follows_tokens or bool(message.predicted_token_ids)
+        """Whether no plan continues it from a token that a plan in flight samples."""
         self.awaits_mask = self.has_grammar
         """Whether the mask of its next token is not computed yet; a running request skips steps."""
         self.status = RequestStatus.WAITING_FOR_FSM if self.has_grammar else RequestStatus.WAITING

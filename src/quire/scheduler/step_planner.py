@@ -155,7 +155,7 @@ class StepPlanner:
             if count < 1:
                 if request.num_computed_tokens + 1 >= request.max_total_tokens:
                     continue  # a plan in flight samples its last token
-                if request.has_grammar or num_stages > 1:
+                if request.waits_for_tokens or num_stages > 1:
                     continue  # a plan in flight samples the token that it continues from
                 count = 1
             if num_stages > 1 and request.is_generating:

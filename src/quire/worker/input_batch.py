@@ -10,7 +10,7 @@ table, L rows that need logits.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -48,6 +48,9 @@ class PreparedStep:
     prompt_rows: PromptRows | None = None
     """All rows of logits, if log-probabilities of prompt tokens are wanted; otherwise None."""
     drafts: Drafts | None = None
+    is_ahead: NDArray[np.bool_] | None = None
+    """[L]; the sampled tokens that the model keeps, so that a later step may begin with them. None:
+    none."""
 
     def keeps(self, sampled: Ints, is_void: NDArray[np.bool_]) -> NDArray[np.bool_] | None:
         """[L]; which of the `sampled` tokens [L] are kept: those before which every draft token
@@ -93,9 +96,18 @@ class InputBatch:
         logprobs_mode: LogprobsMode = "raw_logprobs",
         adapter: Callable[[str], LoadedAdapter | None] = lambda _: None,
         find_rows: FindRows = rows_are_missing,
+        *,
+        keeps_tokens: bool = False,
     ) -> None:
         """`max_num_entries`: the largest B. `adapter`: looks up a loaded adapter by its
-        digest. `find_rows`: looks up rows that take the place of embeddings."""
+        digest. `find_rows`: looks up rows that take the place of embeddings. `keeps_tokens`: the
+        model keeps sampled tokens in the places of their rows, so that the next step may begin
+        before `advance`."""
+        self._keeps_tokens = keeps_tokens
+        self._num_sampled = np.zeros(max_num_seqs, np.int32)
+        """For each row, how many of its tokens are sampled and not collected yet."""
+        self._follows = np.zeros(max_num_seqs, np.bool_)
+        """The rows whose tokens the model does not keep."""
         self.row_of: dict[str, int] = {}
         self.sampling = SamplingRows(max_num_seqs, vocab_size, logprobs_mode)
         self._prompt_logprobs = PromptLogprobRows(vocab_size)
@@ -207,9 +219,20 @@ class InputBatch:
             axis_positions=given.axis_positions,
             spans=given.spans,
         )
+        is_ahead = None
+        if self._keeps_tokens:
+            is_ahead = ~self._follows[sampled_rows]
+            if drafts is not None:
+                is_ahead &= ~np.isin(sampled_rows, list(draft_ids))
+            is_new = slice(None) if prompt_rows is None else prompt_rows.is_new
+            batch.sampled_places = np.full(len(logits_rows), -1, np.int32)
+            batch.sampled_places[is_new] = np.where(is_ahead, sampled_rows, -1)
+            if self._num_sampled[rows].any():
+                batch.token_places = np.full(len(token_ids), -1, np.int32)
+                batch.token_places[starts[:-1]] = np.where(self._num_sampled[rows] > 0, rows, -1)
         samples = None if all_complete else is_complete
         return PreparedStep(
-            batch, rows, ends, samples, sampled_rows, num_tokens, prompt_rows, drafts
+            batch, rows, ends, samples, sampled_rows, num_tokens, prompt_rows, drafts, is_ahead
         )
 
     def _rows_of(self, request_ids: list[str]) -> _PlanRows:
@@ -256,8 +279,21 @@ class InputBatch:
         return found
 
     def begin(self, step: PreparedStep) -> None:
-        """Records that the step is being computed: the next chunk of a prompt may follow."""
+        """Records that the step is being computed: the next chunk of a prompt may follow, or a
+        token whose place the model knows."""
         self._num_computed[step.rows] = step.ends
+        if step.is_ahead is not None:
+            rows = step.sampled_rows[step.is_ahead]
+            self._num_sampled[rows] += 1
+            self._num_tokens[rows] += 1
+
+    def with_tokens(self, batch: StepBatch) -> StepBatch:
+        """The oldest step that is not collected, with all of its tokens: they are known now."""
+        places = batch.token_places
+        if places is None:
+            return batch
+        token_ids = np.where(places >= 0, self._last_token[places], batch.token_ids)
+        return replace(batch, token_ids=token_ids.astype(np.int32), token_places=None)
 
     def known_tokens(self, row: int) -> Ints:
         """The tokens that the request in this row was started with."""
@@ -268,7 +304,11 @@ class InputBatch:
     ) -> None:
         """Records the result of a step: the `sampled` tokens [L], and which of them are `kept` [L]
         according to `PreparedStep.keeps` (None: all)."""
-        rows, num_tokens = step.sampled_rows, step.num_tokens
+        rows, num_tokens, others = step.sampled_rows, step.num_tokens, step.sampled_rows
+        if step.is_ahead is not None:  # `begin` has counted these tokens
+            self._num_sampled[rows[step.is_ahead]] -= 1
+            num_tokens = np.where(step.is_ahead, self._num_tokens[rows] - 1, num_tokens)
+            others = rows[~step.is_ahead]
         if kept is None:
             self._last_token[rows] = sampled
             self._num_tokens[rows] = num_tokens + 1
@@ -280,7 +320,7 @@ class InputBatch:
             self._last_token[row] = sampled[place]
             self._num_tokens[row] = num_tokens[place] + 1
             self.sampling.advance(row, sampled[place : place + 1])
-        self._num_computed[rows] = self._num_tokens[rows] - 1
+        self._num_computed[others] = self._num_tokens[others] - 1
 
     def _start(self, request: ScheduledRequest) -> None:
         if not self._free_rows:
@@ -291,6 +331,8 @@ class InputBatch:
         self._num_tokens[row] = len(request.token_ids)
         self._num_computed[row] = request.num_computed_tokens
         self._last_token[row] = request.token_ids[-1]
+        self._num_sampled[row] = 0
+        self._follows[row] = request.sampling_params.follows_tokens
         if request.adapter and (adapter := self._adapter(request.adapter)) is not None:
             self._adapters[row] = adapter
         if request.input_rows:

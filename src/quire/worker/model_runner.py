@@ -197,7 +197,8 @@ class ModelRunner:
         if output.not_finite is not None and output.not_finite.any():
             failed = _requests_of(batch, output.not_finite)
             known = {index: self._batch.known_tokens(step.rows[index]) for index in failed}
-            messages |= explain_failures(self.model, batch, known, keeps_all=self._keeps_all)
+            whole = self._batch.with_tokens(batch)
+            messages |= explain_failures(self.model, whole, known, keeps_all=self._keeps_all)
         return {plan.request_ids[index]: message for index, message in messages.items()}
 
     def _prompt_logprobs(

@@ -48,6 +48,17 @@ class Worker(LoadedModel):
                 spans.append((begin, time.perf_counter(), self._waited_s() - waited_s))
             self.check_health()
 
+    def submit(self, batch: StepBatch) -> Any:
+        """Begins a step of the only rank; `collect` takes the result. Raises BackendError."""
+        return self.model.submit(batch)
+
+    def collect(self, begun: Any) -> StepOutput:
+        """The output of a step that was begun. Raises the same as `step`."""
+        try:
+            return self.model.collect(begun)
+        finally:
+            self.check_health()
+
     def record_steps(self, is_on: bool) -> dict[str, Any]:
         """Begin to record the times of steps, or end it. Returns what was recorded, as `RankSpans`
         of the profiler."""

@@ -427,6 +427,16 @@ def test_sampling_is_the_specification(wide_model: CompiledModel, settings: dict
         np.testing.assert_array_equal(output.logprobs.sampled_ranks, wanted.sampled_ranks)
 
 
+def test_steps_are_submitted_and_collected(model: CompiledModel) -> None:
+    """In the order in which they are submitted."""
+    batches = [one_request(TOKENS[:n], [4, 1], logits_rows=[n - 1]) for n in (9, 4)]
+    for batch in batches:
+        batch.sampling = build_columns([SamplingRow(temperature=1.0, seed=3)])
+    wanted = [model.step(batch).sampled.tolist() for batch in batches]
+    begun = [model.submit(batch) for batch in batches]
+    assert [model.collect(one).sampled.tolist() for one in begun] == wanted
+
+
 def test_a_draw_depends_on_seed_and_position_alone(wide_model: CompiledModel) -> None:
     batch = one_request(TOKENS, [4, 1])
     rows = [SamplingRow(temperature=2.0, seed=9, position=p) for p in range(len(TOKENS))]

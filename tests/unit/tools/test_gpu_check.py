@@ -30,7 +30,7 @@ def _emulated(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("QUIRE_KV_STORE", "0")
 
 
-@pytest.mark.parametrize("name", ["launch", "bits", "bandwidth", "families"])
+@pytest.mark.parametrize("name", ["launch", "bits", "sampling", "steps", "bandwidth", "families"])
 def test_a_part_reaches_its_goals(name: str) -> None:
     rows = list(PARTS[name].run(EMULATED))
     assert any(row.is_good for row in rows) or name == "bandwidth"

@@ -29,10 +29,14 @@ from quire.weights import PackedFile, WeightStore
 class CudaBackend(Backend):
     """One GPU, or the emulated device."""
 
-    def __init__(self, device: Device | None = None, index: int = 0) -> None:
+    def __init__(
+        self, device: Device | None = None, index: int = 0, *, enforce_eager: bool = False
+    ) -> None:
         """`device`: None: GPU number `index`; or the emulated device, if QUIRE_CUDA_EMULATED is on.
-        Raises BackendError if there is no GPU, or if `cuda-core` is missing."""
+        `enforce_eager`: no step is recorded. Raises BackendError if there is no GPU, or if
+        `cuda-core` is missing."""
         self._device = device or open_device(index)
+        self._has_graphs = not enforce_eager
 
     @property
     def capabilities(self) -> Capabilities:
@@ -107,7 +111,7 @@ class CudaBackend(Backend):
             raise
         lowering = plan.lowering
         blocks = DeviceBlocks(kv, self._device, lowering.cache, lowering.block_bytes)
-        return CudaModel(plan, self._device, blocks)
+        return CudaModel(plan, self._device, blocks, has_graphs=self._has_graphs)
 
     def _plan(self, program: Program, kv: KVCacheSpec, options: CompileOptions) -> Plan:
         self.kv_block_bytes(program, kv)

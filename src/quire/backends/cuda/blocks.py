@@ -51,7 +51,11 @@ class DeviceBlocks:
         if len(sources) != len(targets):
             raise ValueError(f"{len(sources)} blocks cannot be copied to {len(targets)}")
         if set(sources.tolist()) & set(targets.tolist()):
-            self.write(targets, self.read(sources, None))
+            found = np.empty((len(sources), self._num_bytes), np.uint8)
+            for source, block in zip(sources.tolist(), found, strict=True):
+                self._device.download(self._blocks(source, 1), block)
+            for target, block in zip(targets.tolist(), found, strict=True):
+                self._device.upload(self._blocks(target, 1), block)
             return
         for source, target in zip(sources.tolist(), targets.tolist(), strict=True):
             self._device.copy(self._blocks(source, 1), self._blocks(target, 1))

@@ -47,7 +47,7 @@ class CubinFacts:
 def sources_digest() -> str:
     """Digest of the sources of all kernels and of the compiler's version."""
     digest = hashlib.sha256(TRITON_VERSION.encode())
-    for path in sorted((_FOLDER / "kernels").glob("*.py")):
+    for path in sorted((_FOLDER / "kernels").rglob("*.py")):
         digest.update(path.name.encode() + path.read_bytes())
     return digest.hexdigest()
 

@@ -1,7 +1,8 @@
 """`Device`: the contract between the backend and a GPU.
 
 `driver.py` implements it with NVIDIA's driver, `emulated.py` with NumPy. Launches and copies are
-done in the order in which they are given. Nothing waits for the device but `download` and `read`.
+done in the order in which they are given. Nothing waits for the device but `download`, `read`,
+`write` and `Download.wait`.
 """
 
 from __future__ import annotations
@@ -63,6 +64,11 @@ class Device(ABC):
         """Fills an array from the beginning of a buffer, and waits until it is full."""
 
     @abstractmethod
+    def send(self, source: Buffer) -> Download:
+        """Begins to copy a buffer to the host, and does not wait. Later launches may change the
+        buffer."""
+
+    @abstractmethod
     def copy(self, source: Buffer, target: Buffer) -> None:
         """Copies a buffer to another one of the same size."""
 
@@ -90,6 +96,14 @@ class Device(ABC):
             self.launch(action)
         else:
             self.upload(action.target, action.data)
+
+
+class Download(ABC):
+    """Bytes on their way to the host."""
+
+    @abstractmethod
+    def wait(self) -> NDArray[np.uint8]:
+        """The bytes, once they are there. Called once."""
 
 
 class Recording(ABC):

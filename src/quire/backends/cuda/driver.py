@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quire.backends.cuda.compiled import find_cubin
-from quire.backends.cuda.device import Device, DeviceFacts, Recording
+from quire.backends.cuda.device import Device, DeviceFacts, Download, Recording
 from quire.backends.cuda.kernel import ARRAY_TYPES, Kernel, Launch
 from quire.backends.cuda.memory import Buffer, Memory
 from quire.errors import BackendError
@@ -42,6 +42,7 @@ class CudaDevice(Device):
             self._stream = self._gpu.create_stream()
             self._copies = _Copies(core, self._gpu.create_stream())
             self._uploads = _Copies(core, self._stream)
+            self._downloads = _Downloads(core, self._stream)
             own = self._gpu.properties
             major, minor = own.compute_capability_major, own.compute_capability_minor
             self._architecture = 10 * major + minor
@@ -129,6 +130,11 @@ class CudaDevice(Device):
         with _errors("the GPU gives no data"):
             self._uploads.to_host(_address(source), _raw(out))
 
+    def send(self, source: Buffer) -> Download:
+        """To pinned memory, and an event after it."""
+        with _errors("the GPU gives no data"):
+            return self._downloads.send(_address(source), source.num_bytes)
+
     def copy(self, source: Buffer, target: Buffer) -> None:
         """On the device."""
         with _errors("the GPU copies no data"):
@@ -183,6 +189,7 @@ class _Graph(Recording):
             self._graph.launch(self._stream)
 
     def close(self) -> None:
+        self._stream.sync()  # it may be under way
         self._graph.close()
 
 
@@ -230,6 +237,42 @@ class _Copies:
         return piece
 
 
+class _Downloads:
+    """Copies to pieces of pinned memory, which are used again after `wait`. One thread."""
+
+    def __init__(self, core: Any, stream: Any) -> None:
+        self._core, self._stream = core, stream
+        self._free: dict[int, list[_Pinned]] = {}
+
+    def send(self, address: int, num_bytes: int) -> Download:
+        """Begins a copy."""
+        size = _pinned_bytes(num_bytes)
+        free = self._free.setdefault(size, [])
+        piece = free.pop() if free else _Pinned(self._core)
+        piece.grow(size)
+        device = self._core.Buffer.from_handle(address, num_bytes)
+        device.copy_to(piece.first(num_bytes), stream=self._stream)
+        piece.event = self._stream.record()
+        return _Sent(piece, num_bytes, free)
+
+
+class _Sent(Download):
+    def __init__(self, piece: _Pinned, num_bytes: int, free: list[_Pinned]) -> None:
+        self._piece, self._num_bytes, self._free = piece, num_bytes, free
+
+    def wait(self) -> NDArray[np.uint8]:
+        with _errors("the GPU has not computed the step"):
+            self._piece.event.sync()
+        found: NDArray[np.uint8] = self._piece.array[: self._num_bytes].copy()
+        self._free.append(self._piece)
+        return found
+
+
+def _pinned_bytes(num_bytes: int) -> int:
+    """The size of a piece: a power of two."""
+    return 1 << max(16, (num_bytes - 1).bit_length())
+
+
 class _Pinned:
     """Host memory that the GPU can reach, and the event after which it is free again."""
 
@@ -243,7 +286,7 @@ class _Pinned:
         """To at least so many bytes, and to a power of two."""
         if num_bytes <= self.array.size:
             return
-        size = 1 << max(16, (num_bytes - 1).bit_length())
+        size = _pinned_bytes(num_bytes)
         self._held = self._core.LegacyPinnedMemoryResource().allocate(size)
         memory = (ctypes.c_uint8 * size).from_address(int(self._held.handle))
         self.array = np.ctypeslib.as_array(memory)

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from quire.backends.cuda.device import Device, DeviceFacts, Recording
+from quire.backends.cuda.device import Device, DeviceFacts, Download, Recording
 from quire.backends.cuda.kernel import ARRAY_TYPES, Kernel, Launch
 from quire.backends.cuda.memory import Buffer, Memory
 from quire.errors import BackendError
@@ -26,8 +26,12 @@ _PROCESSORS = 4
 class EmulatedDevice(Device):
     """NumPy computes."""
 
-    def __init__(self, num_bytes: int = 1 << 40) -> None:
-        """`num_bytes`: the memory that it seems to have."""
+    def __init__(self, num_bytes: int = 1 << 40, *, is_lazy: bool = False) -> None:
+        """`num_bytes`: the memory that it seems to have. `is_lazy`: launches and copies are done
+        when the host waits for a result, as if the device were slow."""
+        self._is_lazy, self._queue = is_lazy, list[Callable[[], None]]()
+        self.num_waits = 0
+        """How often the host has waited."""
         self._left = self._total = num_bytes
         self._recorded: list[Launch] | None = None
         self.launches: list[Kernel] | None = None
@@ -50,6 +54,7 @@ class EmulatedDevice(Device):
     def release(self, memory: Memory) -> None:
         """Drops the array."""
         if memory.handle is not None:
+            self.finish()
             self._left += memory.num_bytes
             memory.handle = None
 
@@ -62,6 +67,9 @@ class EmulatedDevice(Device):
             return
         if self.launches is not None:
             self.launches.append(launch.kernel)
+        self._do(lambda: self._compute(launch))
+
+    def _compute(self, launch: Launch) -> None:
         with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
             self._call(launch.kernel, launch.grid, self._arguments(launch))
 
@@ -84,27 +92,53 @@ class EmulatedDevice(Device):
     def upload(self, target: Buffer, data: NDArray[np.generic]) -> None:
         """Copies at once."""
         self._no_copies()
-        raw = np.ascontiguousarray(data).reshape(-1).view(np.uint8)
-        _bytes(target.from_byte(0, raw.size))[:] = raw
+        raw = np.array(data, order="C").reshape(-1).view(np.uint8)
+        part = target.from_byte(0, raw.size)
+        _bytes(part)
+        self._do(lambda: _bytes(part).__setitem__(slice(None), raw))
 
     def download(self, source: Buffer, out: NDArray[np.generic]) -> None:
         """Copies at once."""
         self._no_copies()
+        self.num_waits += 1
+        self.finish()
         raw = out.reshape(-1).view(np.uint8)
         raw[:] = _bytes(source.from_byte(0, raw.size))
+
+    def send(self, source: Buffer) -> Download:
+        """A lazy device copies when it is waited for."""
+        self._no_copies()
+        sent = _EmulatedDownload(self, source.num_bytes)
+        self._do(lambda: sent.fill(_bytes(source)))
+        return sent
 
     def copy(self, source: Buffer, target: Buffer) -> None:
         """Copies at once."""
         self._no_copies()
-        _bytes(target)[:] = _bytes(source)
+        self._do(lambda: _bytes(target).__setitem__(slice(None), _bytes(source)))
+
+    def _do(self, work: Callable[[], None]) -> None:
+        """Now, or when the host waits."""
+        if self._is_lazy:
+            self._queue.append(work)
+        else:
+            work()
+
+    def finish(self) -> None:
+        """Does what was not done yet, in order."""
+        queue, self._queue = self._queue, []
+        for work in queue:
+            work()
 
     def read(self, source: Buffer, out: NDArray[np.generic]) -> None:
-        """Copies at once."""
-        self.download(source, out)
+        """Copies at once, also before what a lazy device has not done yet."""
+        raw = out.reshape(-1).view(np.uint8)
+        raw[:] = _bytes(source.from_byte(0, raw.size))
 
     def write(self, target: Buffer, data: NDArray[np.generic]) -> None:
-        """Copies at once."""
-        self.upload(target, data)
+        """Copies at once, also before what a lazy device has not done yet."""
+        raw = np.ascontiguousarray(data).reshape(-1).view(np.uint8)
+        _bytes(target.from_byte(0, raw.size))[:] = raw
 
     def record(self, work: Callable[[], None]) -> Recording:
         """A list of the launches."""
@@ -121,6 +155,19 @@ class EmulatedDevice(Device):
     def _no_copies(self) -> None:
         if self._recorded is not None:
             raise BackendError("copies cannot be recorded")
+
+
+class _EmulatedDownload(Download):
+    def __init__(self, device: EmulatedDevice, num_bytes: int) -> None:
+        self._device, self._found = device, np.zeros(num_bytes, np.uint8)
+
+    def fill(self, data: NDArray[np.uint8]) -> None:
+        self._found[:] = data
+
+    def wait(self) -> NDArray[np.uint8]:
+        self._device.num_waits += 1
+        self._device.finish()
+        return self._found
 
 
 class _EmulatedRecording(Recording):

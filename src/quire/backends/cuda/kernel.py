@@ -28,7 +28,7 @@ ITEM_BYTES: Mapping[str, int] = {"fp32": 4, "bf16": 2, "i8": 1}
 
 ARRAY_TYPES: Mapping[str, type[np.generic]] = {
     "fp32": np.float32, "bf16": np.uint16, "i32": np.int32, "i64": np.int64,
-    "i8": np.int8, "u8": np.uint8,
+    "i8": np.int8, "u8": np.uint8, "fp64": np.float64,
 }  # fmt: skip
 """NumPy's types for Triton's names. The host holds bfloat16 as its bits."""
 

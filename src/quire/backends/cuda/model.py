@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -17,55 +17,136 @@ from quire.backends.base import (
 )
 from quire.backends.batch_check import check_axes_and_spans, check_batch, check_token_types
 from quire.backends.cuda.blocks import DeviceBlocks
-from quire.backends.cuda.device import Device
-from quire.backends.cuda.kernel import ARRAY_TYPES
-from quire.backends.cuda.lowering.context import Emit, Rows
-from quire.backends.cuda.lowering.results import PIECE
-from quire.backends.cuda.step import Step
+from quire.backends.cuda.choices import Flags, choices_of, chosen_by_host
+from quire.backends.cuda.device import Device, Download
+from quire.backends.cuda.graphs import StepGraphs, padded
+from quire.backends.cuda.kernel import Action
+from quire.backends.cuda.lowering.sampling import Sampler
+from quire.backends.cuda.readout import Ops, Readout
+from quire.backends.cuda.step import Integers, Step
+from quire.backends.cuda.submitted import SubmittedStep, check_places, pieces
 from quire.backends.given_rows import RowWidths
 from quire.backends.paged_model import placed, sampled_output
 from quire.backends.source_rows import divided, joined_rows
 from quire.errors import BackendError
-from quire.program import Op, OpPlace, RowsOut, SourcesEnd, Value, Vectors, place_of
+from quire.program import OpPlace, SourcesEnd, Vectors, place_of
 
 if TYPE_CHECKING:
     from quire.backends.cuda.plan import Plan
 
 Floats = NDArray[np.float32]
-Ops = Sequence[tuple[Op, Emit]]
+
+
+_MOST_ROWS_OF_HOST = 64
+"""Rows of logits that may be on their way to the host at once."""
 
 
 class CudaModel(CompiledModel):
     """One caller at a time. A step is a list of launches; the host waits once, for its result."""
 
-    def __init__(self, plan: Plan, device: Device, blocks: DeviceBlocks) -> None:
-        """The plan's memories are held already, and the weights uploaded."""
+    keeps_tokens = True
+
+    def __init__(
+        self, plan: Plan, device: Device, blocks: DeviceBlocks, *, has_graphs: bool = True
+    ) -> None:
+        """The plan's memories are held already, and the weights uploaded. `has_graphs`: decoding
+        steps are recorded."""
         self._plan, self._device, self._blocks = plan, device, blocks
         self._program, self._kv = plan.program, plan.kv
         self._widths = RowWidths.of(plan.program)
+        self._readout = Readout(plan, device)
+        self._graphs = StepGraphs(device) if has_graphs else None
         self._is_open = True
 
     def step(self, batch: StepBatch) -> StepOutput:
         """Computes the logits, chooses from them and copies them out. Raises BackendError, also for
         an index out of range."""
+        return self.collect(self.submit(batch))
+
+    def submit(self, batch: StepBatch) -> SubmittedStep | StepOutput:
+        """Launches a step whose tokens the device chooses, but for a few rows. Computes others at
+        once."""
         if self._program.num_sources:
             return self._step_with_sources(batch)
-        return self._compute(batch, self._plan.ops)
+        sampler, columns = self._plan.result.sampler, batch.sampling
+        if sampler is None or columns is None or batch.want_logits or self._plan.lowering.given:
+            return self._compute(batch, self._plan.ops)
+        self._check(batch)
+        by_host = chosen_by_host(columns, self._program.vocab_size)
+        rows, places = np.flatnonzero(by_host).astype(np.int32), batch.sampled_places
+        if len(rows) > _MOST_ROWS_OF_HOST or (places is not None and (places[rows] >= 0).any()):
+            return self._compute(batch, self._plan.ops)
+        return self._launched(batch, sampler, columns, by_host)
+
+    def collect(self, begun: SubmittedStep | StepOutput) -> StepOutput:
+        """Waits for the device."""
+        return begun if isinstance(begun, StepOutput) else begun.output()
+
+    def _launched(
+        self, batch: StepBatch, sampler: Sampler, columns: SamplingColumns, by_host: Flags
+    ) -> SubmittedStep:
+        """Everything of a step is launched, and nothing waited for."""
+        result, width, places = self._plan.result, self._program.vocab_size, batch.sampled_places
+        whole = padded(batch, self._kv, self._plan.options) if self._graphs is not None else None
+        step = self._begin(batch if whole is None else whole)
+        if whole is not None and self._graphs is not None:
+            key = (step.num_tokens, whole.most_context, tuple(step.shapes.items()))
+            self._graphs.run(key, lambda: self._recorded(step))
+        else:
+            self._do(self._all_of(step, self._plan.ops))
+        sent: list[Download] = []
+        for first, own in pieces(columns, len(by_host)):
+            part = slice(first, first + len(own.temperature))
+            if whole is None:
+                self._do(result.emit(step, first, len(own.temperature)))
+            for row in np.flatnonzero(by_host[part]).tolist():
+                logits = result.rows.from_row(row).buffer.from_byte(0, 4 * width)
+                sent.append(self._device.send(logits))
+            given = None if places is None else places[part]
+            self._do(sampler.emit(choices_of(own, by_host[part], given, width), first))
+        tokens = self._device.send(sampler.out.from_byte(0, 8 * len(by_host)))
+        return SubmittedStep(columns, tokens, np.flatnonzero(by_host).astype(np.int32), sent)
+
+    def _recorded(self, step: Step) -> Iterator[Action]:
+        """All that a padded step does before tokens are chosen."""
+        yield from self._all_of(step, self._plan.ops)
+        yield from self._plan.result.emit(step, 0, step.num_taken)
+
+    def _all_of(self, step: Step, ops: Ops) -> Iterator[Action]:
+        """Puts tokens of earlier steps into the step, and computes some ops."""
+        sampler = self._plan.result.sampler
+        if sampler is not None:
+            yield sampler.feed(step)
+        for _, emit in ops:
+            yield from emit(step)
+
+    def _do(self, actions: Iterable[Action]) -> None:
+        for action in actions:
+            self._device.run(action)
+
+    def _keep(self, output: StepOutput, places: Integers | None) -> None:
+        """Keeps tokens that the host has chosen, for the next step."""
+        sampler = self._plan.result.sampler
+        if places is None or sampler is None:
+            return
+        for row in np.flatnonzero(places >= 0).tolist():
+            self._device.run(sampler.keep(int(places[row]), int(output.sampled[row])))
 
     def _compute(self, batch: StepBatch, ops: Ops) -> StepOutput:
         """Some of the ops, and the result."""
+        self._check(batch)
         step = self._begin(batch)
-        for _ in self._run(step, ops):
-            pass
-        rows = self._results(step)
+        self._do(self._all_of(step, ops))
+        rows = self._readout.results(step)
         output = StepOutput(np.empty(0, np.int32))
         if isinstance(self._program.result, Vectors):
             output.vectors = rows
         elif batch.sampling is not None:
             output = self.sample(rows, batch.sampling)
+            self._keep(output, batch.sampled_places)
         if batch.want_logits:
             output.logits = placed(rows, batch)
-        output.rows_out = self._given(step, ops)
+        output.rows_out = self._readout.given(step, ops)
         return output
 
     def _step_with_sources(self, batch: StepBatch) -> StepOutput:
@@ -77,23 +158,14 @@ class CudaModel(CompiledModel):
         if batch.want_logits:
             output.logits = np.empty((batch.num_logits_out, self._program.vocab_size), np.float32)
         if sources is not None:
+            self._check(sources)
             step = self._begin(sources)
-            for _ in self._run(step, ops[:end]):
-                pass
-            of_sources = self._given(step, ops[:end])
+            self._do(self._all_of(step, ops[:end]))
+            of_sources = self._readout.given(step, ops[:end])
         if others is not None:
             output = self._compute(others, ops[end:])
         output.rows_out = joined_rows(batch, num_sources, of_sources, output.rows_out)
         return output
-
-    def _given(self, step: Step, ops: Ops) -> Floats | None:
-        """The rows that the caller of the step gets."""
-        if self._program.num_sources and not step.batch.want_rows:
-            return None
-        lowering = self._plan.lowering
-        values = [op.x for op, _ in ops if isinstance(op, RowsOut)]
-        found = [self._rows(lowering.given[x], lowering.num_rows(x, step)) for x in values]
-        return np.concatenate(found, axis=1) if found else None
 
     def sample(self, logits: Floats, columns: SamplingColumns) -> StepOutput:
         """The host samples, by `quire.sampling.reference`."""
@@ -105,71 +177,41 @@ class CudaModel(CompiledModel):
             raise BackendError("the steps of a model with an encoder are not repeated")
         if not self._program.is_repeatable:
             raise BackendError(f"{self._program.name} keeps a state: its steps cannot be repeated")
+        self._check(batch)
         step = self._begin(batch)
         request_of_token = np.repeat(np.arange(len(batch.context_lens)), np.diff(batch.seq_starts))
         places: list[OpPlace | None] = [None] * len(batch.context_lens)
-        for op in self._run(step, self._plan.ops):
+        for op, emit in self._plan.ops:
+            self._do(emit(step))
             for value in op.outputs():
-                rows = np.flatnonzero(~np.isfinite(self._value(value, step)).all(axis=1))
+                rows = np.flatnonzero(~np.isfinite(self._readout.value(value, step)).all(axis=1))
                 is_taken = value in self._plan.lowering.taken
                 tokens = batch.logits_rows[rows] if is_taken else rows
                 for request in np.unique(request_of_token[tokens]).tolist():
                     places[request] = places[request] or place_of(op)
         return places
 
-    def _begin(self, batch: StepBatch) -> Step:
-        """Checks a step and uploads its integers."""
+    def _check(self, batch: StepBatch) -> None:
+        """Raises BackendError for a step that cannot be computed."""
         if not self._is_open:
             raise BackendError("the model is closed")
         options = self._plan.options
         check_batch(batch, self._program.vocab_size, self._kv, options)
         check_token_types(batch, self._program.num_token_types)
         check_axes_and_spans(batch, options.max_model_len)
+        check_places(batch, options)
         self._widths.check(batch)
         if batch.adapters is not None and any(batch.adapters):
             raise BackendError("the CUDA backend has no adapters")
+
+    def _begin(self, batch: StepBatch) -> Step:
+        """Uploads the integers of a step."""
         self._blocks.hold()
         lowering = self._plan.lowering
         buffer = lowering.step_buffer
         step, integers = lowering.arrays.step(batch, buffer.memory, buffer.begin)
         self._device.upload(buffer, integers)
         return step
-
-    def _run(self, step: Step, ops: Ops) -> Iterator[Op]:
-        """Launches ops, each when the next is asked for."""
-        for op, emit in ops:
-            for action in emit(step):
-                self._device.run(action)
-            yield op
-
-    def _results(self, step: Step) -> Floats:
-        """The rows of the result, which leave the device piece by piece."""
-        found = np.empty((step.num_taken, self._program.result_width), np.float32)
-        for first in range(0, step.num_taken, PIECE):
-            piece = found[first : first + PIECE]
-            for action in self._plan.result.emit(step, first, len(piece)):
-                self._device.run(action)
-            self._download(piece)
-        return found
-
-    def _download(self, out: Floats) -> None:
-        """A piece of the result."""
-        rows = self._plan.result.rows
-        if rows.type_name == "fp32" and rows.stride == rows.width:
-            self._device.download(rows.buffer, out)
-        else:
-            out[:] = self._rows(rows, len(out))
-
-    def _value(self, value: Value, step: Step) -> Floats:
-        lowering = self._plan.lowering
-        return self._rows(lowering.rows[value], lowering.num_rows(value, step))
-
-    def _rows(self, rows: Rows, count: int) -> Floats:
-        """Rows of a value as the host reads them."""
-        numbers = (count - 1) * rows.stride + rows.width if count else 0
-        flat = np.zeros(count * rows.stride, ARRAY_TYPES[rows.type_name])
-        self._device.download(rows.buffer, flat[:numbers])
-        return rows.decoded(flat.reshape(count, rows.stride)[:, : rows.width])
 
     def read_blocks(
         self, block_ids: NDArray[np.int32], out: NDArray[np.uint8] | None = None
@@ -191,6 +233,8 @@ class CudaModel(CompiledModel):
 
     def discard_kv(self) -> None:
         """Releases the cache's memory; the next use takes it again, filled with zeros."""
+        if self._graphs is not None:
+            self._graphs.close()
         self._open_blocks().release()
 
     def memory(self) -> MemoryReport:
@@ -198,12 +242,15 @@ class CudaModel(CompiledModel):
         if not self._is_open:
             return MemoryReport(0, 0, 0)
         plan = self._plan
-        return MemoryReport(plan.weight_bytes, plan.workspace_bytes, plan.lowering.cache.num_bytes)
+        kv_bytes = plan.lowering.block_bytes * self._kv.num_blocks
+        return MemoryReport(plan.weight_bytes, plan.workspace_bytes, kv_bytes)
 
     def close(self) -> None:
         """Releases all memories."""
         if self._is_open:
             self._is_open = False
+            if self._graphs is not None:
+                self._graphs.close()
             for memory in self._plan.memories:
                 self._device.release(memory)
 

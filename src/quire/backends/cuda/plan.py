@@ -47,8 +47,10 @@ class Plan:
 
     @property
     def workspace_bytes(self) -> int:
-        """Bytes of values, scratch memory, constants and a step's integers."""
-        return self.lowering.values.num_bytes + self.lowering.constant_bytes
+        """Bytes of values, scratch memory, constants, a step's integers and the block for
+        padding."""
+        own = self.lowering
+        return own.values.num_bytes + own.constant_bytes + own.block_bytes
 
     def upload_weights(self, device: Device, store: WeightStore) -> None:
         """Reads each weight once and uploads it. Raises CheckpointError."""

@@ -73,8 +73,7 @@ class StepArrays:
         options = self._options
 
         def tables(batch: StepBatch) -> Integers:
-            most = int(batch.context_lens.max(initial=1))
-            return batch.block_tables[:, group, : -(-most // self._size)]
+            return batch.block_tables[:, group, : -(-most_context(batch) // self._size)]
 
         self.add(("tables", group), StepArray(tables, options.max_num_seqs * self._most_entries))
         slots = StepArray(lambda batch: slots_of(batch, group, self._size), options.max_num_tokens)
@@ -96,6 +95,21 @@ class StepArrays:
             buffers[name] = memory.part(first + 4 * begin, 4 * size)
             begin += size
         return Step(batch, buffers, {name: one.shape for name, one in made.items()}), whole
+
+
+@dataclass(slots=True)
+class PaddedBatch(StepBatch):
+    """A step with requests for padding, so that steps of several sizes have the same launches."""
+
+    most_context: int = 0
+    """The longest context that launches are made for."""
+
+
+def most_context(batch: StepBatch) -> int:
+    """The tokens of the longest request, or the context that launches are made for."""
+    if isinstance(batch, PaddedBatch):
+        return batch.most_context
+    return int(batch.context_lens.max(initial=1))
 
 
 def slots_of(batch: StepBatch, group: int, block_size: int) -> Integers:

@@ -26,7 +26,7 @@ from quire.backends.cuda.lowering.visible import (
     most_query_blocks,
     query_blocks,
 )
-from quire.backends.cuda.step import Integers, Step, StepArray
+from quire.backends.cuda.step import Integers, Step, StepArray, most_context
 from quire.program import Attention
 
 BLOCK_M = 64
@@ -233,7 +233,7 @@ class Attend:
         """All queries of the step."""
         op, place = self._op, self._place
         num_blocks, _ = step.shapes[self._view, self._group]
-        num_chunks = -(-int(step.batch.context_lens.max(initial=1)) // CHUNK)
+        num_chunks = -(-most_context(step.batch) // CHUNK)
         is_split = (
             num_chunks > 1
             and op.relative is None

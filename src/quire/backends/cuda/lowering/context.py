@@ -102,9 +102,10 @@ class Lowering:
         self.program, self.kv, self.options, self.facts = program, kv, options, facts
         self.arrays = StepArrays(kv, options)
         self.weights, self.values, self.cache = Memory(), Memory(), Memory()
-        """Weights and constants; values, scratch memory and a step's integers; K and V."""
+        """Weights and constants; values, scratch memory and a step's integers; K and V, with a
+        block for padding after those of the requests."""
         self.block_bytes = block_bytes(kv.layout, kv.block_size, kv.dtype)
-        self.cache.num_bytes = self.block_bytes * kv.num_blocks
+        self.cache.num_bytes = self.block_bytes * (kv.num_blocks + 1)
         self.taken = taken_values(program)
         self.rows = self._plan_values()
         self.places: dict[Param, Buffer] = {}

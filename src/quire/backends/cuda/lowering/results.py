@@ -13,6 +13,7 @@ from quire.backends.cuda.kernel import Action, Kernel, Launch, both
 from quire.backends.cuda.lowering.context import Lowering, Rows
 from quire.backends.cuda.lowering.pointwise import combine_args, combine_kernel
 from quire.backends.cuda.lowering.products import product_of
+from quire.backends.cuda.lowering.sampling import Sampler
 from quire.backends.cuda.step import Step
 from quire.program import Logits, Vectors
 
@@ -32,6 +33,8 @@ class Result(ABC):
 
     rows: Rows
     """The place of a piece."""
+    sampler: Sampler | None = None
+    """Chooses tokens from a piece; None: the results are vectors."""
 
     @abstractmethod
     def emit(self, step: Step, first: int, count: int) -> Iterator[Action]:
@@ -49,6 +52,7 @@ class LogitsResult(Result):
         self._x = lowering.rows[op.x]
         self.rows = Rows(lowering.values.add(4 * most * width), width, width, "fp32")
         self._product = product_of(op.weight, None, lowering, most_rows=most)
+        self.sampler = Sampler(self.rows, most, lowering)
         self._op, self._lowering = op, lowering
         self._bias = None if op.bias is None else Rows(lowering.weight(op.bias), 0, width, "fp32")
 

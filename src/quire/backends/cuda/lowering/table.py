@@ -19,6 +19,7 @@ from quire.backends.cuda.lowering import (
     results,
     rope,
     rows,
+    sampling,
 )
 from quire.backends.cuda.lowering.context import Emit, Lowering
 from quire.backends.cuda.lowering.layers import (
@@ -129,7 +130,7 @@ LOWERINGS: Mapping[type[Op], Callable[[Any, Lowering], Emit]] = {
 
 MODULES: tuple[ModuleType, ...] = (
     attention, coded, experts, heads, latent, linear, lookup, norm, pointwise, recurrent, results,
-    rope, route, rows,
+    rope, route, rows, sampling,
 )  # fmt: skip
 """Modules with a function `variants`."""
 

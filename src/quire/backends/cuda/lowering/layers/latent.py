@@ -12,7 +12,7 @@ from quire.backends.cuda.lowering import attention
 from quire.backends.cuda.lowering.attention import merge_kernel, write_kernel
 from quire.backends.cuda.lowering.context import Emit, Lowering
 from quire.backends.cuda.lowering.visible import FIELDS, View, most_query_blocks, query_blocks
-from quire.backends.cuda.step import Integers, Step, StepArray
+from quire.backends.cuda.step import Integers, Step, StepArray, most_context
 from quire.program import Attention
 
 WIDTH = 512
@@ -116,7 +116,7 @@ class _Latent:
         """All queries of the step."""
         op, place, group = self._op, self._place, self._op.num_heads
         num_blocks, _ = step.shapes[self._view, group]
-        num_chunks = -(-int(step.batch.context_lens.max(initial=1)) // attention.CHUNK)
+        num_chunks = -(-most_context(step.batch) // attention.CHUNK)
         is_split = (
             num_chunks > 1
             and num_blocks < self._most_tiles
