@@ -130,7 +130,7 @@ class CachedPrefix:
 _VERSION = b"quire.kv.1"
 _PIECE = 512
 """Bytes of tokens whose keys are remembered together."""
-_MOST_PIECES = 1 << 14
+_MOST_PIECES = 1 << 12
 
 
 def model_root(fingerprint: str, block_size: int, kv_cache_dtype: str) -> bytes:
