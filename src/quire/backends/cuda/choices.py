@@ -11,8 +11,9 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from quire.sampling.columns import SamplingColumns, TokenLists
+from quire.sampling.columns import SamplingColumns
 from quire.sampling.masks import MASK_BITS
+from quire.sampling.token_lists import TokenLists
 
 FIELDS = 12
 """Numbers of a row, as in `kernels/choice/tokens.py`."""

@@ -11,7 +11,7 @@ import msgspec
 
 from quire.config import EngineConfig
 from quire.core.client import EngineListener
-from quire.core.loop import AddRequest, Call, Command
+from quire.core.messages import AddRequest, Call, Command
 from quire.core.parallel.joining import join_answers
 from quire.errors import ConfigError, EngineDeadError
 from quire.params import SamplingParams
