@@ -13,7 +13,7 @@ from tools.gpu_check.report import Row, equal
 
 from quire.backends.cuda.device import Device
 from quire.backends.cuda.kernel import Kernel, Launch
-from quire.backends.cuda.lowering.linear import CHUNK, product_kernel, reduce_kernel
+from quire.backends.cuda.lowering.linear import CHUNK, all_rows, product_kernel, reduce_kernel
 from quire.backends.cuda.memory import Buffer
 from quire.errors import BackendError
 
@@ -53,7 +53,7 @@ class _Product:
         args = {
             "x": x, "w": self._w, "bias": self._bias, "y": self.y, "parts": self._parts,
             "num_rows": count, "N": _WIDTH, "K": self._depth, "stride_x": self._depth,
-            "stride_y": _WIDTH, "has_bias": 0,
+            "stride_y": _WIDTH, "has_bias": 0, **all_rows(self._bias),
         }  # fmt: skip
         grid = (-(-count // tile), -(-_WIDTH // 128), self._chunks if is_split else 1)
         found = [Launch(tile_kernel(tile, is_split=is_split), grid, args)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import zipfile
@@ -43,17 +44,18 @@ def compiled(first: int, step: int, *architectures: int) -> list[list[object]]:
     return [json.loads(line) for line in found.stdout.splitlines()]
 
 
-_MOST_SPILLED = 512
-"""Bytes of a thread. Some kernels of attention put a few numbers aside; how many warps are best for
-them has to be measured on a GPU."""
+_MOST_SPILLED = 24
+"""Bytes of a thread. Products with 4-bit codes that have steps put aside 8 or 16 of them on compute
+capability 9.0, and latent attention over a cache of int8 24 on 8.0."""
 
 
 def check(rows: list[list[object]]) -> None:
-    """Kernels of bfloat16 keep nearly all numbers in registers. A few of float32, which is for
-    comparisons, do not."""
+    """Kernels of bfloat16 and int8 keep all numbers in registers. Those that read float32, which is
+    for comparisons, need not."""
     assert rows
     large = [row for row in rows if row[4] > row[5]]  # type: ignore[operator]
-    spilling = [row for row in rows if row[3] > _MOST_SPILLED and "(*bf16,*bf16" in str(row[1])]  # type: ignore[operator]
+    fast = [row for row in rows if not re.search(r"\(\*fp32|attend\(\*bf16,\*fp32", str(row[1]))]
+    spilling = [row for row in fast if row[3] > _MOST_SPILLED]  # type: ignore[operator]
     assert large + spilling == []
 
 

@@ -17,7 +17,7 @@ from quire.backends.base import CompiledModel, CompileOptions, KVCacheSpec, Step
 from quire.backends.cuda import CudaBackend
 from quire.backends.cuda.emulated import EmulatedDevice
 from quire.backends.cuda.lowering import attention, linear
-from quire.backends.cuda.lowering.layers import experts, heads, latent, recurrent, route
+from quire.backends.cuda.lowering.layers import experts, latent, recurrent, route
 from quire.program import (
     Builder,
     ExpertTensors,
@@ -29,6 +29,7 @@ from quire.program import (
     keep_all,
 )
 from quire.program.passes import run_passes
+from quire.program.values import WeightFormat
 from quire.weights import HostTensor
 
 OPTIONS = CompileOptions("bfloat16", max_num_tokens=96, max_num_seqs=4, max_model_len=32)
@@ -121,6 +122,18 @@ CASES: dict[str, Change] = {
     "convolution": conv,
     "latent": latent_attention,
 }
+QUANTISED: dict[str, tuple[Change, dict[str, Any]]] = {
+    "latent, int8 cache": (latent_attention, {"kv_dtype": "int8"}),
+    "experts in int8": (
+        lambda b, x: mixture(b, x, Routing(2), biases=True), {"weights": "int8"}
+    ),
+    "experts in int8_w8a8": (lambda b, x: mixture(b, x, Routing(2)), {"weights": "int8_w8a8"}),
+    "weighed inputs in int4_w4a8": (CASES["weighed inputs"], {"weights": "int4_w4a8"}),
+}  # fmt: skip
+"""With formats of weights and of the KV cache."""
+ALL: dict[str, tuple[Change, dict[str, Any]]] = {
+    **{name: (change, {}) for name, change in CASES.items()}, **QUANTISED
+}  # fmt: skip
 SMALL: dict[str, Change] = {
     "xielu": lambda b, x: b.xielu(x, "positive", "negative"),
     "outliers": lambda b, x: b.outliers(x, 0.4),
@@ -134,17 +147,19 @@ SMALL: dict[str, Change] = {
 }
 
 
-def program(change: Change) -> Program:
+def program(change: Change, weights: WeightFormat | None = None) -> Program:
     builder = Builder("one layer")
     x = builder.embed(Tensor("embed.weight", (VOCABULARY, WIDTH)), scale=3.0)
     x = change(builder, x)
     builder.logits(x, Tensor("head.weight", (VOCABULARY, WIDTH)))
-    return run_passes(builder.program(), None)
+    return run_passes(builder.program(), weights)
 
 
-def compiled(of: Program, device: EmulatedDevice, dtype: str) -> CompiledModel:
+def compiled(
+    of: Program, device: EmulatedDevice, dtype: str, kv_dtype: str | None = None
+) -> CompiledModel:
     backend = CudaBackend(device)
-    kv = backend.sized(of, KVCacheSpec(24, 16, dtype, keep_all(of)))
+    kv = backend.sized(of, KVCacheSpec(24, 16, kv_dtype or dtype, keep_all(of)))
     options = replace(OPTIONS, dtype=dtype)
     return backend.compile(of, SmallNumbers(of), kv, options)
 
@@ -174,7 +189,7 @@ def logits(model: CompiledModel, of: Program, *parts: tuple[int, int, int]) -> N
 @pytest.fixture(autouse=True)
 def _sizes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tiles and chunks are small, so that there are several."""
-    for module in (linear, experts, heads):
+    for module in (linear, experts):
         for name, size in (("BLOCK_M", 16), ("BLOCK_N", 32), ("TILES", None)):
             value = {"bf16": (16, 3), "fp32": (16, 2)} if size is None else size
             monkeypatch.setattr(module, name, value, raising=False)
@@ -199,10 +214,12 @@ def near(found: NDArray[np.float32], wanted: NDArray[np.float32], dtype: str) ->
 
 @pytest.mark.sweep(6)
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", ALL)
 def test_kernels_are_like_their_twins(name: str, dtype: str) -> None:
-    of = program(CASES[name])
-    models = [compiled(of, device, dtype) for device in (InterpretedDevice(), EmulatedDevice())]
+    change, formats = ALL[name]
+    of, kv_dtype = program(change, formats.get("weights")), formats.get("kv_dtype")
+    devices = InterpretedDevice(), EmulatedDevice()
+    models = [compiled(of, device, dtype, kv_dtype) for device in devices]
     steps: Sequence[Sequence[tuple[int, int, int]]] = (
         [(0, 0, 9), (1, 0, 3)], [(0, 9, 18), (2, 0, 2)],
     )  # fmt: skip
@@ -223,10 +240,11 @@ def test_small_ops_are_like_their_twins(name: str) -> None:
 
 @pytest.mark.sweep(6)
 @pytest.mark.parametrize("device", [InterpretedDevice, EmulatedDevice])
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", ALL)
 def test_a_row_has_the_same_bits_in_any_step(name: str, device: type[EmulatedDevice]) -> None:
-    of = program(CASES[name])
-    model = compiled(of, device(), "bfloat16")
+    change, formats = ALL[name]
+    of = program(change, formats.get("weights"))
+    model = compiled(of, device(), "bfloat16", formats.get("kv_dtype"))
     first, second = (logits(model, of, (r, 0, n)) for r, n in enumerate(LENGTHS[:2]))
     together = logits(model, of, (0, 0, 15), (1, 0, 2))
     assert together.tobytes() == np.concatenate([first[:15], second[:2]]).tobytes()

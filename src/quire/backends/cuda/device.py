@@ -35,7 +35,7 @@ class DeviceFacts:
 
 
 class Device(ABC):
-    """A GPU. One caller at a time, but for `read` and `write`."""
+    """A GPU. One caller at a time, but for `hold`, `release`, `read` and `write`."""
 
     @property
     @abstractmethod

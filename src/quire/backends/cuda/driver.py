@@ -83,6 +83,7 @@ class CudaDevice(Device):
         """After everything that was launched."""
         if memory.handle is not None:
             with _errors("memory of the GPU cannot be given back"):
+                self._gpu_of_thread()
                 memory.handle.close(self._stream)
                 self._stream.sync()
             memory.handle = None

@@ -66,11 +66,15 @@ class Kernel:
             if kind.startswith("*") or name in _WIDTHS or name.startswith("stride")
         )
 
+    def fits(self, args: Arguments) -> bool:
+        """Whether the kernel may have these arguments: if it is aligned, all of them are."""
+        values = (args[name] for name in self.aligned_names if self.is_aligned)
+        starts = (value if isinstance(value, int | float) else value.begin for value in values)
+        return all(start % 16 == 0 for start in starts)
+
     def fitted(self, args: Arguments) -> Kernel:
         """The kernel for aligned arguments if these are, otherwise this one."""
-        values = (args[name] for name in self.aligned_names)
-        starts = (value if isinstance(value, int | float) else value.begin for value in values)
-        return self.aligned() if all(start % 16 == 0 for start in starts) else self
+        return self.aligned() if self.aligned().fits(args) else self
 
     def __str__(self) -> str:
         types = ",".join(kind for _, kind in self.types if kind.startswith("*"))

@@ -10,12 +10,15 @@ from numpy.typing import NDArray
 
 from quire.backends.base import (
     CompiledModel,
+    Dtype,
+    LoadedAdapter,
     MemoryReport,
     SamplingColumns,
     StepBatch,
     StepOutput,
 )
 from quire.backends.batch_check import check_axes_and_spans, check_batch, check_token_types
+from quire.backends.cuda.adapters import CudaAdapter, check_adapters
 from quire.backends.cuda.blocks import DeviceBlocks
 from quire.backends.cuda.choices import Flags, choices_of, chosen_by_host
 from quire.backends.cuda.device import Device, Download
@@ -33,6 +36,7 @@ from quire.program import OpPlace, SourcesEnd, Vectors, place_of
 
 if TYPE_CHECKING:
     from quire.backends.cuda.plan import Plan
+    from quire.weights.adapters import AdapterWeights
 
 Floats = NDArray[np.float32]
 
@@ -87,7 +91,9 @@ class CudaModel(CompiledModel):
     ) -> SubmittedStep:
         """Everything of a step is launched, and nothing waited for."""
         result, width, places = self._plan.result, self._program.vocab_size, batch.sampled_places
-        whole = padded(batch, self._kv, self._plan.options) if self._graphs is not None else None
+        whole = None
+        if self._graphs is not None and not any(batch.adapters or ()):
+            whole = padded(batch, self._kv, self._plan.options)
         step = self._begin(batch if whole is None else whole)
         if whole is not None and self._graphs is not None:
             key = (step.num_tokens, whole.most_context, tuple(step.shapes.items()))
@@ -171,6 +177,11 @@ class CudaModel(CompiledModel):
         """The host samples, by `quire.sampling.reference`."""
         return sampled_output(logits, columns)
 
+    def load_adapter(self, weights: AdapterWeights, dtype: Dtype) -> LoadedAdapter:
+        """Takes memory of the device for it."""
+        most = self._plan.options.max_adapter_width
+        return CudaAdapter(self._device, self._program, weights, dtype, most)
+
     def find_not_finite(self, batch: StepBatch) -> list[OpPlace | None]:
         """Runs the ops again and looks at every value as it is written."""
         if self._program.num_sources:
@@ -201,8 +212,7 @@ class CudaModel(CompiledModel):
         check_axes_and_spans(batch, options.max_model_len)
         check_places(batch, options)
         self._widths.check(batch)
-        if batch.adapters is not None and any(batch.adapters):
-            raise BackendError("the CUDA backend has no adapters")
+        check_adapters(batch, has_room=bool(options.max_adapter_width))
 
     def _begin(self, batch: StepBatch) -> Step:
         """Uploads the integers of a step."""

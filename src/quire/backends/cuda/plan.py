@@ -24,8 +24,6 @@ class Plan:
         check_layout(program, kv.layout)
         if options.dtype not in ("float32", "bfloat16"):
             raise BackendError(f"the CUDA backend has no dtype {options.dtype}")
-        if options.max_adapter_width:
-            raise BackendError("the CUDA backend has no adapters; leave enable_lora out")
         limit = program.position_limit
         if limit is not None and options.max_model_len > limit:
             raise BackendError(

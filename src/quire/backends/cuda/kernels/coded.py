@@ -1,12 +1,14 @@
 """y = x @ w.T + bias with a weight of codes, and rows of a table of codes. See `packing/layout.py`.
 
-Row rule: that of `linear.py`. In a chunk, the products of STEP columns are summed, and scaled where
-scales are those of groups. Codes are whole numbers of at most 8 bits, or 8-bit floats, so x's type
-holds them without rounding.
+Row rule: that of `products.py`. In a chunk, the products of STEP columns are summed, and scaled
+where scales are those of groups. Codes are whole numbers of at most 8 bits, or 8-bit floats, so x's
+type holds them without rounding.
 """
 
 import triton
 import triton.language as tl
+
+from quire.backends.cuda.kernels.products import chunks_of_tile, rows_of_tile, store_tile
 
 
 @triton.jit
@@ -49,104 +51,172 @@ def _as_x(numbers, x, WHOLE: tl.constexpr):
 
 
 @triton.jit
+def _scaled(acc, of_rows, of_columns):
+    """Whole numbers, or sums of codes, times the scales of rows and columns."""
+    return acc.to(tl.float32) * tl.load(of_columns)[None, :] * tl.load(of_rows)[:, None]
+
+
+@triton.jit
 def _added(
-    acc, a, b, x_scales, scales, subs, minima, min_subs, rows, cols, sub_at, nest, k, N, x_group,
-    xs_row, xs_step, BY_ROW: tl.constexpr, MINIMA: tl.constexpr,
+    acc, a, b, x_scales, x_row, arrays, line, sub_at, k, lines, nest, x_group, xs_row, xs_step,
+    BY_ROW: tl.constexpr, MINIMA: tl.constexpr,
 ):  # fmt: skip
     """`acc` with the products of a step: a [M, STEP], b [STEP, N]."""
+    scales, subs, _, _, minima, min_subs = arrays
     if BY_ROW:
         acc = tl.dot(a, b, acc=acc, input_precision="ieee", out_dtype=acc.dtype)
     else:
         product = tl.dot(a, b, input_precision="ieee")
-        scale = tl.load(scales + k // nest * N + cols) * tl.load(subs + sub_at).to(tl.float32)
+        of_nest = k // nest * lines + line
+        scale = tl.load(scales + of_nest) * tl.load(subs + sub_at).to(tl.float32)
         product = product * scale[None, :]
         if MINIMA:
             sums = tl.sum(a.to(tl.float32), 1)
-            minimum = tl.load(minima + k // nest * N + cols)
-            minimum = minimum * tl.load(min_subs + sub_at).to(tl.float32)
+            minimum = tl.load(minima + of_nest) * tl.load(min_subs + sub_at).to(tl.float32)
             product += sums[:, None] * minimum[None, :]
-        factors = tl.load(x_scales + rows * xs_row + (k // x_group) * xs_step)
+        factors = tl.load(x_scales + x_row * xs_row + (k // x_group) * xs_step)
         acc = acc + product * factors[:, None]
     return acc
 
 
 @triton.jit
-def multiply(
-    x, x_scales, codes, scales, subs, zeros, steps, minima, min_subs, bias, y, parts, low, high,
-    num_rows, N, K, group, nest, x_group, stride_x, xs_row, xs_step, stride_codes, zeros_by_group,
-    zeros_by_column, subs_by_group, subs_by_column, y_row, has_bias, BLOCK_M: tl.constexpr,
-    BLOCK_N: tl.constexpr, STEP: tl.constexpr, CHUNK: tl.constexpr, SPLIT: tl.constexpr,
-    KIND: tl.constexpr, BY_ROW: tl.constexpr, MINIMA: tl.constexpr, WHOLE: tl.constexpr,
+def _narrow_step(
+    packed, half, arrays, line, place, low, high, zeros_by_group, zeros_by_column, lines, x,
+    KIND: tl.constexpr, WHOLE: tl.constexpr,
 ):  # fmt: skip
-    """K is a multiple of 16; codes are padded to whole steps. `x_scales` are those of rounded x:
-    of each row, or of `x_group` columns. WHOLE: x is int8. With SPLIT, program z computes
-    chunk z."""
+    """The numbers [STEP, N] of one half of bytes of two codes, in the type of x."""
+    _, _, zeros, steps, _, _ = arrays
+    zero = tl.load(zeros + place * zeros_by_group + line * zeros_by_column)
+    step = zero
+    if KIND == 4:
+        step = tl.load(steps + place * lines + line)
+    numbers = _narrow_codes(
+        (packed >> (4 * half)) & 15, zero.to(tl.int32)[None, :], step.to(tl.int32)[None, :], low,
+        high, KIND,
+    )  # fmt: skip
+    return _as_x(numbers, x, WHOLE)
+
+
+@triton.jit
+def _levels(
+    codes, arrays, column, line, col_at, is_read, group, lines, STEP: tl.constexpr,
+    KIND: tl.constexpr,
+):  # fmt: skip
+    """The whole numbers of codes at some columns, int8 [columns, N]."""
+    _, _, zeros, steps, _, _ = arrays
+    if KIND == 0:
+        numbers = tl.load(codes + col_at[None, :] + column, mask=is_read, other=0)
+    else:
+        byte = column // (2 * STEP) * STEP + column % STEP
+        packed = tl.load(codes + col_at[None, :] + byte, mask=is_read, other=0).to(tl.int32)
+        in_group = column // group * lines + line[None, :]
+        step = tl.load(steps + in_group, mask=is_read, other=0).to(tl.int32)
+        zero = tl.load(zeros + in_group, mask=is_read, other=0).to(tl.int32)
+        numbers = (((packed >> (column // STEP % 2 * 4)) & 15) * step - zero).to(tl.int8)
+    return numbers
+
+
+@triton.jit
+def _of_outliers(
+    outliers, codes, arrays, line, col_at, found, lists, counts, num_rows, pairs_of_row,
+    has_experts, group, lines, STEP: tl.constexpr, KIND: tl.constexpr, OUTLIERS: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+):  # fmt: skip
+    """The products of what 8 bits do not hold of the rows' outliers: whole numbers, int32 [M, N].
+    Of 32 outliers at once; a row of `a` has those of this row, and zeros for others."""
+    total = tl.zeros([BLOCK_M, BLOCK_N], tl.int32)
+    for first in range(0, BLOCK_M * OUTLIERS, 32):
+        number = first + tl.arange(0, 32)
+        place = number // OUTLIERS
+        is_row, _, x_row, _, _ = rows_of_tile(
+            found, lists, counts, num_rows, pairs_of_row, has_experts, place, BLOCK_M
+        )
+        at = outliers + x_row * (2 * OUTLIERS) + number % OUTLIERS
+        rest = tl.load(at + OUTLIERS, mask=is_row, other=0)
+        if tl.max(tl.abs(rest), 0) > 0:
+            column = tl.load(at, mask=is_row, other=0)[:, None]
+            is_read = (rest != 0)[:, None] & (line >= 0)[None, :]
+            b = _levels(codes, arrays, column, line, col_at, is_read, group, lines, STEP, KIND)
+            low = ((rest + 128) & 255) - 128
+            is_own = tl.arange(0, BLOCK_M)[:, None] == place[None, :]
+            a = tl.where(is_own, ((rest - low) >> 8)[None, :], 0).to(tl.int8)
+            total += tl.dot(a, b, out_dtype=tl.int32) * 256
+            a = tl.where(is_own, low[None, :], 0).to(tl.int8)
+            total = tl.dot(a, b, acc=total, out_dtype=tl.int32)
+    return total
+
+
+@triton.jit
+def multiply(
+    x, x_scales, outliers, codes, scales, subs, zeros, steps, minima, min_subs, bias, y, parts,
+    found, lists, counts, low, high, num_rows, pairs_of_row, N, K, lines, group, nest, x_group,
+    stride_x, xs_row, xs_step, stride_codes, zeros_by_group, zeros_by_column, subs_by_group,
+    subs_by_column, y_row, has_bias, has_experts, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    STEP: tl.constexpr, CHUNK: tl.constexpr, SPLIT: tl.constexpr, KIND: tl.constexpr,
+    BY_ROW: tl.constexpr, MINIMA: tl.constexpr, OUTLIERS: tl.constexpr,
+):  # fmt: skip
+    """K is a multiple of 16; codes are padded to whole steps. `lines` is N times the number of
+    experts. `x_scales` are those of rounded x: of each row, or of `x_group` columns. OUTLIERS: x is
+    int8, and a row has so many numbers that may be larger; their part of y comes before the first
+    chunk. With SPLIT, program z computes part z."""
     NARROW: tl.constexpr = KIND >= 2
+    WHOLE: tl.constexpr = OUTLIERS > 0
     WIDTH: tl.constexpr = 2 * STEP if NARROW else STEP
     tl.static_assert(CHUNK % WIDTH == 0)
-    tile_m, tile_n, split = tl.program_id(0), tl.program_id(1), tl.program_id(2)
-    rows = tile_m * BLOCK_M + tl.arange(0, BLOCK_M)
-    cols = tile_n * BLOCK_N + tl.arange(0, BLOCK_N)
-    # Rows and columns after the last one are computed from the last one, and are not stored.
-    from_row, from_col = tl.minimum(rows, num_rows - 1), tl.minimum(cols, N - 1)
-    row_at = from_row.to(tl.int64) * stride_x
-    col_at = from_col.to(tl.int64) * stride_codes
+    is_row, row, x_row, expert, count = rows_of_tile(
+        found, lists, counts, num_rows, pairs_of_row, has_experts, tl.arange(0, BLOCK_M), BLOCK_M
+    )
+    cols = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
+    # Columns after the last one are computed from the last one, and are not stored.
+    line = expert * N + tl.minimum(cols, N - 1)
+    arrays = (scales, subs, zeros, steps, minima, min_subs)
+    row_at = x_row * stride_x
+    col_at = line.to(tl.int64) * stride_codes
     along = tl.arange(0, STEP)
-    first, end = 0, tl.cdiv(K, CHUNK)
-    if SPLIT:
-        first, end = split, split + 1
+    first, end = chunks_of_tile(K, count, CHUNK, SPLIT)
     total = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
+    if WHOLE:
+        has_outliers = count > 0
+        if SPLIT:
+            first, end = tl.maximum(first - 1, 0), first
+            has_outliers = end == 0
+        if has_outliers:
+            rest = _of_outliers(
+                outliers, codes, arrays, line, col_at, found, lists, counts, num_rows,
+                pairs_of_row, has_experts, group, lines, STEP, KIND, OUTLIERS, BLOCK_M, BLOCK_N,
+            )  # fmt: skip
+            total += _scaled(rest, x_scales + x_row * xs_row, scales + line)
     for chunk in range(first, end):
-        if WHOLE:
-            acc = tl.zeros([BLOCK_M, BLOCK_N], tl.int32)
-        else:
-            acc = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
+        acc = tl.zeros([BLOCK_M, BLOCK_N], tl.int32 if WHOLE else tl.float32)
         for k in range(chunk * CHUNK, tl.minimum((chunk + 1) * CHUNK, K), WIDTH):
             if NARROW:
                 packed = tl.load(codes + col_at[None, :] + (k // 2 + along)[:, None]).to(tl.int32)
-                for half in tl.static_range(2):
-                    begin = k + half * STEP
-                    at, place = begin + along, begin // group
-                    a = tl.load(x + row_at[:, None] + at[None, :], mask=(at < K)[None, :], other=0)
-                    zero = tl.load(zeros + place * zeros_by_group + from_col * zeros_by_column)
-                    step = zero
-                    if KIND == 4:
-                        step = tl.load(steps + place * N + from_col)
-                    b = _narrow_codes(
-                        (packed >> (4 * half)) & 15, zero.to(tl.int32)[None, :],
-                        step.to(tl.int32)[None, :], low, high, KIND,
-                    )  # fmt: skip
-                    b = _as_x(b, x, WHOLE)
-                    acc = _added(
-                        acc, a, b, x_scales, scales, subs, minima, min_subs, from_row, from_col,
-                        place * subs_by_group + from_col * subs_by_column, nest, begin, N, x_group,
-                        xs_row, xs_step, BY_ROW, MINIMA,
-                    )  # fmt: skip
-            else:
-                at = k + along
+            for half in tl.static_range(1 + NARROW):
+                begin = k + half * STEP
+                at, place = begin + along, begin // group
                 a = tl.load(x + row_at[:, None] + at[None, :], mask=(at < K)[None, :], other=0)
-                b = tl.load(codes + col_at[None, :] + at[:, None])
-                if not WHOLE:
-                    b = _as_x(_wide_codes(b, KIND), x, WHOLE)
+                if NARROW:
+                    b = _narrow_step(
+                        packed, half, arrays, line, place, low, high, zeros_by_group,
+                        zeros_by_column, lines, x, KIND, WHOLE,
+                    )  # fmt: skip
+                else:
+                    b = tl.load(codes + col_at[None, :] + at[:, None])
+                    if not WHOLE:
+                        b = _as_x(_wide_codes(b, KIND), x, WHOLE)
                 acc = _added(
-                    acc, a, b, x_scales, scales, subs, minima, min_subs, from_row, from_col,
-                    k // group * subs_by_group + from_col * subs_by_column, nest, k, N, x_group,
+                    acc, a, b, x_scales, x_row, arrays, line,
+                    place * subs_by_group + line * subs_by_column, begin, lines, nest, x_group,
                     xs_row, xs_step, BY_ROW, MINIMA,
                 )  # fmt: skip
         if BY_ROW:
-            of_rows, of_cols = tl.load(x_scales + from_row * xs_row), tl.load(scales + from_col)
-            total += acc.to(tl.float32) * of_cols[None, :] * of_rows[:, None]
+            total += _scaled(acc, x_scales + x_row * xs_row, scales + line)
         else:
             total += acc
-    stored = (rows < num_rows)[:, None] & (cols < N)[None, :]
-    if SPLIT:
-        at = (split * num_rows + rows[:, None]).to(tl.int64) * N + cols[None, :]
-        tl.store(parts + at, total, mask=stored)
-    else:
-        if has_bias:
-            total += tl.load(bias + cols, mask=cols < N, other=0.0)[None, :]
-        at = rows[:, None].to(tl.int64) * y_row + cols[None, :]
-        tl.store(y + at, total.to(y.dtype.element_ty), mask=stored)
+    store_tile(
+        total, bias, y, parts, expert * N, row * y_row, row, cols, is_row, num_rows, N, has_bias,
+        SPLIT,
+    )  # fmt: skip
 
 
 @triton.jit

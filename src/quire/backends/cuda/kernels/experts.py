@@ -1,39 +1,11 @@
-"""Products with the matrices of experts, and the sum of their results.
+"""Inputs and results of experts: `linear.py` and `coded.py` have their products.
 
-A pair is a row and one of its experts; pair p is that of row `p // top_k`. Row rule: that of
-`products.py`; the results of a row's experts are added in the order of the experts.
+A pair is a row and one of its experts; pair p is that of row `p // top_k`. Row rule: the results of
+a row's experts are added in the order of the experts.
 """
 
 import triton
 import triton.language as tl
-
-from quire.backends.cuda.kernels.products import tile_product
-
-
-@triton.jit
-def expert_product(
-    x, w, bias, y, found, lists, counts, num_rows, pairs_of_row, N, K, stride_x, stride_y,
-    has_bias, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
-    CHUNK: tl.constexpr, EVEN: tl.constexpr,
-):  # fmt: skip
-    """Row p of y = w[expert] @ x[p // pairs_of_row] + bias[expert], for the pairs of one tile."""
-    expert, first = tl.load(found + 2 * tl.program_id(0)), tl.load(found + 2 * tl.program_id(0) + 1)
-    if expert >= 0:
-        places = first + tl.arange(0, BLOCK_M)
-        count = tl.load(counts + expert)
-        own = lists + expert.to(tl.int64) * num_rows
-        # Places after the last one are computed from it, and are not stored.
-        pair = tl.load(own + tl.minimum(places, count - 1)).to(tl.int64)
-        cols = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
-        row_at = pair // pairs_of_row * stride_x
-        col_at = (expert.to(tl.int64) * N + tl.minimum(cols, N - 1)) * K
-        total = tile_product(x, row_at, w, col_at, K, BLOCK_M, BLOCK_N, BLOCK_K, CHUNK, EVEN)
-        if has_bias:
-            added = tl.load(bias + expert * N + cols, mask=cols < N, other=0.0)
-            total += added[None, :]
-        stored = (places < count)[:, None] & (cols < N)[None, :]
-        at = pair[:, None] * stride_y + cols[None, :]
-        tl.store(y + at, total.to(y.dtype.element_ty), mask=stored)
 
 
 @triton.jit

@@ -1,23 +1,42 @@
 """Paged attention of heads that share one row of K, of which V is the first part.
 
 The cache has two arrays for a layer: the latent part, which is V too, and the rotary part of K. A
-block of queries is that of `attention.py`, with all heads as one group; so is the row rule.
+block of queries has all heads as one group. The row rule is that of `attention.py`.
 """
 
 import triton
 import triton.language as tl
 
-LOG2E = tl.constexpr(1.4426950408889634)
-NONE = tl.constexpr(-1.0e30)
-FIELDS = tl.constexpr(8)
+from quire.backends.cuda.kernels.softmax import (
+    FIELDS,
+    LOG2E,
+    chunks_of_block,
+    empty_part,
+    mean_of,
+    merged,
+    places_of_tile,
+    rows_of_block,
+    store_part,
+    store_rows,
+    with_tile,
+)
 
 
 @triton.jit
 def _scores(
+    q_at, first, width, is_row, cache, k_at, is_read, BLOCK_M: tl.constexpr, TILE: tl.constexpr,
+    STEP: tl.constexpr,
+):  # fmt: skip
+    """The products of queries and keys over `width` numbers, which are those of q from `first`
+    on."""
+    total = tl.zeros([BLOCK_M, TILE], tl.float32)
+    return _with_products(total, q_at, first, width, is_row, cache, k_at, is_read, STEP)
+
+
+@triton.jit
+def _with_products(
     total, q_at, first, width, is_row, cache, k_at, is_read, STEP: tl.constexpr
 ):  # fmt: skip
-    """Adds the products of queries and keys over `width` numbers, which are those of q from `first`
-    on."""
     for begin in range(0, width, STEP):
         at = begin + tl.arange(0, STEP)
         is_in = at < width
@@ -25,84 +44,69 @@ def _scores(
             q_at[:, None] + first + at[None, :], mask=is_row[:, None] & is_in[None, :], other=0.0
         )
         keys = tl.load(
-            cache + at[:, None] + k_at[None, :], mask=is_in[:, None] & is_read[None, :], other=0.0
+            cache + at[:, None] + k_at[None, :], mask=is_in[:, None] & is_read[None, :], other=0
         )
+        if keys.dtype != queries.dtype:
+            keys = keys.to(tl.float32).to(queries.dtype)
         total = tl.dot(queries, keys, acc=total, input_precision="ieee")
     return total
 
 
 @triton.jit
 def attend_latent(
-    q, latent, rotary, out, parts, tables, visible, query_blocks, scale, num_tokens, group,
-    latent_dim, rotary_dim, page, table_width, stride_block, stride_latent, stride_rotary,
-    stride_q, stride_out, num_chunks, BLOCK_M: tl.constexpr, VALUE: tl.constexpr,
-    TILE: tl.constexpr, STEP: tl.constexpr, CHUNK: tl.constexpr, SPLIT: tl.constexpr,
+    q, latent, rotary, latent_scales, rotary_scales, out, parts, tables, visible, query_blocks,
+    scale, num_tokens, group, latent_dim, rotary_dim, page, table_width, stride_block,
+    stride_latent, stride_rotary, scales_block, stride_q, stride_out, num_chunks,
+    BLOCK_M: tl.constexpr, VALUE: tl.constexpr, TILE: tl.constexpr, STEP: tl.constexpr,
+    CHUNK: tl.constexpr, SPLIT: tl.constexpr, SCALED: tl.constexpr,
 ):  # fmt: skip
     """A program computes VALUE numbers of the results of a block of queries. q and the cache have
-    the same type."""
+    the same type; or the cache has integers, with a scale for each part of a row (SCALED)."""
     tl.static_assert(CHUNK % TILE == 0)
     entry = query_blocks + FIELDS * tl.program_id(0)
     outs = tl.program_id(1) * VALUE + tl.arange(0, VALUE)
-    is_out = outs < latent_dim
-    request, begin, first_row = tl.load(entry), tl.load(entry + 1), tl.load(entry + 2)
-    num_rows, lowest, highest = tl.load(entry + 3), tl.load(entry + 4), tl.load(entry + 5)
-    row = first_row + tl.arange(0, BLOCK_M)
-    is_row = row < num_rows
-    token, head = begin + row // group, row % group
+    token, head, is_row, first, last = rows_of_block(entry, visible, num_tokens, group, BLOCK_M)
     q_at = q + token.to(tl.int64) * stride_q + head * (latent_dim + rotary_dim)
-    first = tl.load(visible + token, mask=is_row, other=0)
-    last = tl.load(visible + num_tokens + token, mask=is_row, other=-1)
-    from_chunk, to_chunk = lowest // CHUNK, highest // CHUNK + 1
-    if SPLIT:
-        from_chunk = tl.maximum(from_chunk, tl.program_id(2))
-        to_chunk = tl.minimum(to_chunk, tl.program_id(2) + 1)
-    most = tl.full([BLOCK_M], NONE, tl.float32)
-    total = tl.zeros([BLOCK_M], tl.float32)
-    result = tl.zeros([BLOCK_M, VALUE], tl.float32)
-    for chunk in range(from_chunk, to_chunk):
-        top = tl.full([BLOCK_M], NONE, tl.float32)
-        weight = tl.zeros([BLOCK_M], tl.float32)
-        mixed = tl.zeros([BLOCK_M, VALUE], tl.float32)
+    table = tables + tl.load(entry) * table_width
+    lowest, highest = tl.load(entry + 4), tl.load(entry + 5)
+    begin, end = chunks_of_block(entry, CHUNK, SPLIT)
+    most, total, result = empty_part(BLOCK_M, VALUE)
+    for chunk in range(begin, end):
+        top, weight, mixed = empty_part(BLOCK_M, VALUE)
         for tile in range(chunk * CHUNK, tl.minimum((chunk + 1) * CHUNK, highest + 1), TILE):
-            at = tile + tl.arange(0, TILE)
-            is_read = (at >= lowest) & (at <= highest)
-            block = tl.load(tables + request * table_width + at // page, mask=is_read, other=0)
-            block_at, place = block.to(tl.int64) * stride_block, (at % page).to(tl.int64)
-            v_at = block_at + place * stride_latent
-            scores = tl.zeros([BLOCK_M, TILE], tl.float32)
-            scores = _scores(scores, q_at, 0, latent_dim, is_row, latent, v_at, is_read, STEP)
+            at, is_read, block, place = places_of_tile(table, tile, lowest, highest, page, TILE)
+            v_at = block * stride_block + place * stride_latent
+            k_at = block * stride_block + place * stride_rotary
             scores = _scores(
-                scores, q_at, latent_dim, rotary_dim, is_row, rotary,
-                block_at + place * stride_rotary, is_read, STEP,
-            )  # fmt: skip
-            values = tl.load(
-                latent + v_at[:, None] + outs[None, :], mask=is_read[:, None] & is_out[None, :],
-                other=0.0,
-            )  # fmt: skip
+                q_at, 0, latent_dim, is_row, latent, v_at, is_read, BLOCK_M, TILE, STEP
+            )
+            v_is = is_read[:, None] & (outs < latent_dim)[None, :]
+            values = tl.load(latent + v_at[:, None] + outs[None, :], mask=v_is, other=0)
+            of_values = 1.0
+            if SCALED:
+                values = values.to(tl.float32).to(q.dtype.element_ty)
+                scale_at = block * scales_block + place
+                of_values = tl.load(latent_scales + scale_at, mask=is_read, other=0.0)
+                of_keys = tl.load(rotary_scales + scale_at, mask=is_read, other=0.0)
+                turned = _scores(
+                    q_at, latent_dim, rotary_dim, is_row, rotary, k_at, is_read, BLOCK_M, TILE,
+                    STEP,
+                )  # fmt: skip
+                scores = scores * of_values[None, :] + turned * of_keys[None, :]
+            else:
+                scores = _with_products(
+                    scores, q_at, latent_dim, rotary_dim, is_row, rotary, k_at, is_read, STEP
+                )
             is_seen = (at[None, :] >= first[:, None]) & (at[None, :] <= last[:, None])
-            scores = tl.where(is_seen, scores * scale * LOG2E, NONE)
-            new_top = tl.maximum(top, tl.max(scores, 1))
-            weights = tl.where(is_seen, tl.exp2(scores - new_top[:, None]), 0.0)
-            kept = tl.exp2(top - new_top)
-            weight = weight * kept + tl.sum(weights, 1)
-            mixed = mixed * kept[:, None]
-            mixed = tl.dot(weights.to(values.dtype), values, acc=mixed, input_precision="ieee")
-            top = new_top
+            top, weight, mixed = with_tile(
+                top, weight, mixed, scores * scale * LOG2E, is_seen, values, of_values, SCALED, 0
+            )
         if SPLIT:
-            line = (token * group + head).to(tl.int64) * num_chunks
-            part = parts + (line + chunk) * (latent_dim + 2)
-            tl.store(part, top, mask=is_row)
-            tl.store(part + 1, weight, mask=is_row)
-            part_is = is_row[:, None] & is_out[None, :]
-            tl.store(part[:, None] + 2 + outs[None, :], mixed, mask=part_is)
+            line = (token * group + head).to(tl.int64) * num_chunks + chunk
+            store_part(parts, line, latent_dim, outs, is_row, top, weight, mixed)
         else:
-            new_most = tl.maximum(most, top)
-            old, new = tl.exp2(most - new_most), tl.exp2(top - new_most)
-            total = total * old + weight * new
-            result = result * old[:, None] + mixed * new[:, None]
-            most = new_most
+            most, total, result = merged(most, total, result, top, weight, mixed)
     if not SPLIT:
-        result = result / total[:, None] + 0.0
-        out_at = out + token.to(tl.int64) * stride_out + head * latent_dim
-        out_is = is_row[:, None] & is_out[None, :]
-        tl.store(out_at[:, None] + outs[None, :], result.to(out.dtype.element_ty), mask=out_is)
+        mean = mean_of(most, total, result, parts, head, is_row, 0)
+        out_at = token.to(tl.int64) * stride_out + head * latent_dim
+        store_rows(out, out_at, latent_dim, outs, is_row, mean)

@@ -1,54 +1,44 @@
-"""y = x @ w.T + bias, w [N, K] of the model's dtype.
+"""y = x @ w.T + bias, w [N, K] of the model's dtype; also with a matrix for each expert or head.
 
-Row rule: K is cut into chunks of CHUNK numbers. A chunk's products are summed in steps of BLOCK_K
-from 0, and the chunks are added in order: by the same program, or by `reduce` from `parts` where
-the chunks are divided among programs (SPLIT). Both do the same operations.
+The row rule is that of `products.py`.
 """
 
 import triton
 import triton.language as tl
 
+from quire.backends.cuda.kernels.products import (
+    chunks_of_tile,
+    rows_of_tile,
+    store_tile,
+    tile_product,
+)
+
 
 @triton.jit
 def linear(
-    x, w, bias, y, parts, num_rows, N, K, stride_x, stride_y, has_bias,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, CHUNK: tl.constexpr,
-    SPLIT: tl.constexpr, EVEN: tl.constexpr,
+    x, w, bias, y, parts, found, lists, counts, num_rows, pairs_of_row, N, K, stride_x, stride_y,
+    has_bias, has_experts, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
+    CHUNK: tl.constexpr, SPLIT: tl.constexpr, EVEN: tl.constexpr,
 ):  # fmt: skip
-    """EVEN: K is a multiple of BLOCK_K. With SPLIT, program z computes chunk z."""
-    tl.static_assert(CHUNK % BLOCK_K == 0)
-    tile_m, tile_n, split = tl.program_id(0), tl.program_id(1), tl.program_id(2)
-    rows = tile_m * BLOCK_M + tl.arange(0, BLOCK_M)
-    cols = tile_n * BLOCK_N + tl.arange(0, BLOCK_N)
-    # Rows and columns after the last one are computed from the last one, and are not stored.
-    row_at = tl.minimum(rows, num_rows - 1).to(tl.int64) * stride_x
-    col_at = tl.minimum(cols, N - 1).to(tl.int64) * K
-    steps = tl.arange(0, BLOCK_K)
-    first, end = 0, tl.cdiv(K, CHUNK)
-    if SPLIT:
-        first, end = split, split + 1
-    total = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
-    for chunk in range(first, end):
-        acc = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
-        for k in range(chunk * CHUNK, tl.minimum((chunk + 1) * CHUNK, K), BLOCK_K):
-            at = k + steps
-            if EVEN:
-                a = tl.load(x + row_at[:, None] + at[None, :])
-                b = tl.load(w + col_at[:, None] + at[None, :])
-            else:
-                a = tl.load(x + row_at[:, None] + at[None, :], mask=(at < K)[None, :], other=0.0)
-                b = tl.load(w + col_at[:, None] + at[None, :], mask=(at < K)[None, :], other=0.0)
-            acc = tl.dot(a, tl.trans(b), acc=acc, input_precision="ieee")
-        total += acc
-    stored = (rows < num_rows)[:, None] & (cols < N)[None, :]
-    if SPLIT:
-        at = (split * num_rows + rows[:, None]).to(tl.int64) * N + cols[None, :]
-        tl.store(parts + at, total, mask=stored)
-    else:
-        if has_bias:
-            total += tl.load(bias + cols, mask=cols < N, other=0.0)[None, :]
-        at = rows[:, None].to(tl.int64) * stride_y + cols[None, :]
-        tl.store(y + at, total.to(y.dtype.element_ty), mask=stored)
+    """With SPLIT, program z computes chunk z; otherwise it computes head z of each row."""
+    is_row, row, x_row, matrix, count = rows_of_tile(
+        found, lists, counts, num_rows, pairs_of_row, has_experts, tl.arange(0, BLOCK_M), BLOCK_M
+    )
+    cols = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
+    x_at, y_at = x_row * stride_x, row * stride_y
+    if not SPLIT:
+        head = tl.program_id(2)
+        matrix += head
+        x_at += head * K
+        y_at += head * N
+    first_line = matrix.to(tl.int64) * N
+    # Columns after the last one are computed from the last one, and are not stored.
+    col_at = (first_line + tl.minimum(cols, N - 1)) * K
+    first, end = chunks_of_tile(K, count, CHUNK, SPLIT)
+    total = tile_product(x, x_at, w, col_at, first, end, K, BLOCK_M, BLOCK_N, BLOCK_K, CHUNK, EVEN)
+    store_tile(
+        total, bias, y, parts, first_line, y_at, row, cols, is_row, num_rows, N, has_bias, SPLIT
+    )
 
 
 @triton.jit

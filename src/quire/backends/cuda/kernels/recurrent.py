@@ -73,6 +73,31 @@ def prepare(
 
 
 @triton.jit
+def _matrix(begin, rows, width, columns, is_row, is_column):
+    """Rows of a piece that have `width` numbers each; zeros where nothing is read."""
+    at = begin + rows[:, None] * width + columns[None, :]
+    return tl.load(at, mask=is_row[:, None] & is_column[None, :], other=0.0)
+
+
+@triton.jit
+def _delta_update(k_row, v_row, b_at, own, grown, states, updates, rows, place):
+    """The difference between a row's values and those that are known for its key, by its beta."""
+    known = tl.sum((own * k_row)[:, None] * states, 0)
+    scores = tl.sum(grown * k_row[None, :], 1)
+    scores = tl.where(rows < place, scores, 0.0)
+    known += tl.sum(scores[:, None] * updates, 0)
+    return _sigmoid(tl.load(b_at).to(tl.float32)) * (v_row - known)
+
+
+@triton.jit
+def _ssd_update(v_row, a_at, bias_at, dt_min, dt_max):
+    """A row's values, by its step."""
+    step = _softplus(tl.load(a_at).to(tl.float32) + tl.load(bias_at))
+    bounded = tl.minimum(tl.maximum(step, dt_min), dt_max)
+    return tl.where(step != step, step, bounded) * v_row
+
+
+@triton.jit
 def scan(
     q, keys, v, a, b, a_log, dt_bias, d, totals, out, cache, tables, entries, begins, requests,  # noqa: ARG001
     num_key_heads, key_dim, value_dim, decay_dim, is_tiled, q_scale, dt_min, dt_max, table_width,
@@ -99,23 +124,15 @@ def scan(
         updates_at = keys_at + ROWS * key_dim
         decays_at = updates_at + ROWS * value_dim
         place = position % ROWS
-        is_old = (rows < place)[:, None]
+        is_old = rows < place
         # Nothing of the block's last user is read: a request begins with zeros.
         is_kept = (tl.zeros([BLOCK_K], tl.int32) + position > 0)[:, None]
         states = tl.load(state_at, mask=is_state & is_kept, other=0.0)
         if position == 0:
             tl.store(state_at, states, mask=is_state)
-        chunk_keys = tl.load(
-            keys_at + rows[:, None] * key_dim + ks[None, :], mask=is_old & is_k[None, :], other=0.0
-        )
-        updates = tl.load(
-            updates_at + rows[:, None] * value_dim + vs[None, :], mask=is_old & is_v[None, :],
-            other=0.0,
-        )  # fmt: skip
-        decays = tl.load(
-            decays_at + rows[:, None] * decay_dim + decay_at[None, :],
-            mask=is_old & is_k[None, :], other=0.0,
-        )  # fmt: skip
+        chunk_keys = _matrix(keys_at, rows, key_dim, ks, is_old, is_k)
+        updates = _matrix(updates_at, rows, value_dim, vs, is_old, is_v)
+        decays = _matrix(decays_at, rows, decay_dim, decay_at, is_old, is_k)
         for row in range(begin, end):
             at = tl.zeros([], tl.int64) + row
             line = at * num_heads + head
@@ -135,18 +152,13 @@ def scan(
             own = tl.exp(total)
             if DELTA:
                 q_row = q_row / tl.sqrt(tl.sum(q_row * q_row, 0) + 1.0e-6) * q_scale
-                known = tl.sum((own * k_row)[:, None] * states, 0)
-                scores = tl.sum(grown * k_row[None, :], 1)
-                scores = tl.where(rows < place, scores, 0.0)
-                known += tl.sum(scores[:, None] * updates, 0)
-                beta = _sigmoid(tl.load(b + at * stride_b + head).to(tl.float32))
-                update = beta * (v_row - known)
-            else:
-                step = _softplus(
-                    tl.load(a + at * stride_a + head).to(tl.float32) + tl.load(dt_bias + head)
+                update = _delta_update(
+                    k_row, v_row, b + at * stride_b + head, own, grown, states, updates, rows, place
                 )
-                bounded = tl.minimum(tl.maximum(step, dt_min), dt_max)
-                update = tl.where(step != step, step, bounded) * v_row
+            else:
+                update = _ssd_update(
+                    v_row, a + at * stride_a + head, dt_bias + head, dt_min, dt_max
+                )
             updates = tl.where(is_row, update[None, :], updates)
             scores = tl.sum(grown * q_row[None, :], 1)
             result = tl.sum((own * q_row)[:, None] * states, 0)

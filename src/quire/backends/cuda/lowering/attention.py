@@ -17,7 +17,6 @@ from quire.backends.cuda.kernel import (
     Kernel,
     Launch,
     Upload,
-    both,
 )
 from quire.backends.cuda.lowering.context import Emit, LayerPlace, Lowering, Rows
 from quire.backends.cuda.lowering.visible import (
@@ -33,33 +32,29 @@ BLOCK_M = 64
 CHUNK = 256
 """Positions that are reduced with a softmax of their own."""
 _GIVEN_ROWS = 64
-HEADS = (16, 32, 64, 128, 256)
+HEADS = (32, 64, 128, 256)
 """Sizes of heads that kernels are compiled for; a head is padded to the next one."""
+PLAIN, CHANGED, RELATIVE = range(3)
+"""Scores are products; have a soft cap or slopes; or numbers for distances too."""
 
 
-def tile_of(dtype: str, cache: str, head: int) -> int:
+def tile_of(dtype: str, cache: str, head: int, extras: int, *, is_aligned: bool) -> int:
     """Positions of a tile, which divide CHUNK: as many as registers and shared memory have room
     for."""
-    if head > 128:
+    if head == 32:
+        return 32
+    if head > 128 or not is_aligned or "fp32" in (dtype, cache):
         return 16
-    if dtype == cache == "bf16":
-        return 64 if 16 < head <= 64 else 32
-    return 32 if head <= 64 or (dtype, cache) == ("bf16", "i8") else 16
+    return 64 if head == 64 and cache == "bf16" and extras != RELATIVE else 32
 
 
 def value_of(dtype: str, cache: str, head: int) -> int:
     """Numbers of a result that one program computes: as many as registers have room for."""
-    return min(head, 128 if dtype == "bf16" and cache != "fp32" else 64)
+    return min(head, 64 if "fp32" in (dtype, cache) else 128)
 
 
 def attend_kernel(
-    dtype: str,
-    cache: str,
-    head: int,
-    *,
-    is_split: bool,
-    has_extras: bool,
-    has_relative: bool = False,
+    dtype: str, cache: str, head: int, *, is_split: bool, extras: int, is_aligned: bool
 ) -> Kernel:
     """Attention of queries of one type over a cache of another."""
     integers = (
@@ -77,17 +72,15 @@ def attend_kernel(
     )  # fmt: skip
     is_scaled = cache == "i8"
     is_wide = dtype != cache and not (is_scaled and dtype == "bf16")
-    tile = tile_of(dtype, cache, head)
-    if has_relative and tile > 16:  # so that registers do not spill
-        tile = 16
     constants = (
         ("BLOCK_M", BLOCK_M), ("HEAD", head), ("VALUE", value_of(dtype, cache, head)),
-        ("TILE", tile), ("CHUNK", CHUNK), ("SPLIT", int(is_split)),
-        ("EXTRAS", 2 if has_relative else int(has_extras)), ("WIDE", int(is_wide)),
+        ("TILE", tile_of(dtype, cache, head, extras, is_aligned=is_aligned)), ("CHUNK", CHUNK),
+        ("SPLIT", int(is_split)), ("EXTRAS", extras), ("WIDE", int(is_wide)),
         ("SCALED", int(is_scaled)),
     )  # fmt: skip
-    warps = 4 if head <= 64 and dtype == cache == "bf16" else 8
-    return Kernel("attention", "attend", types, constants, num_warps=warps)
+    return Kernel(
+        "attention", "attend", types, constants, is_aligned=is_aligned, num_warps=8
+    )  # fmt: skip
 
 
 def merge_kernel(dtype: str, head: int) -> Kernel:
@@ -121,14 +114,23 @@ def variants() -> Iterator[Kernel]:
     types = TYPE_NAMES.values()
     for dtype, cache, head in product(types, CACHE_TYPES.values(), HEADS):
         yield write_kernel(dtype, cache, head)
-        for is_split, has_extras in product((False, True), repeat=2):
-            flags = {"is_split": is_split, "has_extras": has_extras}
-            yield from both([attend_kernel(dtype, cache, head, **flags)])
-        if dtype == cache:
-            flags = {"is_split": False, "has_extras": True, "has_relative": True}
-            yield from both([attend_kernel(dtype, cache, head, **flags)])
+        for extras, is_aligned in product((PLAIN, CHANGED, RELATIVE), (False, True)):
+            is_used = extras == extras_of(extras, dtype, cache, is_aligned=is_aligned)
+            if not is_used or (extras == RELATIVE and (dtype != cache or not is_aligned)):
+                continue
+            for is_split in (False,) if extras == RELATIVE else (False, True):
+                yield attend_kernel(
+                    dtype, cache, head, is_split=is_split, extras=extras, is_aligned=is_aligned
+                )
     for dtype, head in product(types, HEADS):
         yield merge_kernel(dtype, head)
+
+
+def extras_of(wanted: int, dtype: str, cache: str, *, is_aligned: bool) -> int:
+    """The kind of kernel for scores of a kind. `CHANGED` computes `PLAIN` scores with the same
+    bits; only those kernels that models use most are compiled for these alone."""
+    is_frequent = dtype == "bf16" and cache != "fp32" and is_aligned
+    return CHANGED if wanted == PLAIN and not is_frequent else wanted
 
 
 def lower_attention(op: Attention, lowering: Lowering) -> Emit:
@@ -150,13 +152,19 @@ def lower_attention(op: Attention, lowering: Lowering) -> Emit:
 class Attend:
     """The launches of one op."""
 
-    def __init__(self, op: Attention, lowering: Lowering, place: LayerPlace) -> None:
+    def __init__(
+        self, op: Attention, lowering: Lowering, place: LayerPlace, cache_type: str | None = None
+    ) -> None:
+        """`cache_type`: None: that of the KV cache."""
         self._op, self._place, self._page = op, place, lowering.kv.block_size
         self._q, self._out = lowering.rows[op.q], lowering.rows[op.out]
         self._value_dim = op.value_dim or op.head_dim
         self._group = op.num_heads // op.num_kv_heads
         self._head = _padded_head(max(op.head_dim, self._value_dim), lowering)
-        self._cache_type = CACHE_TYPES[lowering.kv.dtype]
+        self._cache_type = cache_type or CACHE_TYPES[lowering.kv.dtype]
+        self._extras = CHANGED if op.softcap is not None or op.alibi_slopes is not None else PLAIN
+        if op.relative is not None:
+            self._extras = RELATIVE
         value = value_of(self._q.type_name, self._cache_type, self._head)
         self._value_parts = -(-self._value_dim // value)
         self._block_stride = place.block_bytes // ITEM_BYTES[self._cache_type]
@@ -260,23 +268,19 @@ class Attend:
         }  # fmt: skip
         heads = op.num_kv_heads * self._value_parts
         grid = (num_blocks, heads, num_chunks if is_split else 1)
-        kernel = self._kernel(is_split=is_split)
-        yield Launch(kernel.fitted(args), grid, args)
+        kernel = self._kernel(is_split=is_split, is_aligned=True)
+        if not kernel.fits(args):
+            kernel = self._kernel(is_split=is_split, is_aligned=False)
+        yield Launch(kernel, grid, args)
         if is_split:
             kernel = merge_kernel(self._out.type_name, self._head)
             yield Launch(kernel, (step.num_tokens, op.num_heads), shared)
 
-    def _kernel(self, *, is_split: bool) -> Kernel:
-        op, dtype = self._op, self._q.type_name
-        has_extras = op.softcap is not None or op.alibi_slopes is not None
-        cache, head = self._cache_type, self._head
+    def _kernel(self, *, is_split: bool, is_aligned: bool) -> Kernel:
+        dtype, cache = self._q.type_name, self._cache_type
+        extras = extras_of(self._extras, dtype, cache, is_aligned=is_aligned)
         return attend_kernel(
-            dtype,
-            cache,
-            head,
-            is_split=is_split,
-            has_extras=has_extras,
-            has_relative=op.relative is not None,
+            dtype, cache, self._head, is_split=is_split, extras=extras, is_aligned=is_aligned
         )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 from quire.backends.cuda.kernel import TYPE_NAMES, Action, Arguments, Kernel, Launch
 from quire.backends.cuda.lowering.context import Lowering, Rows
@@ -17,6 +18,11 @@ TILES = {"bf16": (64, 3), "fp32": (32, 2)}
 """BLOCK_K, and stages of the pipeline."""
 UNEVEN_K = 16
 """BLOCK_K where K is not a multiple of the one above, or rows are not aligned."""
+ROWS_OF_TILE = (
+    ("found", "*i32"), ("lists", "*i32"), ("counts", "*i32"), ("num_rows", "i32"),
+    ("pairs_of_row", "i32"),
+)  # fmt: skip
+"""The arguments of products that say which rows a tile has."""
 
 
 def product_kernel(dtype: str, out: str, *, is_split: bool, is_even: bool) -> Kernel:
@@ -27,8 +33,8 @@ def product_kernel(dtype: str, out: str, *, is_split: bool, is_even: bool) -> Ke
         "linear",
         (
             ("x", f"*{dtype}"), ("w", f"*{dtype}"), ("bias", "*fp32"), ("y", f"*{out}"),
-            ("parts", "*fp32"), ("num_rows", "i32"), ("N", "i32"), ("K", "i32"),
-            ("stride_x", "i32"), ("stride_y", "i32"), ("has_bias", "i32"),
+            ("parts", "*fp32"), *ROWS_OF_TILE, ("N", "i32"), ("K", "i32"), ("stride_x", "i32"),
+            ("stride_y", "i32"), ("has_bias", "i32"), ("has_experts", "i32"),
         ),
         (
             ("BLOCK_M", BLOCK_M), ("BLOCK_N", BLOCK_N),
@@ -36,7 +42,7 @@ def product_kernel(dtype: str, out: str, *, is_split: bool, is_even: bool) -> Ke
             ("SPLIT", int(is_split)), ("EVEN", int(is_even)),
         ),
         is_aligned=is_even,
-        num_warps=4 if is_even and dtype == "bf16" else 8,  # so that registers do not spill
+        num_warps=8,  # so that registers do not spill
         num_stages=stages,
     )  # fmt: skip
 
@@ -60,8 +66,24 @@ def variants() -> Iterator[Kernel]:
     yield from map(reduce_kernel, TYPE_NAMES.values())
 
 
+@dataclass(frozen=True, slots=True)
+class Pairs:
+    """The rows of a product with experts: pairs of a row of x and one of its experts."""
+
+    args: Arguments
+    """The places of `found`, `lists` and `counts`; `num_rows`, the room of a list; and how many
+    pairs follow one another that have the same row of x."""
+    num_tiles: int
+    """The most tiles of all experts."""
+
+
+def all_rows(unread: Buffer) -> Arguments:
+    """The arguments of a product with one matrix; `unread`: any place."""
+    return {"found": unread, "lists": unread, "counts": unread, "pairs_of_row": 1, "has_experts": 0}
+
+
 class Product:
-    """The launches of a product with one dense weight."""
+    """The launches of products with one dense weight, or with those of experts or heads."""
 
     def __init__(
         self,
@@ -70,65 +92,75 @@ class Product:
         lowering: Lowering,
         *,
         most_rows: int,
-        chunk: int | None = None,
-        x_bytes: int = 0,
+        first_byte: int = 0,
     ) -> None:
-        """`x_bytes`: scratch memory for x in another form; `chunk`: None: CHUNK."""
-        self._num_out, self._depth = weight.shape
-        self._weight = self._place(weight, lowering)
+        """`first_byte`: of the op's scratch memory, from which on the product uses it."""
+        *matrices, self._num_out, self._depth = weight.shape
+        self._weight = lowering.coded_weight(weight)
         self._bias = lowering.vector(bias)
         self._has_bias = int(bias is not None)
-        self._num_chunks = -(-self._depth // (chunk or CHUNK))
-        row_bytes = 4 * self._num_out * self._num_chunks
+        self._num_parts = self._count_parts()
+        row_bytes = 4 * self._num_out * self._num_parts
         # The chunks of a few tiles are divided among programs, so that all processors have work.
         most_tiles = (2 * lowering.facts.num_processors - 1) // -(-self._num_out // BLOCK_N)
         most = min(most_rows, BLOCK_M * most_tiles, lowering.split_bytes // row_bytes)
-        self._most_split_rows = most if self._num_chunks > 1 else 0
+        self._most_split_rows = 0 if self._num_parts == 1 or matrices else most
         self._parts_bytes = aligned(row_bytes * self._most_split_rows)
-        self._scratch = lowering.scratch(self._parts_bytes + x_bytes)
+        self.end_byte = first_byte + self._parts_bytes + self._x_bytes(most_rows)
+        self._whole, self._first_byte = lowering.scratch(self.end_byte), first_byte
 
-    def _place(self, weight: Param, lowering: Lowering) -> Buffer:
-        """Raises BackendError for a weight of another format."""
-        return lowering.weight(weight)
+    def _scratch(self, begin: int) -> Buffer:
+        """The product's scratch memory from a byte on."""
+        return self._whole(self._first_byte + begin)
 
-    def emit(self, x: Rows, y: Rows, num_rows: int) -> Iterator[Action]:
-        """The product of the first rows."""
+    def _count_parts(self) -> int:
+        """Chunks of a row of the weight, and what is added to them."""
+        return -(-self._depth // CHUNK)
+
+    def _x_bytes(self, most_rows: int) -> int:
+        """Scratch memory for x in another form."""
+        del most_rows
+        return 0
+
+    def emit(
+        self, x: Rows, y: Rows, num_rows: int, pairs: Pairs | None = None, *, num_heads: int = 1
+    ) -> Iterator[Action]:
+        """The product of the first rows of x, each with the only matrix, with those of its experts,
+        or head by head."""
         if not num_rows:
             return
-        is_split, parts = num_rows <= self._most_split_rows, self._scratch(0)
+        is_split, parts = pairs is None and num_rows <= self._most_split_rows, self._scratch(0)
         args: Arguments = {
             "bias": self._bias, "y": y.buffer, "parts": parts, "num_rows": num_rows,
             "N": self._num_out, "has_bias": self._has_bias,
         }  # fmt: skip
-        tiles = (-(-num_rows // BLOCK_M), -(-self._num_out // BLOCK_N))
-        grid = (*tiles, self._num_chunks if is_split else 1)
-        yield from self._multiplied(x, y, args, grid, is_split=is_split)
+        of_tiles = all_rows(parts) if pairs is None else {**pairs.args, "has_experts": 1}
+        num_tiles = pairs.num_tiles if pairs else -(-num_rows // BLOCK_M)
+        last = self._num_parts if is_split else num_heads
+        grid = (num_tiles, -(-self._num_out // BLOCK_N), last)
+        args |= of_tiles
+        yield from self._multiplied(x, y, num_rows, args, grid, is_split=is_split)
         if is_split:
             yield self._reduced(args, y)
 
     def _multiplied(
-        self, x: Rows, y: Rows, args: Arguments, grid: tuple[int, ...], *, is_split: bool
-    ) -> Iterator[Action]:
-        """All products, or those of each chunk."""
+        self, x: Rows, y: Rows, num_rows: int, args: Arguments, grid: tuple[int, ...], *,
+        is_split: bool,
+    ) -> Iterator[Action]:  # fmt: skip
+        """All products, or those of each chunk, of so many rows of x."""
+        del num_rows
         block_k, _ = TILES[x.type_name]
         args = {
             **args, "x": x.buffer, "w": self._weight, "K": self._depth, "stride_x": x.stride,
             "stride_y": y.stride,
         }  # fmt: skip
         kernel = product_kernel(x.type_name, y.type_name, is_split=is_split, is_even=True)
-        if self._depth % block_k or not kernel.fitted(args).is_aligned:
+        if self._depth % block_k or not kernel.fits(args):
             kernel = product_kernel(x.type_name, y.type_name, is_split=is_split, is_even=False)
         yield Launch(kernel, grid, args)
 
     def _reduced(self, args: Arguments, y: Rows) -> Launch:
-        args = {**args, "num_chunks": self._num_chunks, "stride_y": y.stride}
+        kernel = reduce_kernel(y.type_name)
+        args = {**args, "num_chunks": self._num_parts, "stride_y": y.stride}
         grid = (int(args["num_rows"]), -(-self._num_out // _REDUCED))  # type: ignore[arg-type]
-        return Launch(reduce_kernel(y.type_name), grid, args)
-
-
-def tile_constants(block_k: int, *, is_even: bool) -> tuple[tuple[str, int], ...]:
-    """The sizes of a product's tiles."""
-    return (
-        ("BLOCK_M", BLOCK_M), ("BLOCK_N", BLOCK_N), ("BLOCK_K", block_k if is_even else UNEVEN_K),
-        ("CHUNK", CHUNK), ("EVEN", int(is_even)),
-    )  # fmt: skip
+        return Launch(kernel, grid, {name: args[name] for name, _ in kernel.types})

@@ -8,6 +8,7 @@ import numpy as np
 
 from quire.backends.base import StepBatch
 from quire.backends.cuda.kernel import TYPE_NAMES, Action, Arguments, Kernel, Launch, Upload, both
+from quire.backends.cuda.lowering.adapters import Changes
 from quire.backends.cuda.lowering.coded import CodedTable
 from quire.backends.cuda.lowering.context import Emit, Lowering, Rows
 from quire.backends.cuda.memory import Buffer
@@ -38,9 +39,18 @@ def lower_embed(op: Embed, lowering: Lowering) -> Emit:
         lowering.refuse("a table that is divided among ranks")
     out = lowering.rows[op.out]
     take = _taken(op, out, lowering)
+    changes = Changes(
+        op.table,
+        None,
+        lowering,
+        lowering.options.max_num_tokens,
+        is_embedding=True,
+        factor=op.scale,
+    )
 
     def emit(step: Step) -> Iterator[Action]:
         yield take(step)
+        yield from changes.emit(step, out, out, 0, step.num_tokens)
         for given in step.batch.input_rows:
             rows = given.rows[:, : op.out.dim] * np.float32(op.given_scale)
             yield Upload(out.from_row(given.first).buffer, out.encoded(rows))

@@ -10,6 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 
 from quire.backends.cuda.kernel import Action, Kernel, Launch, both
+from quire.backends.cuda.lowering.adapters import Changes
 from quire.backends.cuda.lowering.context import Lowering, Rows
 from quire.backends.cuda.lowering.pointwise import combine_args, combine_kernel
 from quire.backends.cuda.lowering.products import product_of
@@ -53,12 +54,15 @@ class LogitsResult(Result):
         self.rows = Rows(lowering.values.add(4 * most * width), width, width, "fp32")
         self._product = product_of(op.weight, None, lowering, most_rows=most)
         self.sampler = Sampler(self.rows, most, lowering)
+        self._changes = Changes(op.weight, None, lowering, most, is_taken=True)
         self._op, self._lowering = op, lowering
         self._bias = None if op.bias is None else Rows(lowering.weight(op.bias), 0, width, "fp32")
 
     def emit(self, step: Step, first: int, count: int) -> Iterator[Action]:
         """The product, and what follows it in place."""
-        yield from self._product.emit(self._x.from_row(first), self.rows, count)
+        x = self._x.from_row(first)
+        yield from self._product.emit(x, self.rows, count)
+        yield from self._changes.emit(step, x, self.rows, first, count)
         if self._op.scale != 1.0:
             yield self._changed(step, count, "scale", a=self._op.scale)
         if self._bias is not None:

@@ -8,6 +8,7 @@ from typing import Any
 
 from quire.backends.cuda.kernel import Kernel
 from quire.backends.cuda.lowering import (
+    adapters,
     attention,
     caller_rows,
     coded,
@@ -129,8 +130,8 @@ LOWERINGS: Mapping[type[Op], Callable[[Any, Lowering], Emit]] = {
 }
 
 MODULES: tuple[ModuleType, ...] = (
-    attention, coded, experts, heads, latent, linear, lookup, norm, pointwise, recurrent, results,
-    rope, route, rows, sampling,
+    adapters, attention, coded, experts, heads, latent, linear, lookup, norm, pointwise, recurrent,
+    results, rope, route, rows, sampling,
 )  # fmt: skip
 """Modules with a function `variants`."""
 

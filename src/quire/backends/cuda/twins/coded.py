@@ -6,7 +6,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quire.backends.cuda.packing.layout import joined_halves
-from quire.backends.cuda.twins.numbers import Floats, Grid, Numbers, like, rows_of, widened
+from quire.backends.cuda.twins.numbers import (
+    Floats,
+    Grid,
+    Integers,
+    Numbers,
+    chunks_of,
+    like,
+    part_places,
+    rows_of,
+    rows_of_tiles,
+    store,
+    widened,
+)
 from quire.weights.quantised.float_tables import E4M3
 
 Bytes = NDArray[np.uint8]
@@ -14,47 +26,53 @@ Signed = NDArray[np.int8]
 
 
 def multiply(
-    grid: Grid, x: Numbers, x_scales: Floats, codes: NDArray[np.int8], scales: Floats, subs: Signed,
-    zeros: Bytes, steps: Bytes, minima: Floats, min_subs: Signed, bias: Floats, y: Numbers,
-    parts: Floats, low: int, high: int, num_rows: int, N: int, K: int, group: int, nest: int,
+    grid: Grid, x: Numbers, x_scales: Floats, outliers: Integers, codes: Signed, scales: Floats,
+    subs: Signed, zeros: Bytes, steps: Bytes, minima: Floats, min_subs: Signed, bias: Floats,
+    y: Numbers, parts: Floats, found: Integers, lists: Integers, counts: Integers, low: int,
+    high: int, num_rows: int, pairs_of_row: int, N: int, K: int, lines: int, group: int, nest: int,
     x_group: int, stride_x: int, xs_row: int, xs_step: int, stride_codes: int, zeros_by_group: int,
     zeros_by_column: int, subs_by_group: int, subs_by_column: int, y_row: int, has_bias: int,
-    STEP: int, CHUNK: int, SPLIT: int, KIND: int, BY_ROW: int, MINIMA: int, **_tile: int,
+    has_experts: int, BLOCK_M: int, STEP: int, CHUNK: int, SPLIT: int, KIND: int, BY_ROW: int,
+    MINIMA: int, OUTLIERS: int, **_tile: int,
 ) -> None:  # fmt: skip
     """Products of one row with a chunk of the numbers that codes stand for at a time."""
-    del grid
-    packed = rows_of(codes, N, stride_codes, stride_codes)
+    packed = rows_of(codes, lines, stride_codes, stride_codes)
     depth = stride_codes * (2 if KIND >= 2 else 1)
-    places, factors = np.arange(depth) // group, np.ones((N, 1), np.float32)
-    zeros_at = places[:, None] * zeros_by_group + np.arange(N) * zeros_by_column
-    step = steps[places[:, None] * N + np.arange(N)].T if KIND == 4 else None
+    places, all_lines = np.arange(depth) // group, np.arange(lines)
+    zeros_at = places[:, None] * zeros_by_group + all_lines * zeros_by_column
+    step = steps[places[:, None] * lines + all_lines].T if KIND == 4 else None
     levels = _levels(packed, zeros[zeros_at].T, step, (low, high), STEP, KIND)
-    if BY_ROW:
-        factors = scales[:N, None]
-    else:
-        subs_at = places[:, None] * subs_by_group + np.arange(N) * subs_by_column
-        nests_at = np.arange(depth)[:, None] // nest * N + np.arange(N)
+    factors = scales[:lines] if BY_ROW else np.ones(lines, np.float32)
+    if not BY_ROW:
+        subs_at = places[:, None] * subs_by_group + all_lines * subs_by_column
+        nests_at = np.arange(depth)[:, None] // nest * lines + all_lines
         levels = levels * (scales[nests_at] * subs[subs_at].astype(np.float32)).T
         if MINIMA:
             levels = levels + (minima[nests_at] * min_subs[subs_at].astype(np.float32)).T
-    chunks = [np.ascontiguousarray(levels[:, at : at + CHUNK]) for at in range(0, K, CHUNK)]
-    kept = parts[: len(chunks) * num_rows * N].reshape(len(chunks), num_rows, N) if SPLIT else None
-    out, blocks = rows_of(y, num_rows, y_row, N), np.arange(K) // x_group * xs_step
-    for row, stored in enumerate(rows_of(x, num_rows, stride_x, K)):
-        numbers = widened(stored).astype(np.float32) * x_scales[row * xs_row + blocks]
-        total = np.zeros(N, np.float32)
-        for index, chunk in enumerate(chunks):
-            own = numbers[index * CHUNK : (index + 1) * CHUNK]
-            product = (chunk[:, : len(own)] @ own.copy()) * factors[:, 0]
-            if kept is not None:
-                kept[index, row] = product
-            total = total + product
-        if kept is None:
-            out[row] = like(total + bias[:N] if has_bias else total, y)
+    experts = [chunks_of(own[:, :K], CHUNK) for own in levels.reshape(-1, N, depth)]
+    num_parts = len(experts[0]) + (OUTLIERS > 0)
+    kept = part_places(parts, num_parts, num_rows, N) if SPLIT else None
+    rows = rows_of_tiles(
+        grid[0], found, lists, counts, num_rows, pairs_of_row, has_experts, BLOCK_M
+    )
+    blocks = np.arange(K) // x_group * xs_step
+    for row, x_row, expert in rows:
+        own = slice(expert * N, (expert + 1) * N)
+        numbers = widened(x[x_row * stride_x : x_row * stride_x + K]).astype(np.float32)
+        numbers = numbers * x_scales[x_row * xs_row + blocks]
+        products = [
+            (chunk @ numbers[index * CHUNK : (index + 1) * CHUNK].copy()) * factors[own]
+            for index, chunk in enumerate(experts[expert])
+        ]
+        if OUTLIERS:
+            columns, rests = outliers[2 * OUTLIERS * x_row :][: 2 * OUTLIERS].reshape(2, -1)
+            sums = (levels[own][:, columns] * rests).sum(axis=1, dtype=np.float32)
+            products.insert(0, sums * factors[own] * x_scales[x_row * xs_row])
+        store(products, kept, row, bias[own] if has_bias else None, y, row * y_row)
 
 
 def take(
-    grid: Grid, places: NDArray[np.int32], codes: NDArray[np.int8], scales: Floats, subs: Signed,
+    grid: Grid, places: Integers, codes: Signed, scales: Floats, subs: Signed,
     zeros: Bytes, steps: Bytes, minima: Floats, min_subs: Signed, out: Numbers, low: int, high: int,
     N: int, columns: int, factor: float, group: int, nest: int, half: int, stride_codes: int,
     zeros_by_group: int, zeros_by_column: int, subs_by_group: int, subs_by_column: int,

@@ -6,28 +6,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quire.backends.cuda.twins.numbers import Floats, Grid, Numbers, like, rows_of, widened
-from quire.backends.cuda.twins.products import row_product
 
 Integers = NDArray[np.int32]
-
-
-def expert_product(
-    grid: Grid, x: Numbers, w: Numbers, bias: Floats, y: Numbers, found: Integers,
-    lists: Integers, counts: Integers, num_rows: int, pairs_of_row: int, N: int, K: int,
-    stride_x: int, stride_y: int, has_bias: int, BLOCK_M: int, CHUNK: int, **_tile: int,
-) -> None:  # fmt: skip
-    """Pair by pair."""
-    for expert, first in found[: 2 * grid[0]].reshape(-1, 2).tolist():
-        if expert < 0:
-            continue
-        weight = widened(w[expert * N * K : (expert + 1) * N * K]).reshape(N, K)
-        own = lists[expert * num_rows :][first : min(first + BLOCK_M, counts[expert])]
-        for pair in own.tolist():
-            begin = pair // pairs_of_row * stride_x
-            total = row_product(widened(x[begin : begin + K]), weight, CHUNK)
-            if has_bias:
-                total = total + bias[expert * N : (expert + 1) * N]
-            y[pair * stride_y : pair * stride_y + N] = like(total, y)
 
 
 def weigh(

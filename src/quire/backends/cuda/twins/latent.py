@@ -6,31 +6,30 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quire.backends.cuda.twins.attention import attend
-from quire.backends.cuda.twins.numbers import Floats, Grid, Numbers, rows_of
+from quire.backends.cuda.twins.numbers import Floats, Grid, Numbers, rows_of, widened
 
 Integers = NDArray[np.int32]
 
 
 def attend_latent(
-    grid: Grid, q: Numbers, latent: Numbers, rotary: Numbers, out: Numbers, parts: Floats,
-    tables: Integers, visible: Integers, query_blocks: Integers, scale: float, num_tokens: int,
-    group: int, latent_dim: int, rotary_dim: int, page: int, table_width: int, stride_block: int,
-    stride_latent: int, stride_rotary: int, stride_q: int, stride_out: int, num_chunks: int,
-    BLOCK_M: int, CHUNK: int, SPLIT: int, **_tile: int,
+    grid: Grid, q: Numbers, latent: Numbers, rotary: Numbers, latent_scales: Floats,
+    rotary_scales: Floats, out: Numbers, parts: Floats, tables: Integers, visible: Integers,
+    query_blocks: Integers, scale: float, num_tokens: int, group: int, latent_dim: int,
+    rotary_dim: int, page: int, table_width: int, stride_block: int, stride_latent: int,
+    stride_rotary: int, scales_block: int, stride_q: int, stride_out: int, num_chunks: int,
+    BLOCK_M: int, CHUNK: int, SPLIT: int, SCALED: int, **_tile: int,
 ) -> None:  # fmt: skip
     """Attention over rows of K that are joined first."""
-    blocks = _blocks(latent, stride_block, page * stride_latent)
-    second = _blocks(rotary, stride_block, page * stride_rotary)
-    count = min(len(blocks), len(second))
-    joined = np.concatenate(
-        [
-            part[:count].reshape(count * page, width)
-            for part, width in ((blocks, stride_latent), (second, stride_rotary))
-        ],
-        axis=1,
-    )
+    sides = [
+        _rows(numbers, stride_block, page, stride)
+        for numbers, stride in ((latent, stride_latent), (rotary, stride_rotary))
+    ]
+    if SCALED:
+        scales = (_rows(one, scales_block, page, 1) for one in (latent_scales, rotary_scales))
+        sides = [widened(side) * own for side, own in zip(sides, scales, strict=True)]
+    count = min(map(len, sides))
+    flat = np.concatenate([side[:count] for side in sides], axis=2).reshape(-1)
     width = int(stride_latent + stride_rotary)
-    flat = joined.reshape(-1)
     attend(
         (grid[0], 1, grid[2]), q=q, k_cache=flat, v_cache=flat, out=out, parts=parts, tables=tables,
         visible=visible, query_blocks=query_blocks, slopes=parts[:0], sinks=parts[:0],
@@ -44,7 +43,8 @@ def attend_latent(
     )  # fmt: skip
 
 
-def _blocks(numbers: Numbers, stride: int, width: int) -> Numbers:
-    """The layer's part of each whole block."""
-    count = (len(numbers) - int(width)) // int(stride) + 1 if len(numbers) >= width else 0
-    return rows_of(numbers, count, stride, width)
+def _rows(numbers: Numbers, stride: int, page: int, width: int) -> Numbers:
+    """The layer's part of each whole block: [blocks, page, width]."""
+    size = int(page * width)
+    count = (len(numbers) - size) // int(stride) + 1 if len(numbers) >= size else 0
+    return rows_of(numbers, count, stride, size).reshape(count, page, width)

@@ -1,7 +1,8 @@
-"""How twins read and write the numbers of flat arrays."""
+"""How twins read and write the numbers of flat arrays, and rows of products."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from quire.backends.kv_formats import narrow_to_bfloat16, widen_bfloat16
 Floats = NDArray[np.float32]
 Numbers = NDArray[Any]
 Grid = tuple[int, ...]
+Integers = NDArray[np.int32]
 
 
 def widened(numbers: Numbers) -> Floats:
@@ -33,3 +35,42 @@ def rows_of(flat: Numbers, count: int, stride: int, width: int) -> Numbers:
         raise ValueError(f"{count} rows of {width} with stride {stride} are not in {len(flat)}")
     steps = (stride * flat.itemsize, flat.itemsize)
     return np.lib.stride_tricks.as_strided(flat, (int(count), int(width)), steps)
+
+
+def rows_of_tiles(
+    num_tiles: int, found: Integers, lists: Integers, counts: Integers, num_rows: int,
+    pairs_of_row: int, has_experts: int, height: int,
+) -> Iterator[tuple[int, int, int]]:  # fmt: skip
+    """The row of y, the row of x and the expert, for each row of all tiles, expert by expert."""
+    if not has_experts:
+        yield from ((row, row, 0) for row in range(num_rows))
+        return
+    for expert, first in found[: 2 * num_tiles].reshape(-1, 2).tolist():
+        if expert < 0:
+            continue
+        own = lists[expert * num_rows :][first : min(first + height, counts[expert])]
+        yield from ((pair, pair // pairs_of_row, expert) for pair in own.tolist())
+
+
+def chunks_of(weight: Floats, chunk: int) -> list[Floats]:
+    """The columns of a weight [N, K] in chunks."""
+    starts = range(0, weight.shape[1], chunk)
+    return [np.ascontiguousarray(weight[:, at : at + chunk]) for at in starts]
+
+
+def part_places(parts: Floats, num_parts: int, num_rows: int, width: int) -> Floats:
+    """A view [parts, rows, N]."""
+    return parts[: num_parts * num_rows * width].reshape(num_parts, num_rows, width)
+
+
+def store(
+    products: list[Floats], kept: Floats | None, row: int, bias: Floats | None, y: Numbers, at: int
+) -> None:
+    """The sum of a row's chunks in order, or each chunk's part."""
+    if kept is not None:
+        kept[:, row] = products
+        return
+    total: Any = np.zeros(len(products[0]), np.float32)
+    for product in products:
+        total = total + product
+    y[at : at + len(total)] = like(total if bias is None else total + bias, y)

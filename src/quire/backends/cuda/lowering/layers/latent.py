@@ -7,7 +7,15 @@ from collections.abc import Iterator
 import numpy as np
 
 from quire.backends.base import StepBatch
-from quire.backends.cuda.kernel import TYPE_NAMES, Action, Arguments, Kernel, Launch
+from quire.backends.cuda.kernel import (
+    CACHE_TYPES,
+    ITEM_BYTES,
+    TYPE_NAMES,
+    Action,
+    Arguments,
+    Kernel,
+    Launch,
+)
 from quire.backends.cuda.lowering import attention
 from quire.backends.cuda.lowering.attention import merge_kernel, write_kernel
 from quire.backends.cuda.lowering.context import Emit, Lowering
@@ -22,20 +30,21 @@ TILE, VALUE, STEP = 16, 128, 64
 that are multiplied at once."""
 
 
-def attend_latent_kernel(dtype: str, *, is_split: bool) -> Kernel:
-    """Attention of queries over a cache of the same type."""
+def attend_latent_kernel(dtype: str, cache: str, *, is_split: bool) -> Kernel:
+    """Attention of queries over a cache of the same type, or of integers."""
     integers = (
         "num_tokens", "group", "latent_dim", "rotary_dim", "page", "table_width", "stride_block",
-        "stride_latent", "stride_rotary", "stride_q", "stride_out", "num_chunks",
+        "stride_latent", "stride_rotary", "scales_block", "stride_q", "stride_out", "num_chunks",
     )  # fmt: skip
     types = (
-        ("q", f"*{dtype}"), ("latent", f"*{dtype}"), ("rotary", f"*{dtype}"), ("out", f"*{dtype}"),
+        ("q", f"*{dtype}"), ("latent", f"*{cache}"), ("rotary", f"*{cache}"),
+        ("latent_scales", "*fp32"), ("rotary_scales", "*fp32"), ("out", f"*{dtype}"),
         ("parts", "*fp32"), ("tables", "*i32"), ("visible", "*i32"), ("query_blocks", "*i32"),
         ("scale", "fp32"), *((name, "i32") for name in integers),
     )  # fmt: skip
     constants = (
         ("BLOCK_M", attention.BLOCK_M), ("VALUE", VALUE), ("TILE", TILE), ("STEP", STEP),
-        ("CHUNK", attention.CHUNK), ("SPLIT", int(is_split)),
+        ("CHUNK", attention.CHUNK), ("SPLIT", int(is_split)), ("SCALED", int(cache == "i8")),
     )  # fmt: skip
     return Kernel("latent", "attend_latent", types, constants, num_warps=8)
 
@@ -43,10 +52,11 @@ def attend_latent_kernel(dtype: str, *, is_split: bool) -> Kernel:
 def variants() -> Iterator[Kernel]:
     """All kernels that this module launches for the sizes of real models, which are aligned."""
     for dtype in TYPE_NAMES.values():
-        yield write_kernel(dtype, dtype, WIDTH)
         yield merge_kernel(dtype, WIDTH)
-        for is_split in (False, True):
-            yield attend_latent_kernel(dtype, is_split=is_split).aligned()
+        for cache in (dtype, "i8"):
+            yield write_kernel(dtype, cache, WIDTH)
+            for is_split in (False, True):
+                yield attend_latent_kernel(dtype, cache, is_split=is_split).aligned()
 
 
 def lower_latent_attention(op: Attention, lowering: Lowering) -> Emit:
@@ -68,18 +78,20 @@ class _Latent:
     def __init__(self, op: Attention, lowering: Lowering) -> None:
         if op.k is None or op.layer is None or (op.value_dim or 0) > WIDTH:
             lowering.refuse(f"latent attention with rows of {op.value_dim} numbers")
-        self._op, self._place, self._page = op, lowering.layer(op.layer), lowering.kv.block_size
+        place = self._place = lowering.layer(op.layer, may_have_scales=True)
+        self._op, self._page = op, lowering.kv.block_size
         self._q, self._k, self._out = (lowering.rows[value] for value in (op.q, op.k, op.out))
         self._dims = (op.value_dim or 0, op.head_dim - (op.value_dim or 0))
-        if lowering.kv.dtype != lowering.options.dtype:
+        cache = self._cache = CACHE_TYPES[lowering.kv.dtype]
+        if cache not in (lowering.type_name, "i8"):
             lowering.refuse(f"latent attention over a KV cache of {lowering.kv.dtype}")
+        self._stride = place.block_bytes // ITEM_BYTES[cache]
+        sides = (place.k, place.v, *(place.scales or ()))
+        self._sides = [lowering.cache_from(side.begin) for side in sides]
         none = lowering.numbers(np.zeros(1, np.float32))
-        self._no_scales: Arguments = {
-            "k_scales": none, "v_scales": none, "scales_block": 0, "scales_slot": 0
-        }  # fmt: skip
-        self._stride = self._place.block_bytes // lowering.item
-        sides = (self._place.k, self._place.v)
-        self._sides = tuple(lowering.cache_from(side.begin) for side in sides)
+        latent_scales, rotary_scales = self._sides[2:] or (none, none)
+        self._scales: Arguments = {"k_scales": rotary_scales, "v_scales": latent_scales,
+                                   "scales_block": place.block_bytes // 4}  # fmt: skip
         self._most_tiles = 2 * lowering.facts.num_processors
         row_bytes = 4 * op.num_heads * (self._dims[0] + 2)
         self._most_parts = lowering.split_bytes // row_bytes
@@ -101,14 +113,14 @@ class _Latent:
         of tokens that see it NaN, and changes nothing for others."""
         latent_dim, rotary_dim = self._dims
         k, v = self._k.columns(latent_dim, rotary_dim), self._k.columns(0, latent_dim)
-        kernel = write_kernel(k.type_name, k.type_name, WIDTH)
+        kernel = write_kernel(k.type_name, self._cache, WIDTH)
         args: Arguments = {
             "k": k.buffer, "v": v.buffer, "slots": step.buffers["slots", self._place.group],
             "k_cache": self._sides[1], "v_cache": self._sides[0], "page": self._page,
             "head_dim": rotary_dim, "value_dim": latent_dim, "stride_k": k.stride,
             "stride_v": v.stride, "stride_block_k": self._stride, "stride_block_v": self._stride,
-            **self._no_scales, "stride_slot_k": self._place.v.count,
-            "stride_slot_v": self._place.k.count,
+            "stride_slot_k": self._place.v.count, "stride_slot_v": self._place.k.count,
+            **self._scales, "scales_slot": 1,
         }  # fmt: skip
         return Launch(kernel, (step.num_tokens, 1), args)
 
@@ -135,8 +147,10 @@ class _Latent:
             "rotary_dim": self._dims[1], "page": self._page, "table_width": step.shapes[tables][1],
             "stride_block": self._stride, "stride_latent": place.k.count,
             "stride_rotary": place.v.count, "stride_q": self._q.stride,
+            "latent_scales": self._scales["v_scales"], "rotary_scales": self._scales["k_scales"],
+            "scales_block": self._scales["scales_block"],
         }  # fmt: skip
-        kernel = attend_latent_kernel(self._q.type_name, is_split=is_split)
+        kernel = attend_latent_kernel(self._q.type_name, self._cache, is_split=is_split)
         grid = (num_blocks, -(-self._dims[0] // VALUE), num_chunks if is_split else 1)
         yield Launch(kernel.fitted(args), grid, args)
         if is_split:

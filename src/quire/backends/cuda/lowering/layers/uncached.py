@@ -12,7 +12,7 @@ import numpy as np
 
 from quire.backends.base import StepBatch
 from quire.backends.cuda.kernel import ARRAY_TYPES, Action
-from quire.backends.cuda.lowering.attention import Attend, value_of
+from quire.backends.cuda.lowering.attention import Attend
 from quire.backends.cuda.lowering.context import Emit, LayerPlace, Lowering
 from quire.backends.cuda.step import Integers, Step, StepArray, requests_of
 from quire.backends.paged_kv_cache import SlotArray
@@ -55,11 +55,8 @@ class _AttendStep(Attend):
             scales=None,
             block_bytes=_PAGE * (k_width + v_width) * item,
         )
-        super().__init__(op, lowering, place)
-        self._page, self._cache_type = _PAGE, lowering.type_name
-        self._block_stride = _PAGE * (k_width + v_width)
-        value = value_of(lowering.type_name, lowering.type_name, self._head)
-        self._value_parts = -(-self._value_dim // value)
+        super().__init__(op, lowering, place, lowering.type_name)
+        self._page = _PAGE
         rows = lowering.shared("K and V of a step", most_rows * (k_width + v_width) * item)
         self._k, self._v = rows, rows.from_byte(place.v.begin)
         entries = -(-min(options.max_model_len, options.max_num_tokens) // _PAGE) + 1
