@@ -35,7 +35,8 @@ BODIES: list[dict[str, Any]] = [
         **BODY, "messages": [{"role": "user", "content": f"Story {number}: " + "and more " * 60}],
         "temperature": 1.0, "seed": number, "max_tokens": 20 * (1 + number), "ignore_eos": True,
     }
-    for number in range(12)
+    for number in range(13)
+    if number != 5  # begins with white space, which a client does not get before the next token
 ]  # fmt: skip
 
 
