@@ -118,8 +118,8 @@ def test_a_worker_takes_what_was_planned(
     batches: list[InputBatch] = []
 
     class WatchedBatch(InputBatch):
-        def __init__(self, *sizes: int) -> None:
-            super().__init__(*sizes)
+        def __init__(self, *sizes: int, **options: bool) -> None:
+            super().__init__(*sizes, **options)
             batches.append(self)
 
     monkeypatch.setattr(runners, "InputBatch", WatchedBatch)
