@@ -222,8 +222,8 @@ _ALONE_S = 0.1
 """Seconds that the encoder has if no request waits for its next token."""
 _FEW_REQUESTS = 8
 _WINDOW_S = 1.0
-"""Seconds that the encoder of sounds has while fewer requests than these wait for a token. A step
-reads all weights, so that few steps with many requests take less time than many with few."""
+"""Seconds that the encoder of sounds has while fewer than `_FEW_REQUESTS` requests generate. A step
+reads all weights, so few steps of many requests take less time than many steps of few."""
 
 
 class WorkerEncoder(TileEncoder):

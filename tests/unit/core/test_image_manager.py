@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import random
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 
+from quire.core import images
 from quire.core.images import ImageManager, TileEncoder
 from quire.errors import BackendError
 from quire.images.cache import PictureCache
@@ -195,3 +198,14 @@ def test_interrupted_pictures_of_aborted_requests_are_forgotten() -> None:
     manager.abort(["low"])
     assert manager.encode(60.0).ready
     assert not manager._interrupted
+
+
+@pytest.mark.parametrize(("num_generating", "is_first"), [(0, True), (7, True), (8, False)])
+def test_sounds_are_encoded_first_while_few_requests_generate(
+    num_generating: int, is_first: bool
+) -> None:
+    running = [SimpleNamespace(is_generating=number < num_generating) for number in range(20)]
+    scheduler: Any = SimpleNamespace(states=SimpleNamespace(running=running))
+    seconds = images._seconds_of_windows(scheduler)
+    assert seconds == (images._WINDOW_S if is_first else images._ALONE_S)
+    assert images._WINDOW_S > images._ALONE_S
