@@ -164,7 +164,7 @@ class CpuModel(CompiledModel):
         """Runs some of the ops over some of the rows in each native call."""
         if self._pieces is None:
             return super().in_pieces(batch)
-        return CpuStepInPieces(self._pieces, batch, self._run_ops)
+        return CpuStepInPieces(self._pieces, batch, self._prepared, self._run_ops)
 
     def _step_with_sources(self, ops: SourceOps, batch: StepBatch) -> StepOutput:
         """Computes the source rows of a step, and then its other tokens."""
@@ -199,20 +199,28 @@ class CpuModel(CompiledModel):
         batch = self._with_tables(batch)
         self._begin(batch)
         try:
-            vectors = ops.step(batch, unpooled, self._run_ops)
+            vectors = ops.step(batch, unpooled, self._prepared, self._run_ops)
         finally:
             self._library.lib.quire_set_ops(self._open(), ops.records, ops.count)
         return StepOutput(np.empty(0, np.int32), vectors=vectors)
 
+    def _prepared(self, batch: StepBatch) -> tuple[Any, list[Any]]:
+        """A batch that has its own block tables, for `_run_ops`."""
+        alive: list[Any] = []
+        return self._native_batch(batch, alive), alive
+
     def _run_ops(
-        self, records: Any, count: int, batch: StepBatch, vectors: NDArray[np.float32] | None
+        self,
+        records: Any,
+        count: int,
+        batch: tuple[Any, list[Any]],
+        vectors: NDArray[np.float32] | None,
     ) -> None:
-        """Runs `count` ops over a batch that has its own block tables."""
-        model, alive, lib = self._open(), list[Any](), self._library.lib
-        native, result = self._native_batch(batch, alive), self._ffi.new("quire_output *")
+        """Runs `count` ops over a prepared batch."""
+        model, lib, result = self._open(), self._library.lib, self._ffi.new("quire_output *")
         if vectors is not None:
             result.logits = self._ffi.from_buffer("float[]", vectors)
-        if lib.quire_set_ops(model, records, count) or lib.quire_step(model, native, result):
+        if lib.quire_set_ops(model, records, count) or lib.quire_step(model, batch[0], result):
             raise self._failure("a piece of a step failed")
 
     def _begin(self, batch: StepBatch) -> None:

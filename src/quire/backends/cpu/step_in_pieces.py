@@ -28,8 +28,11 @@ if TYPE_CHECKING:
 _FEWEST_ROWS = 8
 """A piece of fewer rows would read all weights of a layer for little work."""
 
-RunOps = Callable[[Any, int, StepBatch, Any], None]
-"""Runs some ops over a batch: the first record, their number, the batch, where results go."""
+Prepare = Callable[[StepBatch], Any]
+"""Gives a batch as the native library reads it, which refers to the batch's arrays."""
+RunOps = Callable[[Any, int, Any, Any], None]
+"""Runs some ops over a prepared batch: the first record, their number, the batch, where results
+go."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,15 +60,27 @@ class PieceOps:
     """Time of the last piece of each kind of stage. Kept from step to step."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Rows:
+    """Some adjacent rows, prepared once for all stages of a kind that have a piece of them."""
+
+    attention: Any
+    """The rows as the last of the request."""
+    others: Any
+    """The rows at their own positions."""
+    result: NDArray[np.float32]
+
+
 class CpuStepInPieces(StepInPieces):
     """One step. `run` calls the native library."""
 
-    def __init__(self, ops: PieceOps, batch: StepBatch, run: RunOps) -> None:
+    def __init__(self, ops: PieceOps, batch: StepBatch, prepare: Prepare, run: RunOps) -> None:
         """Raises BackendError unless the batch is one whole request with rows."""
         count = len(batch.token_ids)
         if batch.context_lens.tolist() != [count] or not count:
             raise BackendError("a step in pieces must have all tokens of one request")
-        self._ops, self._batch, self._run = ops, batch, run
+        self._ops, self._batch, self._prepare, self._run = ops, batch, prepare, run
+        self._rows: dict[tuple[int, int, bool], _Rows] = {}
         self._tables = np.arange(ceil_div(count, ops.block_size), dtype=np.int32)[None, None]
         self._stage = self._row = 0
         self._vectors = np.empty((len(batch.logits_rows), ops.result_width), np.float32)
@@ -131,20 +146,24 @@ class CpuStepInPieces(StepInPieces):
         for index in stage:
             for view in encoded.lasting[index]:
                 view.begin_at(begin)
-        taken = self._batch.logits_rows
-        first, last = np.searchsorted(taken, [begin, end])
-        own = self._part(begin, end, taken[first:last] - begin)
-        dense = stage
+        spans = self._ops.pieces.spans[self._stage]
+        rows = self._rows.get((begin, end, spans))
+        if rows is None:
+            rows = self._rows[begin, end, spans] = self._prepared(begin, end, spans)
+        others = stage
         if self._stage:
-            attention, count = own, len(self._batch.token_ids)
-            if not self._ops.pieces.spans[self._stage]:
-                attention = _at_the_end(own, count)
-            self._run(encoded.records + stage.start, 1, attention, None)
-            dense = stage[1:]
-        result = self._vectors[first:last]
-        self._run(encoded.records + dense.start, len(dense), replace(own, spans=None), result)
+            self._run(encoded.records + stage.start, 1, rows.attention, None)
+            others = stage[1:]
+        self._run(encoded.records + others.start, len(others), rows.others, rows.result)
 
-    def _part(self, begin: int, end: int, taken: NDArray[np.int32]) -> StepBatch:
+    def _prepared(self, begin: int, end: int, spans: bool) -> _Rows:
+        first, last = np.searchsorted(self._batch.logits_rows, [begin, end])
+        own = self._part(begin, end, self._batch.logits_rows[first:last] - begin, spans)
+        attention = own if spans else _at_the_end(own, len(self._batch.token_ids))
+        others = self._prepare(replace(own, spans=None))
+        return _Rows(self._prepare(attention), others, self._vectors[first:last])
+
+    def _part(self, begin: int, end: int, taken: NDArray[np.int32], with_spans: bool) -> StepBatch:
         """The rows from `begin` to `end` as the last ones of a request that has none after them."""
         batch, axes, spans = self._batch, self._batch.axis_positions, self._batch.spans
         return StepBatch(
@@ -156,9 +175,7 @@ class CpuStepInPieces(StepInPieces):
             logits_rows=taken,
             sampling=None,
             axis_positions=None if axes is None else axes[begin:end],
-            spans=spans[:, begin:end]
-            if spans is not None and self._ops.pieces.spans[self._stage]
-            else None,
+            spans=spans[:, begin:end] if spans is not None and with_spans else None,
             input_rows=_cut(batch.input_rows, begin, end),
         )
 

@@ -8,7 +8,7 @@ third has the ops after the mean. Steps with pooled requests alone run the model
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -21,10 +21,9 @@ if TYPE_CHECKING:
     from quire.backends.cpu.encode import Encoded
     from quire.backends.cpu.library import Library
     from quire.backends.cpu.lowering import NativeOp
+    from quire.backends.cpu.step_in_pieces import Prepare, RunOps
 
 Floats = NDArray[np.float32]
-RunOps = Callable[[Any, int, StepBatch, Floats | None], None]
-"""Runs some ops over a batch: the first record, their number, the batch, where results go."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,18 +56,21 @@ class UnpooledOps:
         first[mean].u.take_rows.x, first[mean].u.take_rows.out = place.x, place.out
         return cls(records, len(ops), mean, first, width)
 
-    def step(self, batch: StepBatch, unpooled: NDArray[np.bool_], run: RunOps) -> Floats:
+    def step(
+        self, batch: StepBatch, unpooled: NDArray[np.bool_], prepare: Prepare, run: RunOps
+    ) -> Floats:
         """The results of a step whose batch has its own block tables. Raises what `run` raises."""
         order = np.argsort(unpooled, kind="stable")
         batch = replace(batch, logits_rows=batch.logits_rows[order])
         found = np.empty((len(order), self.width), np.float32)
-        run(self.first, self.mean + 1, batch, None)
+        all_rows = prepare(batch)
+        run(self.first, self.mean + 1, all_rows, None)
         num_pooled = len(unpooled) - int(np.count_nonzero(unpooled))
         if num_pooled:
             pooled = replace(batch, logits_rows=batch.logits_rows[:num_pooled])
-            run(self.records + self.mean, 1, pooled, None)
+            run(self.records + self.mean, 1, prepare(pooled), None)
         after = self.mean + 1
-        run(self.records + after, self.count - after, batch, found)
+        run(self.records + after, self.count - after, all_rows, found)
         vectors = np.empty_like(found)
         vectors[order] = found
         return vectors
