@@ -73,11 +73,11 @@ void run_attention(const Step& step, const quire_attention& op, int32_t) {
 #else
 #if defined(QUIRE_DOTS_OF_BYTES)
   if (dtype == QUIRE_INT8) {
-    return op.activation_bits == 8 ? attend<ByteKernel<1>>(step, op)
-                                   : attend<ByteKernel<2>>(step, op);
+    return op.activation_bits == 8 ? attend<ByteKernel<BytePlanes<1>>>(step, op)
+                                   : attend<ByteKernel<BytePlanes<2>>>(step, op);
   }
 #else
-  if (dtype == QUIRE_INT8) return attend<ExpandingVectorKernel<F32Pairs>>(step, op);
+  if (dtype == QUIRE_INT8) return attend<ByteKernel<Words>>(step, op);
 #endif
 #if defined(QUIRE_DOTS_OF_BF16)
   attend<VectorKernel<Bf16Pairs>>(step, op);

@@ -1,37 +1,27 @@
-// Attention over an int8 cache where the machine multiplies whole bytes: K and V are taken as they
-// lie, and q and the weights P become integers. Sums of bytes are integers, exact in any order.
+// Attention over an int8 cache: K and V are taken as they lie, and q and the weights P become
+// integers (`byte_numbers.h`). Sums of these are exact in any order.
 //
-// With two planes of bytes, high * 256 + low, these are integers of 16 bits, and a row has one
-// scale for all its numbers: of q over its head, of P over the chunk. They are kept to 2^-16 of the
-// row's largest number, closer than bfloat16 does for whatever matters. One plane is enough where
-// activations have 8 bits anyway. P then has a scale for every 64 places, so that many small
-// weights are not lost to a large one far away.
-//
-// P is unsigned by nature, V and K are signed. Where the instruction multiplies unsigned by signed
-// bytes, K is shifted by 128 on its way to the register, and the sums of q * K begin at -128 times
-// the sum of q's plane. Where both have a sign, P has one bit less.
+// With 16 bits, a row has one scale for all its numbers: of q over its head, of P over the chunk.
+// They are kept to 2^-16 of the row's largest number, closer than bfloat16 does for whatever
+// matters. With 8 bits, which are enough where activations have 8 bits anyway, P has a scale for
+// every 64 places, so that many small weights are not lost to a large one far away.
 #pragma once
 
-#include <type_traits>
-
-#include "attention/kernels/byte_weights.h"
-#include "linear/int8_products.h"
-
-#if defined(QUIRE_DOTS_OF_BYTES)
+#include "attention/kernels/byte_numbers.h"
 
 namespace quire {
 
-template <int kPlanes>
-struct ByteKernel : InPieces<ByteKernel<kPlanes>, ByteElem> {
+template <class Numbers>
+struct ByteKernel : InPieces<ByteKernel<Numbers>, ByteElem> {
   using Elem = ByteElem;
-  using Sum = gemm::IntVector;
-
-  using Weights = std::conditional_t<kPlanes == 1, SpanWeights, ChunkWeights>;
+  using Sum = IntSum;
+  using Weights = typename Numbers::Weights;
   using WeightFacts = typename Weights::Facts;
+  static constexpr int kSums = Numbers::kSums;
 
   struct QueryFacts {
     float scale;
-    int32_t start[kPlanes];  // of the sums of each plane
+    int32_t start[kSums];  // what sums begin with
   };
 
   static constexpr int kRows = kVectorRows;
@@ -39,7 +29,8 @@ struct ByteKernel : InPieces<ByteKernel<kPlanes>, ByteElem> {
   static constexpr bool kExpands = false;
   static constexpr bool kFetchesInScores = true;
   static constexpr bool kFetchesInValues = true;
-  static constexpr int kGroupsAhead = 2;
+  // A group has half as many bytes as one of bfloat16, and memory is as far away.
+  static constexpr int kGroupsAhead = 12;
   static constexpr float kScaleUnit = 1.0f;
   static constexpr bool kScalesKeys = true;
 
@@ -51,42 +42,33 @@ struct ByteKernel : InPieces<ByteKernel<kPlanes>, ByteElem> {
   static void put_query(const float* numbers, int64_t dim, Elem* out) {
     gemm::Extent extent;
     for (int64_t d = 0; d < dim; d += kLanes) extent.add(load_f32(numbers + d));
-    const ByteScale scale(extent, kPlanes == 1 ? 127 : 127 * 256);
-    uint8_t* plane = room_of(out);
-    I32x16 sums[kPlanes] = {};
+    const ByteScale scale(extent, Numbers::kBytes == 1 ? 127 : 127 * 256);
+    uint8_t* row = room_of(out);
+    I32x16 sums[kSums] = {};
     for (int64_t d = 0; d < dim; d += kLanes) {
-      const I32x16 whole = scale.integers(load_f32(numbers + d));
-      I32x16 high = whole;
-      if constexpr (kPlanes == 2) {
-        high = (whole + 128) >> 8;
-        const I32x16 low = whole - high * 256;
-        gemm::store(plane + dim + d, gemm::bytes_of(low));
-        sums[1] += low;
-      }
-      gemm::store(plane + d, gemm::bytes_of(high));
-      sums[0] += high;
+      Numbers::put_query(row, dim, d, scale.integers(load_f32(numbers + d)), sums);
     }
     QueryFacts facts = {scale.unit, {}};
-    for (int p = 0; p < kPlanes; ++p) {
-      const auto sum = static_cast<int32_t>(sum_lanes(gemm::convert<F32x16>(sums[p])));
-      facts.start[p] = gemm::kSignedDots ? 0 : -128 * sum;
+    for (int i = 0; i < kSums; ++i) {
+      const auto sum = static_cast<int32_t>(sum_lanes(gemm::convert<F32x16>(sums[i])));
+      facts.start[i] = Numbers::first_sum(sum);
     }
-    std::memcpy(plane + kPlanes * dim, &facts, sizeof facts);
+    std::memcpy(row + Numbers::kBytes * dim, &facts, sizeof facts);
   }
 
  private:
   friend struct InPieces<ByteKernel, ByteElem>;
-  static constexpr int kMostRows = kVectorRows / kPlanes;
+  static constexpr int kMostRows = kVectorRows / kSums;
 #if defined(__AVX512F__)
   using RowCounts = std::integer_sequence<int, kMostRows, 4, 2, 1>;
 #else
-  using RowCounts = std::integer_sequence<int, kMostRows, 2, 1>;
+  using RowCounts = std::integer_sequence<int, kMostRows, std::min(kMostRows, 4), 2, 1>;
 #endif
   static constexpr int most_groups(int rows) {
-    return std::clamp(kVectorRegisters / (kPlanes * rows * kVectorParts), 1, 2);
+    return std::clamp(kVectorRegisters / (kSums * rows * kVectorParts), 1, 2);
   }
   static constexpr int most_columns(int rows) {
-    return std::clamp(kVectorRegisters / (kPlanes * rows), 1, 8);
+    return std::clamp(kVectorRegisters / (kSums * rows), 1, 8);
   }
   static constexpr int kQuad = 4;  // numbers that one broadcast holds
   static constexpr int kGroupQuads = kGroup / kQuad;
@@ -94,7 +76,7 @@ struct ByteKernel : InPieces<ByteKernel<kPlanes>, ByteElem> {
   template <class Facts>
   static QUIRE_INLINE Facts facts_of(const Elem* row, int64_t length) {
     Facts facts;
-    std::memcpy(&facts, row->room + kPlanes * length, sizeof facts);
+    std::memcpy(&facts, row->room + Numbers::kBytes * length, sizeof facts);
     return facts;
   }
 
@@ -104,47 +86,48 @@ struct ByteKernel : InPieces<ByteKernel<kPlanes>, ByteElem> {
     return word - Sum{};
   }
 
-  static QUIRE_INLINE Columns together(const Sum (&planes)[kPlanes]) {
-    Columns sum = __builtin_convertvector(planes[0], Columns);
-    if constexpr (kPlanes == 2) sum = sum * 256.0f + __builtin_convertvector(planes[1], Columns);
+  static QUIRE_INLINE Columns together(const Sum (&sums)[kSums]) {
+    Columns sum = __builtin_convertvector(sums[0], Columns);
+    if constexpr (kSums == 2) sum = sum * 256.0f + __builtin_convertvector(sums[1], Columns);
     return sum;
   }
 
-  template <int R, int G>
+  template <int R, int G, bool kFetch>
   static QUIRE_INLINE void score_groups(const Elem* q, int64_t dim, const ChunkView& chunk, int g,
-                                        bool fetch, float* out) {
+                                        float* out) {
     constexpr int C = G * kVectorParts;
-    const auto shift = gemm::kFlipSigned - Sum{};
     const auto facts = [&](int r) { return facts_of<QueryFacts>(q + r * dim, dim); };
-    Sum sums[R][C][kPlanes];
+    Sum sums[R][C][kSums];
 #pragma GCC unroll 12
     for (int r = 0; r < R; ++r) {
 #pragma GCC unroll 4
       for (int c = 0; c < C; ++c) {
 #pragma GCC unroll 2
-        for (int plane = 0; plane < kPlanes; ++plane) {
-          sums[r][c][plane] = facts(r).start[plane] - Sum{};
-        }
+        for (int i = 0; i < kSums; ++i) sums[r][c][i] = facts(r).start[i] - Sum{};
       }
     }
     const uint8_t* first = q->room;
     const int64_t row_bytes = dim * sizeof(Elem);
     for (int64_t d = 0, at = 0; d < dim; d += kQuad, at += 64) {
-      for (int i = 0; fetch && i < G; ++i) fetch_lines(chunk.prefetch_keys[g + i] + at, 64);
+      for (int i = 0; kFetch && i < G; ++i) fetch_lines(chunk.prefetch_keys[g + i] + at, 64);
       Sum keys[C];
 #pragma GCC unroll 4
       for (int c = 0; c < C; ++c) {
         const uint8_t* line = chunk.keys[g + c / kVectorParts] + at;
-        keys[c] = gemm::load<Sum>(line + c % kVectorParts * sizeof(Sum)) ^ shift;
+        keys[c] = gemm::load<Sum>(line + c % kVectorParts * sizeof(Sum));
       }
-#pragma GCC unroll 12
-      for (int r = 0; r < R; ++r) {
 #pragma GCC unroll 2
-        for (int plane = 0; plane < kPlanes; ++plane) {
-          const Sum b = broadcast(first + r * row_bytes + plane * dim + d);
+      for (int unit = 0; unit < Numbers::kUnits; ++unit) {
+        Sum operands[C];
+#pragma GCC unroll 4
+        for (int c = 0; c < C; ++c) operands[c] = Numbers::key_operand(keys[c], unit);
+#pragma GCC unroll 12
+        for (int r = 0; r < R; ++r) {
+          const Sum b = broadcast(first + r * row_bytes + Numbers::place(unit, d, dim));
 #pragma GCC unroll 4
           for (int c = 0; c < C; ++c) {
-            sums[r][c][plane] = gemm::dot_bytes(sums[r][c][plane], keys[c], b);
+            Sum& sum = sums[r][c][Numbers::sum_of(unit)];
+            sum = Numbers::add_key(sum, operands[c], b);
           }
         }
       }
@@ -161,10 +144,9 @@ struct ByteKernel : InPieces<ByteKernel<kPlanes>, ByteElem> {
     }
   }
 
-  template <int R, int C>
-  static QUIRE_INLINE void value_columns(const Elem* p, int64_t dim, const ChunkView& chunk,
-                                         bool first_rows, int g0, int g1, int64_t column,
-                                         float* out) {
+  template <int R, int C, bool kFetch>
+  static QUIRE_INLINE void value_columns(const Elem* p, int64_t dim, const ChunkView& chunk, int g0,
+                                         int g1, int64_t column, float* out) {
     // As much as these columns are of V.
     constexpr int64_t kFetchBytes = C * sizeof(Sum);
     constexpr int64_t kRowBytes = kWeightStride * sizeof(Elem);
@@ -172,11 +154,10 @@ struct ByteKernel : InPieces<ByteKernel<kPlanes>, ByteElem> {
     for (int from = g0, to; from < g1; from = to) {
       const int span = from * kGroup / kSpan;
       to = std::min(g1, (span + 1) * (kSpan / kGroup));
-      Sum sums[R][C][kPlanes] = {};
+      Sum sums[R][C][kSums] = {};
       for (int g = from; g < to; ++g) {
         const uint8_t* v = chunk.values[g] + column * kQuad;
-        const uint8_t* weight = p->room + g * kGroup;
-        const uint8_t* next = chunk.values_fetch && first_rows ? chunk.prefetch_values[g] : nullptr;
+        const uint8_t* next = kFetch ? chunk.prefetch_values[g] : nullptr;
         if (next) fetch_lines(next + column * kGroup, kGroupQuads * kFetchBytes);
         // Unrolled, because gcc keeps the sums of two loops in memory.
 #pragma GCC unroll 4
@@ -186,15 +167,19 @@ struct ByteKernel : InPieces<ByteKernel<kPlanes>, ByteElem> {
           for (int c = 0; c < C; ++c) {
             line[c] = gemm::load<Sum>(v + quad * dim * kQuad + c * sizeof(Sum));
           }
-#pragma GCC unroll 12
-          for (int r = 0; r < R; ++r) {
 #pragma GCC unroll 2
-            for (int plane = 0; plane < kPlanes; ++plane) {
-              const Sum b =
-                  broadcast(weight + quad * kQuad + r * kRowBytes + plane * kWeightStride);
+          for (int unit = 0; unit < Numbers::kUnits; ++unit) {
+            const int64_t place = Numbers::place(unit, g * kGroup + quad * kQuad, kWeightStride);
+            Sum operands[C];
+#pragma GCC unroll 8
+            for (int c = 0; c < C; ++c) operands[c] = Numbers::value_operand(line[c], unit);
+#pragma GCC unroll 12
+            for (int r = 0; r < R; ++r) {
+              const Sum b = broadcast(p->room + place + r * kRowBytes);
 #pragma GCC unroll 8
               for (int c = 0; c < C; ++c) {
-                sums[r][c][plane] = gemm::dot_bytes(sums[r][c][plane], b, line[c]);
+                Sum& sum = sums[r][c][Numbers::sum_of(unit)];
+                sum = Numbers::add_value(sum, operands[c], b);
               }
             }
           }
@@ -216,5 +201,3 @@ struct ByteKernel : InPieces<ByteKernel<kPlanes>, ByteElem> {
 };
 
 }  // namespace quire
-
-#endif

@@ -1,4 +1,4 @@
-// How the weights P of a row become bytes, of one plane or of two.
+// How the weights P of a row become integers.
 #pragma once
 
 #include <algorithm>
@@ -9,19 +9,15 @@
 
 namespace quire {
 
-// A row has room for 4 bytes a number: its planes one after the other, then its facts.
+// A row has room for 4 bytes a number: its integers, then its facts.
 struct ByteElem {
   uint8_t room[4];
 };
 
 inline uint8_t* room_of(ByteElem* row) { return reinterpret_cast<uint8_t*>(row); }
 
-// The largest weight of one plane and of two, and what is added to round to the upper plane. Bytes
-// that are multiplied with a sign have one bit less, and a lower plane is negative half of the
-// time.
-constexpr int32_t kMostInByte = gemm::kSignedDots ? 127 : 255;
-constexpr int32_t kMostInBytes = gemm::kSignedDots ? 127 * 256 : 65535;
-constexpr int32_t kRoundUpper = gemm::kSignedDots ? 128 : 0;
+// The largest weight of one plane: bytes that are multiplied with a sign have one bit less.
+constexpr int32_t kMostOfOnePlane = gemm::kSignedDots ? 127 : 255;
 
 // One plane: a scale for every kSpan places. Those of a chunk are found at once, so that the
 // weights stay where the scores were until then.
@@ -54,7 +50,7 @@ class SpanWeights {
 
   void finish(int /*begin*/, int /*end*/) {
     static_assert(kSpans == 4);
-    const ByteScales scales(extents_, kMostInByte);
+    const ByteScales scales(extents_, kMostOfOnePlane);
     std::memcpy(plane_ + kWeightStride, &scales.unit, sizeof scales.unit);
     std::memcpy(plane_ + kInverses, &scales.inverse, sizeof scales.inverse);
   }
@@ -82,7 +78,9 @@ class SpanWeights {
   gemm::Extent extents_[kSpans];
 };
 
-// Two planes: one scale, so the weights stay where the scores were until the largest is known.
+// Numbers of 16 bits: one scale, so the weights stay where the scores were until the largest is
+// known. `Numbers` puts the integers into a row.
+template <class Numbers>
 class ChunkWeights {
  public:
   using Elem = ByteElem;
@@ -104,14 +102,12 @@ class ChunkWeights {
   void clear(int from, int to) { std::fill(numbers_ + from, numbers_ + to, 0.0f); }
 
   void finish(int begin, int end) {
-    const ByteScale scale(extent_, kMostInBytes);
-    uint8_t* plane = room_of(out_);
+    const ByteScale scale(extent_, Numbers::kMostOfWeights);
+    uint8_t* row = room_of(out_);
     for (int i = begin; i < end; i += kLanes) {
-      const I32x16 whole = scale.integers(load_f32(numbers_ + i));
-      gemm::store(plane + i, gemm::unsigned_bytes_of((whole + kRoundUpper) >> 8));
-      gemm::store(plane + kWeightStride + i, gemm::unsigned_bytes_of(whole & 255));
+      Numbers::put_weights(row, i, scale.integers(load_f32(numbers_ + i)));
     }
-    std::memcpy(plane + 2 * kWeightStride, &scale.unit, sizeof scale.unit);
+    std::memcpy(row + Numbers::kBytes * kWeightStride, &scale.unit, sizeof scale.unit);
   }
   static void settle(const float* /*scores*/, int /*begin*/, int /*end*/, Elem* /*out*/) {}
 

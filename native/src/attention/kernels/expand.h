@@ -66,29 +66,4 @@ void expand_keys(ChunkView& chunk, int64_t dim, int g0, int g1) {
   }
 }
 
-// The same products for an int8 cache, whose groups are expanded first.
-template <class Pairs>
-struct ExpandingVectorKernel : VectorKernel<Pairs> {
-  using Elem = typename Pairs::Elem;
-  static constexpr bool kExpands = true;
-  static constexpr float kScaleUnit = kExpandedUnit;
-  static constexpr bool kFetchesInScores = false;
-  static constexpr bool kFetchesInValues = false;
-  static constexpr int kGroupsAhead = kChunkGroups;
-
-  static void load_keys(ChunkView& chunk, int64_t dim, int g0, int g1) {
-    expand_keys<Elem>(chunk, dim, g0, g1);
-  }
-
-  static void load_values(ChunkView& chunk, int64_t dim) {
-    const int64_t bytes = kGroup * dim * sizeof(Elem);
-    for (int g = chunk.first; g < chunk.last; ++g) {
-      uint8_t* out = chunk.tile_space + g * bytes;
-      expand_group<Elem>(chunk.values[g], kGroup / 4, dim / kLanes, out, dim * 4, 64,
-                         chunk.prefetch_values[g]);
-      chunk.values[g] = out;
-    }
-  }
-};
-
 }  // namespace quire

@@ -85,6 +85,14 @@ struct WidenedPairs : F32Pairs {
     const auto both = gemm::load<gemm::BitVector>(p);
     return (Columns)(unit == 0 ? both << 16 : both & 0xffff0000u);
   }
+  static QUIRE_INLINE Columns add(Columns sum, Operand x, Operand y) {
+    sum = fused(sum, x, y);
+#if defined(__AVX2__)
+    // Without it gcc delays the sums of both units, which needs too many registers.
+    asm("" : "+x"(sum));
+#endif
+    return sum;
+  }
 };
 
 #if defined(QUIRE_DOTS_OF_BF16)
@@ -143,6 +151,13 @@ QUIRE_INLINE void by_counts(std::integer_sequence<int, kCounts...>, int64_t all,
   (some(std::integral_constant<int, kCounts>{}), ...);
 }
 
+// Calls f with a constant: a look at a variable in the inner loop costs a tenth of a prefill.
+template <class F>
+QUIRE_INLINE void by_fetch(bool fetch, F f) {
+  if (fetch) return f(std::true_type{});
+  f(std::false_type{});
+}
+
 // Both products in pieces whose sums fit in registers: `Kernel` has score_groups<R, G>() and
 // value_columns<R, C>(), and says how many rows, groups and registers of columns go together.
 template <class Kernel, class Elem>
@@ -152,10 +167,11 @@ struct InPieces {
     by_counts(typename Kernel::RowCounts{}, rows, [&](auto count, int r) {
       constexpr int R = decltype(count)::value;
       using GroupCounts = std::integer_sequence<int, Kernel::most_groups(R), 1>;
-      const bool fetch = chunk.scores_fetch && r == 0;
-      by_counts(GroupCounts{}, g1 - g0, [&](auto groups, int g) {
-        Kernel::template score_groups<R, decltype(groups)::value>(q + r * dim, dim, chunk, g0 + g,
-                                                                  fetch, out + r * kScoreStride);
+      by_fetch(chunk.scores_fetch && r == 0, [&](auto fetch) {
+        by_counts(GroupCounts{}, g1 - g0, [&](auto groups, int g) {
+          Kernel::template score_groups<R, decltype(groups)::value, fetch.value>(
+              q + r * dim, dim, chunk, g0 + g, out + r * kScoreStride);
+        });
       });
     });
   }
@@ -164,11 +180,14 @@ struct InPieces {
                      float* out) {
     by_counts(typename Kernel::RowCounts{}, rows, [&](auto count, int r) {
       constexpr int R = decltype(count)::value;
-      using ColumnCounts = std::integer_sequence<int, Kernel::most_columns(R), 1>;
-      by_counts(ColumnCounts{}, dim / kVectorLanes, [&](auto columns, int c) {
-        Kernel::template value_columns<R, decltype(columns)::value>(
-            p + r * kWeightStride, dim, chunk, r == 0, g0, g1, int64_t{c} * kVectorLanes,
-            out + r * dim);
+      constexpr int kMost = Kernel::most_columns(R);
+      using ColumnCounts =
+          std::integer_sequence<int, kMost, std::min(kMost, 4), std::min(kMost, 2), 1>;
+      by_fetch(chunk.values_fetch && r == 0, [&](auto fetch) {
+        by_counts(ColumnCounts{}, dim / kVectorLanes, [&](auto columns, int c) {
+          Kernel::template value_columns<R, decltype(columns)::value, fetch.value>(
+              p + r * kWeightStride, dim, chunk, g0, g1, int64_t{c} * kVectorLanes, out + r * dim);
+        });
       });
     });
   }
@@ -221,14 +240,13 @@ struct VectorKernel : PlainNumbers<typename Pairs::Elem>,
     }
   }
 
-  template <int R, int G>
-  static void score_groups(const Elem* q, int64_t dim, const ChunkView& chunk, int g, bool fetch,
-                           float* out) {
+  template <int R, int G, bool kFetch>
+  static void score_groups(const Elem* q, int64_t dim, const ChunkView& chunk, int g, float* out) {
     constexpr int64_t kStep = kLanes * Pairs::kPairBytes;
     Columns sums[R][G * kVectorParts] = {};
     int64_t at = 0;
     for (int64_t d = 0; d < dim; d += 2, at += kStep) {
-      for (int i = 0; fetch && i < G; ++i) fetch_lines(chunk.prefetch_keys[g + i] + at, kStep);
+      for (int i = 0; kFetch && i < G; ++i) fetch_lines(chunk.prefetch_keys[g + i] + at, kStep);
       const auto place = [&](int c) {
         return chunk.keys[g + c / kVectorParts] + at + c % kVectorParts * sizeof(Columns);
       };
@@ -243,9 +261,9 @@ struct VectorKernel : PlainNumbers<typename Pairs::Elem>,
     }
   }
 
-  template <int R, int C>
-  static void value_columns(const Elem* p, int64_t dim, const ChunkView& chunk, bool first_rows,
-                            int g0, int g1, int64_t column, float* out) {
+  template <int R, int C, bool kFetch>
+  static void value_columns(const Elem* p, int64_t dim, const ChunkView& chunk, int g0, int g1,
+                            int64_t column, float* out) {
     const int64_t pair_bytes = dim * Pairs::kPairBytes;
     // As much as these columns are of V.
     constexpr int64_t kFetchBytes = C * kVectorLanes * Pairs::kPairBytes;
@@ -253,7 +271,7 @@ struct VectorKernel : PlainNumbers<typename Pairs::Elem>,
     for (int g = g0; g < g1; ++g) {
       const uint8_t* v = chunk.values[g] + column * 4;
       const Elem* weight = p + g * kGroup;
-      const uint8_t* next = chunk.values_fetch && first_rows ? chunk.prefetch_values[g] : nullptr;
+      const uint8_t* next = kFetch ? chunk.prefetch_values[g] : nullptr;
       if (next) next += column * kGroup / 2 * Pairs::kPairBytes;
       for (int t = 0; t < kGroup; t += 2, v += pair_bytes, weight += 2) {
         if (next) fetch_lines(next + t / 2 * kFetchBytes, kFetchBytes);
