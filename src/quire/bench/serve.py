@@ -10,10 +10,12 @@ import asyncio
 import json
 import math
 import os
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from itertools import count
 from pathlib import Path
 from statistics import mean
 from typing import Any, Literal
@@ -290,17 +292,21 @@ def _tokenizer(name: str) -> Any:
 
 
 async def _wait_until_ready(target: Target, request: SampleRequest, timeout_s: float) -> None:
-    """Sends one request until it is answered. Raises ReplyError when the time is up."""
+    """Sends one request until it is answered, and says once what it waits for. Raises ReplyError
+    when the time is up."""
     if timeout_s <= 0:
         return
     end = time.monotonic() + timeout_s
-    while True:
+    for attempt in count():
         result = await send_one(target, request, "ready")
         if result.is_success:
             return
         # A refusal (4xx) will not change; a server that is not there yet may come.
         if time.monotonic() > end or result.error[:1] == "4":
             raise ReplyError(f"the test request failed: {result.error}")
+        if not attempt:
+            why = f"the test request failed: {result.error}"
+            print(f"{why}; waiting up to {timeout_s:g} s for the server", file=sys.stderr)
         await asyncio.sleep(_READY_POLL_S)
 
 
