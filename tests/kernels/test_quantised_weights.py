@@ -225,6 +225,25 @@ def test_equal_bits_for_any_number_of_rows(isa: str, weight_format: WeightFormat
     assert np.concatenate(parts).tobytes() == expected.tobytes()
 
 
+def test_equal_bits_of_sums_that_no_float_holds(isa: str, weight_format: WeightFormat) -> None:
+    """Few rows and many may be multiplied in different ways."""
+    k, weights = 2304, Weights()
+    program = program_of(one_linear(weight_format, k, 40), k, weights)
+    random = np.random.default_rng(4)
+    weights.arrays["w"][:] = random.uniform(0.9, 1, weights.arrays["w"].shape)
+    weights.arrays["table"][:] = random.uniform(0.9, 1, weights.arrays["table"].shape)
+
+    def product(tier: str, cuts: list[int]) -> bytes:
+        model = compile_on(CpuBackend(2, tier), program, weights)
+        [seq] = make_seqs([30])
+        parts = [logits_of(model.step(batch_of([(seq, count)]))) for count in cuts]
+        return np.concatenate(parts).tobytes()
+
+    expected = product("generic", [30])
+    assert product(isa, [30]) == expected
+    assert product(isa, [1, 2, 1, 3, 23]) == expected
+
+
 def test_every_tier_has_the_same_sums(isa: str, weight_format: WeightFormat) -> None:
     """Integers, the same scales, the same last multiplications: the very bits."""
 

@@ -15,8 +15,7 @@
 namespace quire {
 
 // Token t's values d .. d + 15 in a group of a cache of floating-point numbers.
-QUIRE_INLINE F32x16 values_of_token(const KvSide& side, const uint8_t* group, int t,
-                                    int64_t d) {
+QUIRE_INLINE F32x16 values_of_token(const KvSide& side, const uint8_t* group, int t, int64_t d) {
   if (side.dtype == QUIRE_F32) {
     return gemm::load<F32x16>(group + (t * int64_t{side.padded_dim} + d) * 4);
   }

@@ -30,8 +30,8 @@ struct RowStates {
 // How a raw product q * k becomes a score.
 struct ScoreRule {
   float scale;
-  float softcap;        // 0: none
-  const float* slopes;  // per query head, or null
+  float softcap;                  // 0: none
+  const float* slopes;            // per query head, or null
   const float* biases = nullptr;  // per query head, of distances -reach to reach; or null
   int64_t reach = 0;
 

@@ -100,12 +100,12 @@ template <int kPlanes>
 struct IntegerSums {
   const float* data;
   const float* row_scales;
-  float radix;
+  int upper_bits;
   F32x16 scales[2];
   I32x16 offsets[2];
 
   IntegerSums(const Block& block, int64_t strip, const Sums& sums)
-      : data(sums.data), row_scales(sums.row_scales), radix(sums.radix) {
+      : data(sums.data), row_scales(sums.row_scales), upper_bits(sums.upper_bits) {
     for (int half = 0; half < 2; ++half) {
       const int64_t column = strip * kStripColumns + half * kHalfStrip;
       scales[half] = load<F32x16>(block.scales + column) * block.args->scale;
@@ -114,15 +114,23 @@ struct IntegerSums {
   }
 
   QUIRE_INLINE F32x16 at(int64_t row, int half) const {
-    F32x16 value = whole(row * kPlanes, half);
-    if constexpr (kPlanes == 2) value = value * radix + whole(row * kPlanes + 1, half);
+    I32x16 upper = whole(row * kPlanes, half);
+    F32x16 value;
+    if constexpr (kPlanes == 2) {
+      // The sum's own digits, so that families whose two numbers are others give the same bits.
+      const I32x16 low = whole(row * kPlanes + 1, half);
+      upper = (upper << upper_bits) + (low >> 8);
+      value = convert<F32x16>(upper) * 256.0f + convert<F32x16>(low & 255);
+    } else {
+      value = convert<F32x16>(upper);
+    }
     return value * row_scales[row] * scales[half];
   }
 
  private:
-  QUIRE_INLINE F32x16 whole(int64_t line, int half) const {
+  QUIRE_INLINE I32x16 whole(int64_t line, int half) const {
     const float* place = data + line * kStripColumns + half * kHalfStrip;
-    return convert<F32x16>(load<I32x16>(place) - offsets[half]);
+    return load<I32x16>(place) - offsets[half];
   }
 };
 
@@ -188,9 +196,8 @@ void finish_rows(const LinearArgs& args, int64_t strip, RowSpan rows, const Read
 
 template <class Reader>
 void finish_sums(const LinearArgs& args, int64_t strip, RowSpan rows, const Reader& sums) {
-  with_activation(args.activation, [&](auto kind) {
-    finish_rows<decltype(kind)::value>(args, strip, rows, sums);
-  });
+  with_activation(args.activation,
+                  [&](auto kind) { finish_rows<decltype(kind)::value>(args, strip, rows, sums); });
 }
 
 constexpr int64_t kChangedRows = 16;  // of a tile, changed before they are finished

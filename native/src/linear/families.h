@@ -39,11 +39,18 @@ using Int8A16Family = VectorFamily<Int8Product<2>>;
 #endif
 #if defined(QUIRE_PAIRS_OF_BYTES)
 using Int4A8Family = Int4PairFamily<1>;
-using Int4A16Family = Int4PairFamily<2>;
+using Int4A16Family = VectorFamily<WordProduct, Int4Weights>;
 #else
 using Int4A8Family = VectorFamily<Int8Product<1>, Int4Weights>;
 using Int4A16Family = VectorFamily<Int8Product<2>, Int4Weights>;
 #endif
+#endif
+
+// Fewer rows read 4-bit weights as they lie, and the sums are the same integers.
+#if defined(QUIRE_PAIRS_OF_BYTES)
+using Int4A16FewRows = Int4PairFamily<2>;
+#else
+using Int4A16FewRows = Int4A16Family;
 #endif
 
 template <class Family>
@@ -94,9 +101,9 @@ auto with_floats(Format format, Use use) {
   return use(FamilyTag<FloatFamily<F32Product, TableFloats>>{});
 }
 
-// Calls `use` with the tag of a format's family.
+// Calls `use` with the tag of a format's family for products of so many rows.
 template <class Use>
-auto with_family(Format format, Use use) {
+auto with_family(Format format, int64_t rows, Use use) {
   switch (kind_of(format)) {
     case Format::kBF16:
       return use(FamilyTag<Bf16Family>{});
@@ -107,6 +114,7 @@ auto with_family(Format format, Use use) {
     case Format::kInt4A8:
       return use(FamilyTag<Int4A8Family>{});
     case Format::kInt4A16:
+      if (rows <= kFewInt4Rows) return use(FamilyTag<Int4A16FewRows>{});
       return use(FamilyTag<Int4A16Family>{});
     case Format::kGroupedA8:
       return with_grouped<1, false>(format, use);

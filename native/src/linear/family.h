@@ -72,8 +72,8 @@ struct Destination {
 
 constexpr int kOutliers = 4;
 
-// The columns of a row of x whose integers do not fit in its bytes, and what the bytes leave of them:
-// 16 bits with a sign, in the lower half of a word (row_outliers.h).
+// The columns of a row of x whose integers do not fit in its bytes, and what the bytes leave of
+// them: 16 bits with a sign, in the lower half of a word (row_outliers.h).
 struct RowOutliers {
   int32_t count;
   int32_t columns[kOutliers];
@@ -86,7 +86,7 @@ struct Sums {
   float* data;
   // Of each row, where x is quantised: the sums are 32-bit integers then. Null: they are floats.
   const float* row_scales = nullptr;
-  float radix = 256.0f;  // what the first of two planes counts
+  int upper_bits = 0;    // the first of two sums counts 256 times 2 to this
   bool shifted = false;  // x had 128 added
   bool grouped = false;  // [row][32] floats already, in which only x's scale is missing
   // Of each row, in formats with 8-bit activations. They are multiplied with the block's weights,

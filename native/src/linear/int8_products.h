@@ -15,6 +15,8 @@ typedef int32_t IntVector __attribute__((vector_size(kVectorLanes * 4)));
 // Small weights do not overflow them.
 #if defined(__AVX2__) && !defined(QUIRE_DOTS_OF_BYTES)
 #define QUIRE_PAIRS_OF_BYTES
+// So few rows, of 16 bits, meet 4-bit weights in this way; more meet them as int8.
+constexpr int64_t kFewInt4Rows = 2;
 
 QUIRE_INLINE IntVector add_pairs(IntVector sum, __m256i pairs) {
   sum = (IntVector)_mm256_add_epi16((__m256i)sum, pairs);
@@ -22,6 +24,8 @@ QUIRE_INLINE IntVector add_pairs(IntVector sum, __m256i pairs) {
   asm("" : "+x"(sum));
   return sum;
 }
+#else
+constexpr int64_t kFewInt4Rows = 0;
 #endif
 
 template <int kPlanes_>
@@ -70,7 +74,7 @@ struct Int8Product : QuantisedX<kPlanes> {
                        uint32_t (*out)[kSegment]) {
     // Written in place: reading small stores back as one large load would stall.
     quantise_segment<kPlanes, kUnsignedX>(x, row, k, count, inverse, reinterpret_cast<int8_t*>(out),
-                                    sizeof *out);
+                                          sizeof *out);
   }
 };
 #else

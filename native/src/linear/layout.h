@@ -23,7 +23,7 @@ struct Layout {
 inline Layout layout_of(Format format) {
   if (is_grouped(format)) return {Grouping(format).group, 0, false, format};
   const int64_t depth =
-      with_family(format, [](auto tag) -> int64_t { return decltype(tag)::Family::kDepth; });
+      with_family(format, 1, [](auto tag) -> int64_t { return decltype(tag)::Family::kDepth; });
   switch (format) {
     case Format::kBF16:
       return {depth, depth * kStripColumns * 2, false};

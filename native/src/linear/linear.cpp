@@ -321,29 +321,36 @@ size_t scratch_bytes(int64_t k, int64_t max_m) {
 bool linear_available() { return gemm::Bf16Family::available(); }
 
 size_t linear_scratch_bytes(Format format, int64_t k, int64_t max_m) {
-  return gemm::with_family(format, [&](auto tag) {
-    return gemm::scratch_bytes<typename decltype(tag)::Family>(k, max_m);
-  });
+  // Products that run together may have the family of few rows, or of many, for any number of them.
+  const auto of = [&](int64_t rows) {
+    return gemm::with_family(format, rows, [&](auto tag) {
+      return gemm::scratch_bytes<typename decltype(tag)::Family>(k, max_m);
+    });
+  };
+  return std::max(of(1), of(gemm::kFewInt4Rows + 1));
 }
 
 ChangePlace change_place(Format format) {
   return gemm::with_family(
-      format, [](auto tag) { return gemm::kChangePlace<typename decltype(tag)::Family>; });
+      format, 1, [](auto tag) { return gemm::kChangePlace<typename decltype(tag)::Family>; });
 }
 
 int64_t rows_of_tiles(Format format, int64_t m) {
-  return gemm::with_family(
-      format, [&](auto tag) { return gemm::Tiling(m, decltype(tag)::Family::kMaxTileRows).rows; });
+  return gemm::with_family(format, m, [&](auto tag) {
+    return gemm::Tiling(m, decltype(tag)::Family::kMaxTileRows).rows;
+  });
 }
 
 void linear(const LinearArgs& args, Pool& pool) {
-  gemm::with_family(args.weight->format,
+  gemm::with_family(args.weight->format, args.m,
                     [&](auto tag) { gemm::run_one<typename decltype(tag)::Family>(args, pool); });
 }
 
 void linear_together(const LinearArgs* args, int64_t count, Pool& pool) {
   if (count == 0) return;
-  gemm::with_family(args->weight->format, [&](auto tag) {
+  int64_t rows = 0;
+  for (int64_t i = 0; i < count; ++i) rows += args[i].m;
+  gemm::with_family(args->weight->format, rows / count, [&](auto tag) {
     gemm::run_together<typename decltype(tag)::Family>(args, count, pool);
   });
 }

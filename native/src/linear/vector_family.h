@@ -364,7 +364,7 @@ struct VectorFamily {
         const int64_t at = outliers_at(block.rows / kPlanes, block.k);
         sums.outliers = reinterpret_cast<const RowOutliers*>(x + at);
       }
-      if constexpr (Product::kSums > Product::kPlanes) sums.radix = 65536.0f;
+      if constexpr (Product::kSums > Product::kPlanes) sums.upper_bits = 8;
     }
     for (int64_t strip = 0; strip < block.strips; ++strip) {
       sums.data = sums_of(block, strip, tile);
