@@ -23,6 +23,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <type_traits>
 
 #include "linear/linear.h"
 
@@ -45,6 +46,19 @@ struct Tiling {
       : m(m_), tiles(ceil_div(m_, max_rows)), rows(ceil_div(m_, tiles)) {}
   int64_t rows_of(int64_t tile) const { return tile + 1 < tiles ? rows : m - rows * (tiles - 1); }
 };
+
+// How many rows each of several tiles has; a family may take more in a single one.
+template <class Family, class = void>
+constexpr int64_t kUsualTileRows = Family::kMaxTileRows;
+template <class Family>
+constexpr int64_t kUsualTileRows<Family, std::void_t<decltype(Family::kManyTilesRows)>> =
+    Family::kManyTilesRows;
+
+template <class Family>
+Tiling tiling_for(int64_t m) {
+  constexpr int64_t kMost = Family::kMaxTileRows;
+  return {m, m <= kMost ? kMost : kUsualTileRows<Family>};
+}
 
 // Rows of the step's activations, in the caller's memory.
 struct Rows {

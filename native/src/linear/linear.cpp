@@ -59,8 +59,7 @@ struct Plan {
   int64_t group;  // strips in one unit
   int64_t groups;
 
-  Plan(const LinearArgs& args, int workers, int64_t products)
-      : tiling(args.m, Family::kMaxTileRows) {
+  Plan(const LinearArgs& args, int workers, int64_t products) : tiling(tiling_for<Family>(args.m)) {
     const Layout layout = layout_of(args.weight->format);
     k = layout.padded(args.weight->k);
     tile_bytes = round_up(Family::tile_bytes(tiling.rows, k), 64);
@@ -311,8 +310,7 @@ template <class Family>
 size_t scratch_bytes(int64_t k, int64_t max_m) {
   // The padding of the last tile and of each tile's end to a cache line.
   const int64_t row = Family::tile_bytes(1, round_up(k, Family::kDepth));
-  return static_cast<size_t>((max_m + ceil_div(max_m, Family::kMaxTileRows)) * row +
-                             (max_m + 1) * 64);
+  return static_cast<size_t>((max_m + tiling_for<Family>(max_m).tiles) * row + (max_m + 1) * 64);
 }
 
 }  // namespace
@@ -337,7 +335,7 @@ ChangePlace change_place(Format format) {
 
 int64_t rows_of_tiles(Format format, int64_t m) {
   return gemm::with_family(format, m, [&](auto tag) {
-    return gemm::Tiling(m, decltype(tag)::Family::kMaxTileRows).rows;
+    return gemm::tiling_for<typename decltype(tag)::Family>(m).rows;
   });
 }
 

@@ -30,7 +30,8 @@ struct GroupedFamily {
   static constexpr int64_t kDepth = 128;  // the largest group
   static constexpr int64_t kPlanes = Product::kPlanes;
   static constexpr int64_t kBytes = Product::kBytes;
-  static constexpr int64_t kMaxTileRows = kMostRows;
+  static constexpr int64_t kMaxTileRows = kMostRows * kFewRowsFactor;
+  static constexpr int64_t kManyTilesRows = kMostRows;
 
   static bool available() { return true; }
 

@@ -130,6 +130,13 @@ constexpr int kGroupedSums = 8;
 constexpr int vectors_for(int /*lines*/) { return 2; }
 #endif
 constexpr int grouped_rows_for(int planes) { return kGroupedSums / (2 * (planes + 1)); }
+// A few rows more are one tile: the codes are unpacked once for them, while sums of floats wait in
+// memory for the end of a group. Many rows are faster without that.
+#if defined(__AVX2__) && !defined(__AVX512F__)
+constexpr int kFewRowsFactor = 2;
+#else
+constexpr int kFewRowsFactor = 1;
+#endif
 
 // Rows of x in one tile at most, on any tier.
 constexpr int64_t kMostRowsOfTiles = 8;
