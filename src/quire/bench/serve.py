@@ -306,7 +306,7 @@ async def _wait_until_ready(target: Target, request: SampleRequest, timeout_s: f
             raise ReplyError(f"the test request failed: {result.error}")
         if not attempt:
             why = f"the test request failed: {result.error}"
-            print(f"{why}; waiting up to {timeout_s:g} s for the server", file=sys.stderr)
+            say(f"{why}; waiting up to {timeout_s:g} s for the server", file=sys.stderr)
         await asyncio.sleep(_READY_POLL_S)
 
 
