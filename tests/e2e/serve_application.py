@@ -71,11 +71,11 @@ def post(key: str = KEY, body: dict[str, Any] = BODY) -> httpx.Response:
 
 
 def streamed(
-    body: dict[str, Any], begun: threading.Semaphore | None = None
+    body: dict[str, Any], begun: threading.Semaphore | None = None, max_retries: int = 0
 ) -> tuple[str, str, float]:
     """The text of a reply, its error, and when it ended. `begun` is released when it begins."""
     text, error = "", ""
-    client = openai.OpenAI(base_url=f"{URL}/v1", api_key=KEY, max_retries=0, timeout=120)
+    client = openai.OpenAI(base_url=f"{URL}/v1", api_key=KEY, max_retries=max_retries, timeout=120)
     extra = {"ignore_eos": body.get("ignore_eos", False)}
     given = {name: value for name, value in body.items() if name != "ignore_eos"}
     try:
