@@ -41,6 +41,16 @@ BODIES: list[dict[str, Any]] = [
 ]  # fmt: skip
 
 
+def descendants(pid: int) -> list[int]:
+    """A process and all that it has started, itself first."""
+    found = [pid]
+    for one in found:
+        with suppress(OSError):
+            for task in Path(f"/proc/{one}/task").iterdir():
+                found += map(int, (task / "children").read_text().split())
+    return found
+
+
 class Serving:
     """The application in a child process, with all that it starts."""
 
@@ -54,12 +64,7 @@ class Serving:
 
     def pids(self) -> list[int]:
         """All processes of the application, the child first."""
-        found = [self._child.pid]
-        for pid in found:
-            with suppress(OSError):
-                for task in Path(f"/proc/{pid}/task").iterdir():
-                    found += map(int, (task / "children").read_text().split())
-        return found
+        return descendants(self._child.pid)
 
     def close(self) -> None:
         """Ends the child, and what it has left."""
@@ -203,7 +208,7 @@ def test_the_ingress_is_killed() -> None:
 @pytest.mark.usefixtures("serving")
 def test_requests_wait_when_the_ingress_is_killed() -> None:
     """A request that waits for its first token ends with a status at once. OpenAI's client sends it
-    again, as often as it does by default, so it has a whole reply; a begun reply is not repeated."""
+    again, as it does by default, so it has a whole reply."""
     body = {**LONG, "max_tokens": 600}
     whole = streamed(body)[0]
     [ingress] = [one for one in processes("ServeReplica:default:Quire") if one not in replicas()]
