@@ -43,7 +43,7 @@ def start(num_replicas: int, num_prefill: int = 0) -> Any:
         init(address=cluster, _node_ip_address=cluster.partition(":")[0], log_to_driver=False)
     else:
         init(
-            _node_ip_address="127.0.0.1", num_cpus=8, include_dashboard=False,
+            address="local", _node_ip_address="127.0.0.1", num_cpus=8, include_dashboard=False,
             object_store_memory=80 << 20, log_to_driver=False,
         )  # fmt: skip
     engine: dict[str, Any] = {"num_threads": 1, "max_model_len": 4096, "max_num_seqs": 8}

@@ -70,6 +70,9 @@ def remote() -> Iterator[int]:
                 os.kill(pid, 9)
         for one in started:
             one.wait()
+        found = Path("/tmp/ray/ray_current_cluster")  # Ray's tools connect to what it names
+        if found.exists() and found.read_text().strip() == f"{_HEAD}:{_PORT}":
+            found.unlink()
         _ip("netns", "del", _SPACE)
         with suppress(subprocess.CalledProcessError):
             _ip("link", "del", _LINK)  # it goes with the namespace
