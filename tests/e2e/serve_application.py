@@ -30,17 +30,22 @@ SLOW_S = 5.0
 
 
 def start(num_replicas: int, num_prefill: int = 0) -> Any:
-    """Ray Serve, with the application. `num_prefill`: replicas that compute the prompts of others,
+    """Ray Serve, with the application, in the cluster whose address is QUIRE_TEST_CLUSTER or one of
+    its own. `num_prefill`: replicas that compute the prompts of others,
     which share a KV store with them in the folder that QUIRE_TEST_STORE names."""
     from ray import init, serve
 
     from quire.ray.serve import LLMConfig, build_openai_app, build_pd_openai_app
 
     os.environ.update(RAY_worker_niceness="0")
-    init(
-        _node_ip_address="127.0.0.1", num_cpus=8, include_dashboard=False,
-        object_store_memory=80 << 20, log_to_driver=False,
-    )  # fmt: skip
+    cluster = os.environ.get("QUIRE_TEST_CLUSTER")
+    if cluster is not None:
+        init(address=cluster, _node_ip_address=cluster.partition(":")[0], log_to_driver=False)
+    else:
+        init(
+            address="local", _node_ip_address="127.0.0.1", num_cpus=8, include_dashboard=False,
+            object_store_memory=80 << 20, log_to_driver=False,
+        )  # fmt: skip
     engine: dict[str, Any] = {"num_threads": 1, "max_model_len": 4096, "max_num_seqs": 8}
     if num_prefill:
         engine["kv_store_path"] = os.environ["QUIRE_TEST_STORE"]
@@ -59,7 +64,14 @@ def start(num_replicas: int, num_prefill: int = 0) -> Any:
             {"prefill_config": config(num_prefill), "decode_config": config(num_replicas)}
         )
     else:
-        app = build_openai_app({"llm_configs": [config(num_replicas)]})
+        ingress = (
+            {}
+            if cluster is None
+            else {"ray_actor_options": {"num_cpus": 0, "resources": {"head": 0.1}}}
+        )
+        app = build_openai_app(
+            {"llm_configs": [config(num_replicas)], "ingress_deployment_config": ingress}
+        )
     serve.run(app)
     post()
     return serve
@@ -71,11 +83,11 @@ def post(key: str = KEY, body: dict[str, Any] = BODY) -> httpx.Response:
 
 
 def streamed(
-    body: dict[str, Any], begun: threading.Semaphore | None = None
+    body: dict[str, Any], begun: threading.Semaphore | None = None, max_retries: int = 0
 ) -> tuple[str, str, float]:
     """The text of a reply, its error, and when it ended. `begun` is released when it begins."""
     text, error = "", ""
-    client = openai.OpenAI(base_url=f"{URL}/v1", api_key=KEY, max_retries=0, timeout=120)
+    client = openai.OpenAI(base_url=f"{URL}/v1", api_key=KEY, max_retries=max_retries, timeout=120)
     extra = {"ignore_eos": body.get("ignore_eos", False)}
     given = {name: value for name, value in body.items() if name != "ignore_eos"}
     try:

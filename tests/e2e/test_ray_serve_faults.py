@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import openai
 import pytest
 import serve_application
 from serve_application import BODY, LONG, SLOW_S, post, processes, replicas, streamed, until
@@ -40,6 +41,16 @@ BODIES: list[dict[str, Any]] = [
 ]  # fmt: skip
 
 
+def descendants(pid: int) -> list[int]:
+    """A process and all that it has started, itself first."""
+    found = [pid]
+    for one in found:
+        with suppress(OSError):
+            for task in Path(f"/proc/{one}/task").iterdir():
+                found += map(int, (task / "children").read_text().split())
+    return found
+
+
 class Serving:
     """The application in a child process, with all that it starts."""
 
@@ -53,12 +64,7 @@ class Serving:
 
     def pids(self) -> list[int]:
         """All processes of the application, the child first."""
-        found = [self._child.pid]
-        for pid in found:
-            with suppress(OSError):
-                for task in Path(f"/proc/{pid}/task").iterdir():
-                    found += map(int, (task / "children").read_text().split())
-        return found
+        return descendants(self._child.pid)
 
     def close(self) -> None:
         """Ends the child, and what it has left."""
@@ -197,6 +203,32 @@ def test_the_ingress_is_killed() -> None:
     assert max(ended_at for _, _, ended_at in results) - killed_at < SLOW_S
     until(lambda: _status() == 200)
     assert post().json()["choices"][0]["message"]["content"] == before
+
+
+@pytest.mark.usefixtures("serving")
+def test_requests_wait_when_the_ingress_is_killed() -> None:
+    """A request that waits for its first token ends with a status at once. OpenAI's client sends it
+    again, as it does by default, so it has a whole reply."""
+    body = {**LONG, "max_tokens": 600}
+    whole = streamed(body)[0]
+    [ingress] = [one for one in processes("ServeReplica:default:Quire") if one not in replicas()]
+    has_begun = threading.Semaphore(0)
+    with ThreadPoolExecutor(60) as threads:
+        for _ in range(24):  # as many as the replicas compute at once
+            threads.submit(streamed, LONG, has_begun)
+        for _ in range(24):
+            assert has_begun.acquire(timeout=120)
+        waiting = [
+            threads.submit(streamed, body, max_retries=openai.DEFAULT_MAX_RETRIES) for _ in range(6)
+        ]
+        raw = [threads.submit(post, body={**body, "stream": one}) for one in (False, True)]
+        time.sleep(1.0)
+        assert not any(one.done() for one in (*waiting, *raw))
+        os.kill(ingress, signal.SIGKILL)
+        killed_at = time.monotonic()
+        assert [one.result().status_code for one in raw] == [500] * 2
+        assert time.monotonic() - killed_at < SLOW_S
+        assert [one.result()[:2] for one in waiting] == [(whole, "")] * 6
 
 
 def test_the_head_is_killed(serving: Serving) -> None:

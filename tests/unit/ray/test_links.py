@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,6 +14,7 @@ from rank_certificates import write_certificates
 
 from quire.errors import EngineDeadError, RankError
 from quire.executor.nodes.handshake import PROTOCOL
+from quire.ray.serve import links
 from quire.ray.serve.links import EngineDoor, Link, link_over, opened
 
 
@@ -89,3 +91,13 @@ def test_a_message_that_is_too_long_is_refused() -> None:
         await asyncio.sleep(0)
 
     asyncio.run(scenario())
+
+
+def test_a_host_is_known_without_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(socket, "gethostname", lambda: "localhost")
+    own = links.this_host()
+    assert own == links.this_host()
+    monkeypatch.setattr(os, "readlink", lambda path: f"{path}:[1]")
+    assert links.this_host() != own, "another namespace of the same machine"
+    monkeypatch.setattr(links, "_BOOT_ID", Path("/nowhere"))
+    assert links.this_host() == "localhost"

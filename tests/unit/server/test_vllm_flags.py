@@ -212,6 +212,26 @@ def test_a_silent_stream_sends_comments() -> None:
     assert sent(0) == [b"data: 1\n\n", b"data: 2\n\n", b"data: [DONE]\n\n"]
 
 
+def test_a_stream_that_fails_before_its_first_part_has_sent_nothing() -> None:
+    """So the request gets the status of its error, and clients and proxies can send it again."""
+    sent: list[Any] = []
+
+    async def parts() -> AsyncIterator[bytes]:
+        raise ConfigError("it broke")
+        yield b""
+
+    async def receive() -> dict[str, Any]:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    with pytest.raises(ConfigError, match="it broke"):
+        asyncio.run(EventStream(parts(), lambda: None)({}, receive, send))
+    assert not sent
+
+
 def test_certificates_of_clients(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("load_cert_chain", "load_verify_locations"):
         monkeypatch.setattr(ssl.SSLContext, name, lambda *_: None)

@@ -12,6 +12,7 @@ import secrets
 import socket
 import struct
 from collections.abc import Callable
+from pathlib import Path
 
 import msgspec
 
@@ -23,6 +24,7 @@ from quire.executor.nodes.tls import tls_context
 _LENGTH = struct.Struct("<I")
 _MOST_BYTES = 1 << 30
 _BUFFER = 1 << 20
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
 class Entrance(msgspec.Struct, array_like=True):
@@ -32,7 +34,7 @@ class Entrance(msgspec.Struct, array_like=True):
     port: int
     key: bytes
     host: str
-    """Name of the machine."""
+    """`this_host` of the engine."""
     pid: int
     """The process there."""
 
@@ -91,6 +93,16 @@ async def link_over(connected: socket.socket, *, accepts: bool) -> Link:
     return Link(reader, asyncio.StreamWriter(transport, protocol, reader, loop))
 
 
+def this_host() -> str:
+    """The same for two processes if they can see each other's ids, and no network is between them:
+    names of machines may be equal, and containers of one machine can lose each other."""
+    names = ("/proc/self/ns/pid", "/proc/self/ns/net")
+    try:
+        return " ".join([_BOOT_ID.read_text().strip(), *map(os.readlink, names)])
+    except OSError:  # not Linux, or a sandbox
+        return socket.gethostname()
+
+
 class EngineDoor(Door):
     """Takes connections of front ends."""
 
@@ -100,7 +112,7 @@ class EngineDoor(Door):
         self._loop = asyncio.get_running_loop()
         key = secrets.token_bytes(32)
         super().__init__(address, 0, key)
-        self.entrance = Entrance(self.host, self.port, key, socket.gethostname(), os.getpid())
+        self.entrance = Entrance(self.host, self.port, key, this_host(), os.getpid())
 
     def _arrive(self, purpose: bytes, accepted: socket.socket) -> None:
         try:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import itertools
 import secrets
-import socket
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -23,7 +22,7 @@ from quire.core.process_channel import encoder
 from quire.errors import ConfigError, EngineDeadError
 from quire.log import get_logger
 from quire.protocol import EngineCoreRequest
-from quire.ray.serve.links import Entrance, Link
+from quire.ray.serve.links import Entrance, Link, this_host
 from quire.ray.serve.sessions import KEEP_ALIVE_S, Frame, frame_decoder
 from quire.system.thread_states import is_stopped
 
@@ -74,7 +73,7 @@ class RemoteEngine(EngineCoreClient):
     async def watch(self, there: Entrance) -> None:
         """Lets something be sent from time to time. Raises EngineDeadError if the replica gives no
         sign of life."""
-        is_local = there.host == socket.gethostname()
+        is_local = there.host == this_host()
         while True:
             await asyncio.sleep(_WATCH_S)
             now = time.monotonic()

@@ -131,13 +131,12 @@ class WhileLoading:
                 await asyncio.wait({self._working}, timeout=_COMMENT_S)
             try:
                 reply = self._working.result()
+                await reply(scope, receive, self._without_start(send))
             except ClientDisconnect:
                 return
             except Exception as error:
                 body = for_route(scope, problem_of(error)).body()
                 await send(_part(self._as_event(body), is_last=True))
-                return
-            await reply(scope, receive, self._without_start(send))
         finally:
             self._working.cancel()
             self._use.end()

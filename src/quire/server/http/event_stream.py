@@ -45,6 +45,8 @@ PLAIN_FORM = replace(OPENAI_FORM, end=b"")
 class EventStream:
     """An ASGI response that sends `parts`, each one or more whole events, as they come.
 
+    The status line goes with the first part. A request that fails before has the status of its
+    error, so that a client or a proxy can send it again.
     `close`, if given, frees the source of `parts`; it always runs at the end. Unread data of a slow
     reader is limited to the transport's buffer (64 KiB) and one merged output of the engine's
     stream.
@@ -67,19 +69,29 @@ class EventStream:
 
     async def __call__(self, _: Scope, receive: Receive, send: Send) -> None:
         headers = [(b"content-type", self._form.media.encode()), *_HEADERS]
+        start = {"type": "http.response.start", "status": 200, "headers": headers}
+        has_begun = False
         async with departure(receive, self._close):
-            await send({"type": "http.response.start", "status": 200, "headers": headers})
             async for data in self._guarded_parts():
+                if not has_begun:
+                    has_begun = True
+                    await send(start)
                 await send({"type": "http.response.body", "body": data, "more_body": True})
+            if not has_begun:
+                await send(start)
             await send({"type": "http.response.body", "body": self._form.end, "more_body": False})
 
     async def _guarded_parts(self) -> AsyncIterator[bytes]:
-        """The parts; an exception becomes the last one."""
+        """The parts; an exception after the first becomes the last one."""
         parts = self._parts if not self._keep_alive_s else self._parts_and_comments()
+        has_begun = False
         try:
             async for data in parts:
+                has_begun = True
                 yield data
         except Exception as error:
+            if not has_begun:
+                raise
             yield self._form.error(problem_of(error))
 
     async def _parts_and_comments(self) -> AsyncIterator[bytes]:
