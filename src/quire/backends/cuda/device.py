@@ -16,6 +16,8 @@ from numpy.typing import NDArray
 
 from quire.backends.cuda.kernel import Action, Launch
 from quire.backends.cuda.memory import Buffer, Memory
+from quire.backends.cuda.ranks import DeviceRanks, Exchange
+from quire.ranks import RankGroup
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +89,11 @@ class Device(ABC):
         """Runs `work`, whose launches are not done but recorded. It may not copy."""
 
     @abstractmethod
+    def connect(self, group: RankGroup) -> DeviceRanks:
+        """The same ranks, which exchange memory of their devices. Called by all ranks at once.
+        Raises BackendError if they cannot."""
+
+    @abstractmethod
     def close(self) -> None:
         """Gives everything back; calling it twice is harmless."""
 
@@ -94,6 +101,8 @@ class Device(ABC):
         """Does one thing of a step."""
         if isinstance(action, Launch):
             self.launch(action)
+        elif isinstance(action, Exchange):
+            action.ranks.gather(action.own, action.parts)
         else:
             self.upload(action.target, action.data)
 

@@ -17,7 +17,9 @@ from numpy.typing import NDArray
 from quire.backends.cuda.device import Device, DeviceFacts, Download, Recording
 from quire.backends.cuda.kernel import ARRAY_TYPES, Kernel, Launch
 from quire.backends.cuda.memory import Buffer, Memory
+from quire.backends.cuda.ranks import DeviceRanks, HostRanks
 from quire.errors import BackendError
+from quire.ranks import RankGroup
 
 _PROCESSORS = 4
 """Few, so that small tests also run kernels that do not split their work."""
@@ -148,6 +150,10 @@ class EmulatedDevice(Device):
             return _EmulatedRecording(self, self._recorded)
         finally:
             self._recorded = None
+
+    def connect(self, group: RankGroup) -> DeviceRanks:
+        """Through the host."""
+        return HostRanks(self, group)
 
     def close(self) -> None:
         """Nothing is held but by memories."""

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quire.backends.cuda.memory import Buffer
+from quire.backends.cuda.ranks import Exchange
 from quire.config.records import Dtype
 
 Arguments = dict[str, Buffer | int | float]
@@ -108,5 +109,5 @@ class Upload:
     data: NDArray[np.generic]
 
 
-Action = Launch | Upload
+Action = Launch | Upload | Exchange
 """One thing that a step does on the device, in order."""
