@@ -19,7 +19,10 @@ from quire.backends.cuda.compiled import find_cubin
 from quire.backends.cuda.device import Device, DeviceFacts, Download, Recording
 from quire.backends.cuda.kernel import ARRAY_TYPES, Kernel, Launch
 from quire.backends.cuda.memory import Buffer, Memory
+from quire.backends.cuda.nccl import NcclRanks
+from quire.backends.cuda.ranks import DeviceRanks
 from quire.errors import BackendError
+from quire.ranks import RankGroup
 
 _STAGING_BYTES = 32 << 20
 _STATIC_SHARED_BYTES = 48 << 10
@@ -36,6 +39,8 @@ class CudaDevice(Device):
         with _errors(f"the GPU {index} cannot be used"):
             from cuda import core
 
+            if index >= (count := count_gpus()):
+                raise BackendError(f"there is no GPU {index}: CUDA sees {count}, from 0 on")
             self._core: Any = core
             self._gpu = core.Device(index)
             self._gpu.set_current()
@@ -176,9 +181,26 @@ class CudaDevice(Device):
             builder.close()
             return _Graph(graph, self._stream)
 
+    def connect(self, group: RankGroup) -> DeviceRanks:
+        """By NCCL."""
+        with _errors("the GPUs of the ranks cannot be connected"):
+            self._gpu_of_thread()
+            return NcclRanks(group, int(self._stream.handle), _address)
+
     def close(self) -> None:
         """Forgets the kernels."""
         self._kernels.clear()
+
+
+def count_gpus() -> int:
+    """The GPUs that CUDA sees. Raises BackendError."""
+    with _errors("GPUs cannot be counted"):
+        from cuda.bindings import driver
+
+        for error, *found in (driver.cuInit(0), driver.cuDeviceGetCount()):
+            if error != driver.CUresult.CUDA_SUCCESS:
+                raise BackendError(f"GPUs cannot be counted: {error}")
+        return int(found[0])
 
 
 class _Graph(Recording):
