@@ -30,8 +30,8 @@ from quire.errors import CheckpointError, ConfigError, quoted
 from quire.forbidden_tokens import ForbiddenTokens
 from quire.log import get_logger
 from quire.models import GGUF_FORMATS, BlockFormats, Expanded, Shipped
-from quire.planning.gpu import check_gpu_ranks
 from quire.planning.given_rows import prompt_adapters, prompt_embeds_width
+from quire.planning.gpu import check_gpu_ranks
 from quire.planning.images import ImagesChoice, images_choice
 from quire.planning.kv.events import check_events_of_engines
 from quire.planning.reasoning_marks import reasoning_marks

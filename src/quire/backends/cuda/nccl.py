@@ -13,8 +13,8 @@ from pathlib import Path
 
 import numpy as np
 
+from quire.backends.cuda.kernel import DeviceRanks
 from quire.backends.cuda.memory import Buffer
-from quire.backends.cuda.ranks import DeviceRanks
 from quire.errors import BackendError
 from quire.ranks import RankGroup
 

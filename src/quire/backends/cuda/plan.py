@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from quire.backends.base import CompileOptions, KVCacheSpec
 from quire.backends.cuda.device import Device, DeviceFacts
+from quire.backends.cuda.kernel import DeviceRanks
 from quire.backends.cuda.lowering.context import Lowering
 from quire.backends.cuda.lowering.table import lower
 from quire.backends.cuda.memory import Memory, aligned
 from quire.backends.cuda.packing import form_of, packed_bytes
-from quire.backends.cuda.ranks import DeviceRanks
 from quire.config.records import Dtype
 from quire.errors import BackendError
 from quire.program import Program, check_layout

@@ -5,13 +5,14 @@ from __future__ import annotations
 from functools import cache
 
 import numpy as np
+from numpy.typing import NDArray
 
 from quire import env
 from quire.backends.cuda.backend import open_device
+from quire.backends.cuda.device import Device
 from quire.backends.cuda.emulated import EmulatedDevice
 from quire.backends.cuda.kernel import Arguments, Launch
 from quire.backends.cuda.lowering.linear import reduce_kernel
-from quire.backends.cuda.device import Device
 from quire.backends.cuda.memory import Memory
 from quire.errors import BackendError
 
@@ -37,8 +38,8 @@ def check_gpu(index: int) -> None:
         raise BackendError(f"a kernel gives {count} of {wanted.size} numbers with other bits")
 
 
-def _reduced(device: Device) -> np.ndarray[tuple[int], np.dtype[np.uint16]]:
-    """Sums of random numbers and their rounding, by the kernel that adds the chunks of a product."""
+def _reduced(device: Device) -> NDArray[np.uint16]:
+    """Rounded sums of random numbers, by the kernel that adds the chunks of a product."""
     random, memory = np.random.default_rng(1), Memory()
     numbers = random.standard_normal(_CHUNKS * _ROWS * _WIDTH).astype(np.float32)
     parts, bias = memory.add(numbers.nbytes), memory.add(4 * _WIDTH)

@@ -15,10 +15,9 @@ from numpy.typing import NDArray
 
 from quire.backends.base import CompileOptions, KVCacheSpec
 from quire.backends.cuda.device import DeviceFacts
-from quire.backends.cuda.kernel import ITEM_BYTES, TYPE_NAMES, Action
+from quire.backends.cuda.kernel import ITEM_BYTES, TYPE_NAMES, Action, DeviceRanks
 from quire.backends.cuda.lowering.values import plan_values, taken_values
 from quire.backends.cuda.memory import Buffer, Memory, aligned
-from quire.backends.cuda.ranks import DeviceRanks
 from quire.backends.cuda.step import Step, StepArrays
 from quire.backends.kv_formats import narrow_to_bfloat16, widen_bfloat16
 from quire.backends.paged_kv_cache import SlotArray, block_bytes, slot_arrays

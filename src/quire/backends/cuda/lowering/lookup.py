@@ -44,7 +44,9 @@ def lower_embed(op: Embed, lowering: Lowering) -> Emit:
     changes = Changes(op.table, None, lowering, most, is_embedding=True, factor=op.scale)
 
     def emit(step: Step) -> Iterator[Action]:
-        if owners is not None and own_ids is not None:  # rows of other ranks' tokens are filled in by a Gather
+        if (
+            owners is not None and own_ids is not None
+        ):  # rows of other ranks' tokens are filled in by a Gather
             yield own_tokens(owners, step, own_ids)
             step = replace(step, buffers={**step.buffers, "token_ids": own_ids})
         yield take(step)

@@ -11,6 +11,7 @@ from quire.backends.cuda.kernel import (
     TYPE_NAMES,
     Action,
     Arguments,
+    Exchange,
     Kernel,
     Launch,
     both,
@@ -18,7 +19,6 @@ from quire.backends.cuda.kernel import (
 from quire.backends.cuda.lowering.context import Emit, Lowering, Rows
 from quire.backends.cuda.lowering.pointwise import combine_args, combine_kernel
 from quire.backends.cuda.memory import Buffer
-from quire.backends.cuda.ranks import Exchange
 from quire.backends.cuda.step import Step
 from quire.errors import BackendError
 from quire.program import Gather, Split
