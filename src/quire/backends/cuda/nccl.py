@@ -52,7 +52,7 @@ class NcclRanks(DeviceRanks):
         spans = [(rank * _ID_BYTES, _ID_BYTES) for rank in range(group.num_ranks)]
         ids = np.zeros((1, group.num_ranks * _ID_BYTES), np.uint8)
         first, _ = spans[group.rank]
-        ids[0, first : first + _ID_BYTES] = np.frombuffer(own, np.uint8)
+        ids[0, first : first + _ID_BYTES] = np.frombuffer(bytes(own), np.uint8)
         group.columns(ids, spans)
         of_all = _UniqueId.from_buffer_copy(ids.tobytes())  # that of the first rank
         place = ctypes.byref(self._handle)

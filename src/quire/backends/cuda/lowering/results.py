@@ -51,7 +51,9 @@ class LogitsResult(Result):
         most = min(PIECE, lowering.options.max_num_tokens)
         self._x = lowering.rows[op.x]
         self.rows = Rows(lowering.values.add(4 * most * width), width, width, "fp32")
-        self._union = op.columns and Union(op.columns, width, "fp32", lowering, most)
+        self._union: Union | None = None
+        if op.columns is not None:
+            self._union = Union(op.columns, width, "fp32", lowering, most)
         self._product = product_of(op.weight, None, lowering, most_rows=most)
         self.sampler = Sampler(self.rows, most, lowering)
         self._changes = Changes(op.weight, None, lowering, most, is_taken=True)

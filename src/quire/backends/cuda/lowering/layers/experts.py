@@ -80,7 +80,9 @@ class _Experts:
         self._begins = dict(zip(sizes, _begins(list(sizes.values())), strict=True))
         end, pairs = sum(map(aligned, sizes.values())), self.most_rows * op.top_k
         self._scratch = lowering.scratch(end)
-        self._union = op.inner and Union(op.inner, self._width, self._x.type_name, lowering, pairs)
+        self._union: Union | None = None
+        if op.inner is not None:
+            self._union = Union(op.inner, self._width, self._x.type_name, lowering, pairs)
         rows = pairs if op.weighs_inputs else self.most_rows
         self._products = [
             product_of(weight, bias, lowering, most_rows=count, first_byte=end)
@@ -139,11 +141,11 @@ class _Experts:
                 step, source, target, first, pairs, chosen=places["chosen"],
                 pairs_of_owner=op.top_k, pairs_of_row=repeats,
             )  # fmt: skip
-            if number == 0 and self._union is None:
-                yield self._activated(both, hidden, pairs)
-            elif number == 0:
-                yield self._activated(both, self._union.own(pairs), pairs)
-                yield from self._union.emit(step, hidden, pairs)
+            if number == 0:
+                union = self._union
+                yield self._activated(both, hidden if union is None else union.own(pairs), pairs)
+                if union is not None:
+                    yield from union.emit(step, hidden, pairs)
         out = self._out.from_row(first)
         args: Arguments = {
             "parts": parts.buffer, "routes": routes.buffer, "chosen": places["chosen"],
