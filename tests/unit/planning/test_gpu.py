@@ -16,7 +16,9 @@ from quire.backends.cuda.emulated import EmulatedDevice
 from quire.backends.cuda.kernel import Launch
 from quire.backends.cuda.memory import Buffer
 from quire.config.engine_args import EngineArgs
+from quire.core.parallel.client import _of_engine
 from quire.errors import ConfigError
+from quire.executor.nodes.rank_spawn import Group, _boots
 from quire.planning import gpu
 from quire.planning.plan import build_engine_config
 
@@ -127,3 +129,13 @@ def test_ranks_that_gpus_cannot_have(model: str) -> None:
         build_engine_config(EngineArgs(**shared, pipeline_parallel_size=2))  # type: ignore[arg-type]
     args = EngineArgs(**shared, tensor_parallel_size=2)  # type: ignore[arg-type]
     assert build_engine_config(args).parallel.tensor_parallel_size == 2
+
+
+def test_each_rank_of_each_engine_has_a_gpu(model: str) -> None:
+    args = EngineArgs(model=model, device="cuda:1", tensor_parallel_size=2, data_parallel_size=2)
+    config = build_engine_config(args, "server")
+    found = []
+    for number in range(2):
+        boots = _boots(Group(_of_engine(config, number), 7), {0: (-1, -1)})
+        found.append([boot.config.device.gpu_index for boot in boots.values()])
+    assert found == [[1, 2], [3, 4]]
