@@ -68,7 +68,7 @@ def plan_engine(args: EngineArgs, usage: Usage = "llm") -> EnginePlan:
 
 def _plan_by_itself(args: EngineArgs, usage: Usage) -> EnginePlan | None:
     """The plan for a GPU, if `device="auto"` takes one; None if it does not. Logs which device
-    computes and why, unless there is no choice."""
+    computes and why, where there is a choice."""
     reason = reason_against_gpu(args)
     if reason is None:
         return None

@@ -31,7 +31,7 @@ def num_gpus() -> int:
 @cache
 def check_gpu(index: int) -> None:
     """Launches one kernel and compares its bits with those of its twin. Raises BackendError if they
-    differ, if the GPU cannot be used, or if there are no compiled kernels for it."""
+    differ, if the GPU cannot be used, or if compiled kernels for it are missing."""
     found, wanted = _reduced(open_device(index)), _reduced(EmulatedDevice())
     if not np.array_equal(found, wanted):
         count = int((found != wanted).sum())
