@@ -45,8 +45,8 @@ def compiled(first: int, step: int, *architectures: int) -> list[list[object]]:
 
 
 _MOST_SPILLED = {8: 192}
-"""Bytes of a thread, by the generation; 24 for others. Products with 4-bit codes put aside up to 168
-on compute capability 8.0, and attention with a soft cap over a cache of int8 192."""
+"""Bytes of a thread, by the generation; 24 for others. Products with 4-bit codes spill up to 168 on
+compute capability 8.0, and attention with a soft cap over a cache of int8 192."""
 
 
 def check(rows: list[list[object]]) -> None:
