@@ -159,9 +159,8 @@ def run(core: EngineCore, requests: list[tuple[int, EngineCoreRequest]]) -> Run:
         for one in outputs.outputs:
             assert one.error is None
             num_cached = max(num_cached, one.num_cached_tokens)
-            found[one.request_id] += zip(
-                one.new_token_ids, map(repr, one.logprobs or []), strict=True
-            )
+            logprobs = one.logprobs or [None] * len(one.new_token_ids)
+            found[one.request_id] += zip(one.new_token_ids, map(repr, logprobs), strict=True)
         step += 1
     core.shutdown()
     sha256 = hashlib.sha256(json.dumps(found).encode()).hexdigest()

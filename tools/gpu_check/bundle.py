@@ -31,7 +31,9 @@ from tools.gpu_check.needed import needed_kernels
 from tools.gpu_check.shapes import LLAMA_8B, model_folder, planned
 
 from quire.backends.cuda.build import build_archive
-from quire.backends.cuda.kernel import Kernel
+from quire.backends.cuda.kernel import Kernel, both
+from quire.backends.cuda.lowering import ranks
+from quire.backends.cuda.lowering.pointwise import combine_kernel
 from quire.errors import BackendError
 
 _ROOT = Path(__file__).parents[2]
@@ -48,7 +50,9 @@ def kernels(*, with_families: bool) -> list[Kernel]:
     from quire.backends.cuda import CudaBackend
     from quire.backends.cuda.emulated import EmulatedDevice
 
-    found = set(extra_kernels())
+    found = {*extra_kernels(), *ranks.variants()}
+    for dtype in ("bf16", "fp32"):  # what ranks copy before they exchange it
+        found.update(both([combine_kernel(dtype, dtype, "copy")]))
     with model_folder(LLAMA_8B) as folder:
         for model in ("demo", folder):
             _, plan = planned(model, max_model_len=4096, num_gpu_blocks_override=512)

@@ -74,5 +74,6 @@ PARTS = {
     "8b": Entry("speed", "check_8b", 60),
     "sameness": Entry("sameness", "check_sameness", 35),
     "families": Entry("families", "check_families", 20),
+    "ranks": Entry("ranks", "check_ranks", 30),
 }
 """A kernel that fails can spoil its process, so each part has one."""

@@ -258,7 +258,8 @@ class EngineArgs:
     """Backend that computes: `cpu` (the native library), `cuda` (a GPU), `reference` (NumPy), or
     one that a package brings; `auto` takes the native library if it loads."""
     device: str | None = "auto"
-    """`cpu`, `cuda`, or `cuda:1` for the second GPU; `auto` is the CPU."""
+    """`cpu`, `cuda`, or `cuda:1` for the second GPU; `auto` takes a GPU that passes a check, and
+    otherwise the CPU, and says which."""
     num_threads: int | None = None
     """Compute threads of each rank; by default the machine's cores, within this process's limits,
     divided among the ranks."""

@@ -31,6 +31,7 @@ from quire.forbidden_tokens import ForbiddenTokens
 from quire.log import get_logger
 from quire.models import GGUF_FORMATS, BlockFormats, Expanded, Shipped
 from quire.planning.given_rows import prompt_adapters, prompt_embeds_width
+from quire.planning.gpu import check_gpu_ranks
 from quire.planning.images import ImagesChoice, images_choice
 from quire.planning.kv.events import check_events_of_engines
 from quire.planning.reasoning_marks import reasoning_marks
@@ -216,6 +217,8 @@ def _scheduler(
 def _parallel(args: EngineArgs, usage: Usage, facts: Facts) -> ParallelConfig:
     """`resolve_parallel`, for a model that can be computed by so many ranks."""
     parallel = resolve.resolve_parallel(args, usage)
+    if facts.device.backend == "cuda":
+        check_gpu_ranks(parallel)
     check_events_of_engines(facts.kv_events, parallel.data_parallel_size)
     return parallel
 

@@ -115,9 +115,9 @@ def gather_facts(args: EngineArgs) -> Facts:
         kv_disk=store_disk(kv_store),
         kv_events=kv_events_config(args.kv_events_config),
         backend=backend,
-        memory=_share_of_engine(
-            backend.device_memory or available_memory(), args.data_parallel_size
-        ),
+        # Engines on GPUs have one each.
+        memory=backend.device_memory
+        or _share_of_engine(available_memory(), args.data_parallel_size),
         draft=draft,
     )
 

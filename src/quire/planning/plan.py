@@ -17,6 +17,7 @@ from quire.config.engine_args import EngineArgs
 from quire.config.memory import MemoryNeeds, max_concurrency, tokens_held
 from quire.config.records import CacheConfig, EngineConfig, ModelConfig
 from quire.config.resolve import Usage
+from quire.errors import QuireError
 from quire.log import configure, get_logger
 from quire.models.registry import architectures_of
 from quire.models.rope.factors import rope_factors, with_rope_factors
@@ -24,6 +25,7 @@ from quire.planning.choices import Choices, settle_choices
 from quire.planning.compile_plan import CompilePlan, fit_plan
 from quire.planning.draft_model import draft_config
 from quire.planning.facts import Facts, gather_facts
+from quire.planning.gpu import reason_against_gpu
 from quire.planning.kv.identity import kv_fingerprint, with_draft
 from quire.planning.kv.store import describe, settle_store
 from quire.units import format_bytes
@@ -51,14 +53,38 @@ def build_engine_config(args: EngineArgs, usage: Usage = "llm") -> EngineConfig:
 
 def plan_engine(args: EngineArgs, usage: Usage = "llm") -> EnginePlan:
     """Build an engine's configuration; also return the facts and numbers on which it is based."""
-    facts = gather_facts(args)
-    configure(facts.observability.log_level, facts.observability.log_config_file)
-    plan = settle(args, usage, facts)
+    plan = _plan_by_itself(args, usage)
+    if plan is None:
+        facts = gather_facts(args)
+        configure(facts.observability.log_level, facts.observability.log_config_file)
+        plan = settle(args, usage, facts)
+    facts = plan.facts
     _log_plan(plan)
     _log_store(plan)
     if facts.kv_events is not None and not plan.config.cache.enable_prefix_caching:
         logger.warning("KV events are off because prefix caching is off")
     return plan
+
+
+def _plan_by_itself(args: EngineArgs, usage: Usage) -> EnginePlan | None:
+    """The plan for a GPU, if `device="auto"` takes one; None if it does not. Logs which device
+    computes and why, where there is a choice."""
+    reason = reason_against_gpu(args)
+    if reason is None:
+        return None
+    if not reason:
+        try:
+            facts = gather_facts(replace(args, device="cuda"))
+            configure(facts.observability.log_level, facts.observability.log_config_file)
+            plan = settle(replace(args, device="cuda"), usage, facts)
+        except QuireError as error:
+            reason = str(error)
+        else:
+            where = facts.backend.capabilities.description
+            logger.info("device=auto: the GPU computes: %s", where)
+            return plan
+    logger.info("device=auto: the CPU computes, and not the GPU: %s", reason)
+    return None
 
 
 def settle(args: EngineArgs, usage: Usage, facts: Facts) -> EnginePlan:

@@ -30,7 +30,9 @@ def _emulated(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("QUIRE_KV_STORE", "0")
 
 
-@pytest.mark.parametrize("name", ["launch", "bits", "sampling", "steps", "bandwidth", "families"])
+@pytest.mark.parametrize(
+    "name", ["launch", "bits", "sampling", "steps", "bandwidth", "families", "ranks"]
+)
 def test_a_part_reaches_its_goals(name: str) -> None:
     rows = list(PARTS[name].run(EMULATED))
     assert any(row.is_good for row in rows) or name == "bandwidth"
@@ -77,6 +79,14 @@ def test_the_whole_check_runs(tmp_path: Path) -> None:
     found = json.loads(out.read_text())["parts"]
     assert list(found) == list(PARTS)
     assert all(part["rows"] and not part["error"] for part in found.values())
+
+
+def test_two_ranks_need_two_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    from tools.gpu_check import ranks
+
+    monkeypatch.setattr(ranks, "num_gpus", lambda: 1)
+    [row] = ranks.check_ranks(EmulatedDevice(), replace(EMULATED, is_emulated=False))
+    assert (row.value, row.is_good) == ("left out: CUDA sees 1 GPU", None)
 
 
 def test_a_line_says_what_was_wanted() -> None:

@@ -83,8 +83,8 @@ class CudaAdapter(LoadedAdapter):
             device.write(place, kept)
 
     def __del__(self) -> None:
-        """The last reference is gone."""
-        self._device.release(self._memory)
+        """The last reference is gone, on any thread."""
+        self._device.drop(self._memory)
 
     @property
     def num_bytes(self) -> int:

@@ -72,8 +72,7 @@ class CudaBackend(Backend):
     def kv_block_bytes(self, program: Program, kv: KVCacheSpec) -> int:
         """Bytes of one KV block: all slots."""
         del program
-        if kv.dtype not in self.capabilities.kv_cache_dtypes:
-            raise BackendError(f"the CUDA backend has no KV cache of {kv.dtype}")
+        self._check(kv)
         return block_bytes(kv.layout, kv.block_size, kv.dtype)
 
     def weight_bytes(self, program: Program, dtype: Dtype, held: Program | None = None) -> int:
@@ -83,7 +82,8 @@ class CudaBackend(Backend):
 
     def workspace_bytes(self, program: Program, kv: KVCacheSpec, options: CompileOptions) -> int:
         """Bytes that a model of this program reserves."""
-        return self._plan(program, kv, options).workspace_bytes
+        self._check(kv)
+        return Plan(program, kv, options, self._device.facts).workspace_bytes
 
     def compile(
         self,
@@ -98,9 +98,9 @@ class CudaBackend(Backend):
         del held
         if isinstance(weights, PackedFile):
             raise BackendError(f"{weights.path}: the CUDA backend reads no packed weights")
-        if ranks is not None:
-            raise BackendError("the CUDA backend computes on one GPU; leave the parallel sizes out")
-        plan = self._plan(program, kv, options)
+        self._check(kv)
+        connected = None if ranks is None else self._device.connect(ranks)
+        plan = Plan(program, kv, options, self._device.facts, connected)
         try:
             for memory in plan.memories:
                 self._device.hold(memory)
@@ -108,14 +108,18 @@ class CudaBackend(Backend):
         except BaseException:
             for memory in plan.memories:
                 self._device.release(memory)
+            if connected is not None:
+                connected.close()
             raise
         lowering = plan.lowering
         blocks = DeviceBlocks(kv, self._device, lowering.cache, lowering.block_bytes)
-        return CudaModel(plan, self._device, blocks, has_graphs=self._has_graphs)
+        # Ranks would have to agree on which steps are padded and recorded.
+        has_graphs = self._has_graphs and connected is None
+        return CudaModel(plan, self._device, blocks, has_graphs=has_graphs)
 
-    def _plan(self, program: Program, kv: KVCacheSpec, options: CompileOptions) -> Plan:
-        self.kv_block_bytes(program, kv)
-        return Plan(program, kv, options, self._device.facts)
+    def _check(self, kv: KVCacheSpec) -> None:
+        if kv.dtype not in self.capabilities.kv_cache_dtypes:
+            raise BackendError(f"the CUDA backend has no KV cache of {kv.dtype}")
 
 
 def open_device(index: int) -> Device:

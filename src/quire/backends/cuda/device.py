@@ -8,14 +8,18 @@ done in the order in which they are given. Nothing waits for the device but `dow
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
+from threading import Lock
 
 import numpy as np
 from numpy.typing import NDArray
 
-from quire.backends.cuda.kernel import Action, Launch
+from quire.backends.cuda.kernel import Action, DeviceRanks, Exchange, Launch
 from quire.backends.cuda.memory import Buffer, Memory
+from quire.ranks import RankGroup
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +39,19 @@ class DeviceFacts:
 
 
 class Device(ABC):
-    """A GPU. One caller at a time, but for `hold`, `release`, `read` and `write`."""
+    """A GPU. One caller at a time, but for `hold`, `drop`, `read` and `write`, which any thread may
+    call at any time.
+
+    While launches are recorded, nothing else may be done on their stream. So `hold`, `read` and
+    `write` use a stream of their own, and memory is given back under a lock that a recording holds.
+    `drop` does not wait for this lock, because it is called by destructors, which may run on the
+    thread that has it: the memory is left to that thread then.
+    """
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        """Held while launches are recorded, and while memory is given back."""
+        self._dropped: deque[Memory] = deque()
 
     @property
     @abstractmethod
@@ -47,9 +63,29 @@ class Device(ABC):
         """Takes memory of this size, filled with zeros; nothing if it is held already. Raises
         BackendError if there is not enough."""
 
-    @abstractmethod
     def release(self, memory: Memory) -> None:
         """Gives the memory back, once everything before it is done. Nothing if it is not held."""
+        with self._lock:
+            self._free(memory)
+        self._free_dropped()
+
+    def drop(self, memory: Memory) -> None:
+        """The same, at once or soon, for memory that is not held again."""
+        self._dropped.append(memory)
+        self._free_dropped()
+
+    def _free_dropped(self) -> None:
+        """Gives back what was dropped, unless the lock is held: who holds it does so afterwards."""
+        while self._dropped and self._lock.acquire(blocking=False):
+            try:
+                with suppress(IndexError):  # another thread has taken the last one
+                    self._free(self._dropped.popleft())
+            finally:
+                self._lock.release()
+
+    @abstractmethod
+    def _free(self, memory: Memory) -> None:
+        """Gives the memory back, for `release` and `drop`."""
 
     @abstractmethod
     def launch(self, launch: Launch) -> None:
@@ -82,9 +118,22 @@ class Device(ABC):
         """The same as `upload`, by any thread, and waits until it is done. No launch under way may
         use these bytes."""
 
-    @abstractmethod
     def record(self, work: Callable[[], None]) -> Recording:
         """Runs `work`, whose launches are not done but recorded. It may not copy."""
+        try:
+            with self._lock:
+                return self._record(work)
+        finally:
+            self._free_dropped()
+
+    @abstractmethod
+    def _record(self, work: Callable[[], None]) -> Recording:
+        """Records, for `record`."""
+
+    @abstractmethod
+    def connect(self, group: RankGroup) -> DeviceRanks:
+        """The same ranks, which exchange memory of their devices. Called by all ranks at once.
+        Raises BackendError if they cannot."""
 
     @abstractmethod
     def close(self) -> None:
@@ -94,6 +143,8 @@ class Device(ABC):
         """Does one thing of a step."""
         if isinstance(action, Launch):
             self.launch(action)
+        elif isinstance(action, Exchange):
+            action.ranks.gather(action.own, action.parts)
         else:
             self.upload(action.target, action.data)
 

@@ -17,9 +17,11 @@ from numpy.typing import NDArray
 
 from quire.backends.cuda.compiled import find_cubin
 from quire.backends.cuda.device import Device, DeviceFacts, Download, Recording
-from quire.backends.cuda.kernel import ARRAY_TYPES, Kernel, Launch
+from quire.backends.cuda.kernel import ARRAY_TYPES, DeviceRanks, Kernel, Launch
 from quire.backends.cuda.memory import Buffer, Memory
+from quire.backends.cuda.nccl import NcclRanks
 from quire.errors import BackendError
+from quire.ranks import RankGroup
 
 _STAGING_BYTES = 32 << 20
 _STATIC_SHARED_BYTES = 48 << 10
@@ -32,10 +34,13 @@ class CudaDevice(Device):
 
     def __init__(self, index: int = 0) -> None:
         """Raises BackendError if the machine has no GPU with this index, or without `cuda-core`."""
+        super().__init__()
         self._index = index
         with _errors(f"the GPU {index} cannot be used"):
             from cuda import core
 
+            if index >= (count := count_gpus()):
+                raise BackendError(f"there is no GPU {index}: CUDA sees {count}, from 0 on")
             self._core: Any = core
             self._gpu = core.Device(index)
             self._gpu.set_current()
@@ -69,17 +74,14 @@ class CudaDevice(Device):
             )
 
     def hold(self, memory: Memory) -> None:
-        """One allocation of the driver."""
+        """One allocation of the driver, on the stream of copies: launches may be recorded."""
         if memory.handle is not None:
             return
         with _errors(f"the GPU has no {memory.num_bytes} bytes left"):
             self._gpu_of_thread()
-            held = self._gpu.allocate(max(1, memory.num_bytes), stream=self._stream)
-            held.fill(0, stream=self._stream)
-            self._stream.sync()
-            memory.handle = held
+            memory.handle = self._copies.allocate(self._gpu, max(1, memory.num_bytes))
 
-    def release(self, memory: Memory) -> None:
+    def _free(self, memory: Memory) -> None:
         """After everything that was launched."""
         if memory.handle is not None:
             with _errors("memory of the GPU cannot be given back"):
@@ -161,7 +163,7 @@ class CudaDevice(Device):
         """Each thread has to choose the GPU once."""
         self._core.Device(self._index).set_current()
 
-    def record(self, work: Callable[[], None]) -> Recording:
+    def _record(self, work: Callable[[], None]) -> Recording:
         """A CUDA graph."""
         with _errors("the launches cannot be recorded"):
             builder = self._stream.create_graph_builder()
@@ -176,9 +178,27 @@ class CudaDevice(Device):
             builder.close()
             return _Graph(graph, self._stream)
 
+    def connect(self, group: RankGroup) -> DeviceRanks:
+        """By NCCL."""
+        with _errors("the GPUs of the ranks cannot be connected"):
+            self._gpu_of_thread()
+            return NcclRanks(group, int(self._stream.handle), _address)
+
     def close(self) -> None:
         """Forgets the kernels."""
         self._kernels.clear()
+
+
+def count_gpus() -> int:
+    """The GPUs that CUDA sees. Raises BackendError."""
+    with _errors("GPUs cannot be counted"):
+        from cuda.bindings import driver
+
+        [started] = driver.cuInit(0)
+        found, count = driver.cuDeviceGetCount()
+        if {started, found} != {driver.CUresult.CUDA_SUCCESS}:
+            raise BackendError(f"GPUs cannot be counted: {started}, {found}")
+        return int(count)
 
 
 class _Graph(Recording):
@@ -227,6 +247,13 @@ class _Copies:
     def wait(self) -> None:
         """Until all copies are done."""
         self._stream.sync()
+
+    def allocate(self, gpu: Any, num_bytes: int) -> Any:
+        """Memory of zeros, which all streams may use."""
+        held = gpu.allocate(num_bytes, stream=self._stream)
+        held.fill(0, stream=self._stream)
+        self._stream.sync()
+        return held
 
     def _next(self, num_bytes: int) -> _Pinned:
         self._turn ^= 1

@@ -7,17 +7,21 @@ CPU backend.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Mapping
 from importlib import import_module
+from threading import RLock
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from quire.backends.cuda.device import Device, DeviceFacts, Download, Recording
-from quire.backends.cuda.kernel import ARRAY_TYPES, Kernel, Launch
+from quire.backends.cuda.kernel import ARRAY_TYPES, DeviceRanks, Kernel, Launch
 from quire.backends.cuda.memory import Buffer, Memory
+from quire.backends.records import StepBatch
 from quire.errors import BackendError
+from quire.ranks import RankGroup
 
 _PROCESSORS = 4
 """Few, so that small tests also run kernels that do not split their work."""
@@ -29,7 +33,10 @@ class EmulatedDevice(Device):
     def __init__(self, num_bytes: int = 1 << 40, *, is_lazy: bool = False) -> None:
         """`num_bytes`: the memory that it seems to have. `is_lazy`: launches and copies are done
         when the host waits for a result, as if the device were slow."""
-        self._is_lazy, self._queue = is_lazy, list[Callable[[], None]]()
+        super().__init__()
+        self._is_lazy, self._queue = is_lazy, deque[Callable[[], None]]()
+        self._computing = RLock()
+        """Held while memory is taken or given back, or what is queued is done: by any thread."""
         self.num_waits = 0
         """How often the host has waited."""
         self._left = self._total = num_bytes
@@ -44,19 +51,21 @@ class EmulatedDevice(Device):
 
     def hold(self, memory: Memory) -> None:
         """An array of zeros, which the system commits as it is written."""
-        if memory.handle is not None:
-            return
-        if memory.num_bytes > self._left:
-            raise BackendError(f"the emulated device has no {memory.num_bytes} bytes left")
-        self._left -= memory.num_bytes
-        memory.handle = np.zeros(memory.num_bytes, np.uint8)
+        with self._computing:
+            if memory.handle is not None:
+                return
+            if memory.num_bytes > self._left:
+                raise BackendError(f"the emulated device has no {memory.num_bytes} bytes left")
+            self._left -= memory.num_bytes
+            memory.handle = np.zeros(memory.num_bytes, np.uint8)
 
-    def release(self, memory: Memory) -> None:
+    def _free(self, memory: Memory) -> None:
         """Drops the array."""
-        if memory.handle is not None:
-            self.finish()
-            self._left += memory.num_bytes
-            memory.handle = None
+        with self._computing:
+            if memory.handle is not None:
+                self.finish()
+                self._left += memory.num_bytes
+                memory.handle = None
 
     def launch(self, launch: Launch) -> None:
         """Calls the twin with an array for each pointer, from there to the end of its buffer."""
@@ -126,9 +135,9 @@ class EmulatedDevice(Device):
 
     def finish(self) -> None:
         """Does what was not done yet, in order."""
-        queue, self._queue = self._queue, []
-        for work in queue:
-            work()
+        with self._computing:
+            while self._queue:
+                self._queue.popleft()()
 
     def read(self, source: Buffer, out: NDArray[np.generic]) -> None:
         """Copies at once, also before what a lazy device has not done yet."""
@@ -140,7 +149,7 @@ class EmulatedDevice(Device):
         raw = np.ascontiguousarray(data).reshape(-1).view(np.uint8)
         _bytes(target.from_byte(0, raw.size))[:] = raw
 
-    def record(self, work: Callable[[], None]) -> Recording:
+    def _record(self, work: Callable[[], None]) -> Recording:
         """A list of the launches."""
         self._recorded = []
         try:
@@ -149,12 +158,40 @@ class EmulatedDevice(Device):
         finally:
             self._recorded = None
 
+    def connect(self, group: RankGroup) -> DeviceRanks:
+        """Through the host."""
+        return _HostRanks(self, group)
+
     def close(self) -> None:
         """Nothing is held but by memories."""
 
     def _no_copies(self) -> None:
         if self._recorded is not None:
             raise BackendError("copies cannot be recorded")
+
+
+class _HostRanks(DeviceRanks):
+    """Exchanges through the memory of the host, which waits for the device. For tests."""
+
+    def __init__(self, device: Device, group: RankGroup) -> None:
+        self._device, self._group = device, group
+
+    def begin(self, batch: StepBatch) -> None:
+        """Messages have the number of the step."""
+        self._group.begin(batch.token_ids)
+
+    def gather(self, own: Buffer, parts: Buffer) -> None:
+        """One row of bytes, of which each rank has a part."""
+        row = np.empty((1, parts.num_bytes), np.uint8)
+        size, count = own.num_bytes, self._group.num_ranks
+        spans = [(rank * size, size) for rank in range(count)]
+        first, _ = spans[self._group.rank]
+        self._device.download(own, row[0, first : first + size])
+        self._group.columns(row, spans)
+        self._device.upload(parts, row)
+
+    def close(self) -> None:
+        """The connections are those of the group."""
 
 
 class _EmulatedDownload(Download):

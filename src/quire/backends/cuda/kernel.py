@@ -5,14 +5,19 @@ Lowering names kernels by these records. It does not import Triton.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from quire.backends.cuda.memory import Buffer
 from quire.config.records import Dtype
+
+if TYPE_CHECKING:
+    from quire.backends.records import StepBatch
 
 Arguments = dict[str, Buffer | int | float]
 """Arguments of a launch by name: addresses, whole numbers and numbers of float32."""
@@ -108,5 +113,35 @@ class Upload:
     data: NDArray[np.generic]
 
 
-Action = Launch | Upload
+class DeviceRanks(ABC):
+    """The contract of the other ranks of a model, as a step on a device sees them. `emulated.py`
+    implements it with the connections of `quire.ranks`, `nccl.py` with NVIDIA's library NCCL.
+    Numbers are copied and never added, so neither has an influence on bits.
+
+    The methods are called in the same order on all ranks, by the thread that launches."""
+
+    def begin(self, batch: StepBatch) -> None:
+        """A step begins."""
+        del batch
+
+    @abstractmethod
+    def gather(self, own: Buffer, parts: Buffer) -> None:
+        """Fills `parts` with the bytes of `own` of all ranks, in the order of ranks. This rank's
+        are in their place already. Done in order with launches and copies."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Gives everything back. Idempotent."""
+
+
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """A call of `gather`, as one thing that a step does."""
+
+    ranks: DeviceRanks
+    own: Buffer
+    parts: Buffer
+
+
+Action = Launch | Upload | Exchange
 """One thing that a step does on the device, in order."""

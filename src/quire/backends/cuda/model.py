@@ -24,6 +24,7 @@ from quire.backends.cuda.choices import Flags, choices_of, chosen_by_host
 from quire.backends.cuda.device import Device, Download
 from quire.backends.cuda.graphs import StepGraphs, padded
 from quire.backends.cuda.kernel import Action
+from quire.backends.cuda.lowering.results import PIECE
 from quire.backends.cuda.lowering.sampling import Sampler
 from quire.backends.cuda.readout import Ops, Readout
 from quire.backends.cuda.step import Integers, Step
@@ -32,7 +33,7 @@ from quire.backends.given_rows import RowWidths
 from quire.backends.paged_model import placed, sampled_output
 from quire.backends.source_rows import divided, joined_rows
 from quire.errors import BackendError
-from quire.program import OpPlace, SourcesEnd, Vectors, place_of
+from quire.program import OpPlace, Program, SourcesEnd, Vectors, place_of
 
 if TYPE_CHECKING:
     from quire.backends.cuda.plan import Plan
@@ -59,6 +60,7 @@ class CudaModel(CompiledModel):
         self._program, self._kv = plan.program, plan.kv
         self._widths = RowWidths.of(plan.program)
         self._readout = Readout(plan, device)
+        self._ranks = plan.lowering.ranks
         self._graphs = StepGraphs(device) if has_graphs else None
         self._is_open = True
 
@@ -143,8 +145,13 @@ class CudaModel(CompiledModel):
         self._check(batch)
         step = self._begin(batch)
         self._do(self._all_of(step, ops))
-        rows = self._readout.results(step)
         output = StepOutput(np.empty(0, np.int32))
+        if self._ranks is not None and _is_silent(batch, self._program):
+            for first in range(0, step.num_taken, PIECE):
+                count = min(PIECE, step.num_taken - first)
+                self._do(self._plan.result.emit(step, first, count))
+            return output
+        rows = self._readout.results(step)
         if isinstance(self._program.result, Vectors):
             output.vectors = rows
         elif batch.sampling is not None:
@@ -221,6 +228,8 @@ class CudaModel(CompiledModel):
         buffer = lowering.step_buffer
         step, integers = lowering.arrays.step(batch, buffer.memory, buffer.begin)
         self._device.upload(buffer, integers)
+        if self._ranks is not None:
+            self._ranks.begin(batch)
         return step
 
     def read_blocks(
@@ -261,6 +270,8 @@ class CudaModel(CompiledModel):
             self._is_open = False
             if self._graphs is not None:
                 self._graphs.close()
+            if self._ranks is not None:
+                self._ranks.close()
             for memory in self._plan.memories:
                 self._device.release(memory)
 
@@ -268,3 +279,8 @@ class CudaModel(CompiledModel):
         if not self._is_open:
             raise BackendError("the model is closed")
         return self._blocks
+
+
+def _is_silent(batch: StepBatch, program: Program) -> bool:
+    """Whether the results are not wanted, because another rank gives them."""
+    return not (batch.want_logits or batch.sampling or isinstance(program.result, Vectors))

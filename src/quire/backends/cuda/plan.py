@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from quire.backends.base import CompileOptions, KVCacheSpec
 from quire.backends.cuda.device import Device, DeviceFacts
+from quire.backends.cuda.kernel import DeviceRanks
 from quire.backends.cuda.lowering.context import Lowering
 from quire.backends.cuda.lowering.table import lower
 from quire.backends.cuda.memory import Memory, aligned
@@ -18,8 +19,14 @@ class Plan:
     """Made without the device and without weights. Raises BackendError for what cannot run."""
 
     def __init__(
-        self, program: Program, kv: KVCacheSpec, options: CompileOptions, facts: DeviceFacts
+        self,
+        program: Program,
+        kv: KVCacheSpec,
+        options: CompileOptions,
+        facts: DeviceFacts,
+        ranks: DeviceRanks | None = None,
     ) -> None:
+        """`ranks`: the other ranks, which only steps need."""
         program.check()
         check_layout(program, kv.layout)
         if options.dtype not in ("float32", "bfloat16"):
@@ -30,7 +37,7 @@ class Plan:
                 f"max_model_len {options.max_model_len} exceeds the {limit} learned positions"
             )
         self.program, self.kv, self.options = program, kv, options
-        self.lowering = Lowering(program, kv, options, facts, packed_bytes)
+        self.lowering = Lowering(program, kv, options, facts, packed_bytes, ranks)
         self.ops, self.result = lower(self.lowering)
 
     @property

@@ -149,13 +149,15 @@ def _start_all(
 
 
 def _of_engine(config: EngineConfig, number: int) -> EngineConfig:
-    """The configuration of one engine: its number, its endpoints of KV events, and its share of the
-    cores that were named."""
-    cores, count = config.device.cores, config.parallel.data_parallel_size
+    """The configuration of one engine: its number, its endpoints of KV events, its first GPU, and
+    its share of the cores that were named."""
+    device, count = config.device, config.parallel.data_parallel_size
+    cores = device.cores
     events = None if config.kv_events is None else config.kv_events.of_rank(number)
     parallel = replace(config.parallel, data_parallel_rank=number)
-    config = replace(config, parallel=parallel, kv_events=events)
-    if cores is None or len(cores) < count:
-        return config
-    first, last = (len(cores) * part // count for part in (number, number + 1))
-    return replace(config, device=replace(config.device, cores=cores[first:last]))
+    if cores is not None and len(cores) >= count:
+        first, last = (len(cores) * part // count for part in (number, number + 1))
+        cores = cores[first:last]
+    gpu = device.gpu_index + number * parallel.world_size
+    device = replace(device, cores=cores, gpu_index=gpu)
+    return replace(config, parallel=parallel, kv_events=events, device=device)

@@ -90,8 +90,9 @@ def _shared_files(group: Group, opened: list[int]) -> dict[int, tuple[int, int]]
 def _boots(group: Group, shared: Mapping[int, tuple[int, int]]) -> dict[Rank, Boot]:
     config, boots = group.config, dict[Rank, Boot]()
     cores = _cores_of_ranks(config, len(group.own_ranks))
-    for rank, own_cores in zip(group.own_ranks, cores, strict=True):
-        device = replace(config.device, cores=own_cores)
+    for number, (rank, own_cores) in enumerate(zip(group.own_ranks, cores, strict=True)):
+        gpu = config.device.gpu_index + number
+        device = replace(config.device, cores=own_cores, gpu_index=gpu)
         files = shared[rank.stage] if group.has_shared_memory(rank) else (-1, -1)
         boots[rank] = Boot(
             config=replace(config, device=device),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from threading import Thread
+
 import numpy as np
 import pytest
 
@@ -103,3 +105,47 @@ def test_a_kernel_is_fitted_to_its_arguments() -> None:
     args = {**launch.args, "width": 16, "stride_x": 16, "stride_y": 0, "stride_out": 32}
     assert launch.kernel.fitted(args).is_aligned
     assert not launch.kernel.fitted({**args, "x": parts[0].from_byte(4)}).is_aligned
+
+
+def test_memory_that_is_dropped_while_launches_are_recorded() -> None:
+    """By a destructor on the thread that records, and by another thread: it is given back then."""
+    device = EmulatedDevice()
+    launch, _ = scaled(device)
+    memories = [held(device, 100)[0] for _ in range(2)]
+    before = device.facts.free_bytes
+
+    def work() -> None:
+        device.launch(launch)
+        device.drop(memories[0])
+        other = Thread(target=device.drop, args=(memories[1],))
+        other.start()
+        other.join(60)
+        assert all(memory.handle is not None for memory in memories)
+
+    device.record(work).replay()
+    assert [memory.handle for memory in memories] == [None, None]
+    assert device.facts.free_bytes == before + 2 * 256
+    device.drop(held(device, 100)[0])
+    assert device.facts.free_bytes == before + 2 * 256
+
+
+def test_threads_take_memory_and_drop_it_while_others_record() -> None:
+    """Nothing is lost, and nothing is given back twice."""
+    device = EmulatedDevice(is_lazy=True)
+    launch, parts = scaled(device)
+    device.upload(parts[0], np.zeros(4, np.float32))
+    before = device.facts.free_bytes
+
+    def take_and_drop() -> None:
+        for _ in range(200):
+            device.drop(held(device, 64)[0])
+
+    threads = [Thread(target=take_and_drop) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    while any(thread.is_alive() for thread in threads):
+        device.record(lambda: device.launch(launch)).replay()
+    for thread in threads:
+        thread.join(60)
+    device.finish()
+    assert device.facts.free_bytes == before

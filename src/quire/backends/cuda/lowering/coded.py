@@ -49,12 +49,17 @@ def multiply_kernel(
         *((name, "i32") for name in integers),
     )  # fmt: skip
     constants = (
-        ("BLOCK_M", linear.BLOCK_M), ("BLOCK_N", linear.BLOCK_N), ("STEP", step),
+        ("BLOCK_M", linear.BLOCK_M), ("BLOCK_N", columns_of(kind)), ("STEP", step),
         ("CHUNK", chunk_of(step)), ("SPLIT", int(is_split)), ("KIND", KINDS.index(kind)),
         ("BY_ROW", int(is_by_row)), ("MINIMA", int(has_minima)),
         ("OUTLIERS", _OUTLIERS * (x == "i8")),
     )  # fmt: skip
     return Kernel("coded", "multiply", types, constants, is_aligned=True, num_warps=8)
+
+
+def columns_of(kind: Kind) -> int:
+    """Columns of a tile. Kinds that take more registers to unpack have half as many."""
+    return linear.BLOCK_N // (1 if kind in ("i8", "e4m3") else 2)
 
 
 def chunk_of(step: int) -> int:
@@ -151,6 +156,9 @@ class CodedProduct(linear.Product):
         self._one = lowering.numbers(np.ones(1, np.float32))
         self._form = (layout.kind, layout.step_k, layout.is_by_row, layout.has_minima)
         super().__init__(weight, bias, lowering, most_rows=most_rows, first_byte=first_byte)
+
+    def _tile_columns(self) -> int:
+        return columns_of(self._layout.kind)
 
     def _count_parts(self) -> int:
         """Outliers come before the first chunk."""

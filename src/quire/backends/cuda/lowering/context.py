@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from quire.backends.base import CompileOptions, KVCacheSpec
 from quire.backends.cuda.device import DeviceFacts
-from quire.backends.cuda.kernel import ITEM_BYTES, TYPE_NAMES, Action
+from quire.backends.cuda.kernel import ITEM_BYTES, TYPE_NAMES, Action, DeviceRanks
 from quire.backends.cuda.lowering.values import plan_values, taken_values
 from quire.backends.cuda.memory import Buffer, Memory, aligned
 from quire.backends.cuda.step import Step, StepArrays
@@ -96,9 +96,11 @@ class Lowering:
         options: CompileOptions,
         facts: DeviceFacts,
         packed_bytes: Callable[[Param, Dtype], int],
+        ranks: DeviceRanks | None = None,
     ) -> None:
-        """`packed_bytes`: of a weight on the device."""
-        self._packed_bytes = packed_bytes
+        """`packed_bytes`: of a weight on the device. `ranks`: the other ranks, if there are any;
+        only steps need them."""
+        self._packed_bytes, self.ranks = packed_bytes, ranks
         self.program, self.kv, self.options, self.facts = program, kv, options, facts
         self.arrays = StepArrays(kv, options)
         self.weights, self.values, self.cache = Memory(), Memory(), Memory()
@@ -113,7 +115,7 @@ class Lowering:
         """Places of constants, and how their numbers are made."""
         self.given: dict[Value, Rows] = {}
         """The rows of the values that the caller of a step gets."""
-        self.scratch_bytes = 0
+        self.scratch_bytes = self._parts_bytes = 0
         self._shared: dict[tuple[str, int], Buffer] = {}
         self._layers = kv.layout.places()
 
@@ -196,12 +198,20 @@ class Lowering:
         self.scratch_bytes = max(self.scratch_bytes, aligned(num_bytes))
         return lambda begin: self._scratch.from_byte(begin)
 
+    def parts(self, num_bytes: int) -> Callable[[], Buffer]:
+        """Memory for the parts of a value that ranks exchange, which the next exchange may
+        overwrite; it has a place once all ops are lowered."""
+        self._parts_bytes = max(self._parts_bytes, aligned(num_bytes))
+        return lambda: self._parts
+
     _scratch: Buffer
+    _parts: Buffer
     _step: Buffer
 
     def finish(self) -> None:
         """Adds the memory that all ops share, after the last of them."""
         self._scratch = self.values.add(self.scratch_bytes)
+        self._parts = self.values.add(self._parts_bytes)
         self._step = self.values.add(self.arrays.num_bytes)
 
     @property

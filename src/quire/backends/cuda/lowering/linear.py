@@ -102,7 +102,9 @@ class Product:
         self._num_parts = self._count_parts()
         row_bytes = 4 * self._num_out * self._num_parts
         # The chunks of a few tiles are divided among programs, so that all processors have work.
-        most_tiles = (2 * lowering.facts.num_processors - 1) // -(-self._num_out // BLOCK_N)
+        most_tiles = (2 * lowering.facts.num_processors - 1) // -(
+            -self._num_out // self._tile_columns()
+        )
         most = min(most_rows, BLOCK_M * most_tiles, lowering.split_bytes // row_bytes)
         self._most_split_rows = 0 if self._num_parts == 1 or matrices else most
         self._parts_bytes = aligned(row_bytes * self._most_split_rows)
@@ -112,6 +114,9 @@ class Product:
     def _scratch(self, begin: int) -> Buffer:
         """The product's scratch memory from a byte on."""
         return self._whole(self._first_byte + begin)
+
+    def _tile_columns(self) -> int:
+        return BLOCK_N
 
     def _count_parts(self) -> int:
         """Chunks of a row of the weight, and what is added to them."""
@@ -137,7 +142,7 @@ class Product:
         of_tiles = all_rows(parts) if pairs is None else {**pairs.args, "has_experts": 1}
         num_tiles = pairs.num_tiles if pairs else -(-num_rows // BLOCK_M)
         last = self._num_parts if is_split else num_heads
-        grid = (num_tiles, -(-self._num_out // BLOCK_N), last)
+        grid = (num_tiles, -(-self._num_out // self._tile_columns()), last)
         args |= of_tiles
         yield from self._multiplied(x, y, num_rows, args, grid, is_split=is_split)
         if is_split:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator
+from dataclasses import replace
 
 import numpy as np
 
@@ -11,6 +12,7 @@ from quire.backends.cuda.kernel import TYPE_NAMES, Action, Arguments, Kernel, La
 from quire.backends.cuda.lowering.adapters import Changes
 from quire.backends.cuda.lowering.coded import CodedTable
 from quire.backends.cuda.lowering.context import Emit, Lowering, Rows
+from quire.backends.cuda.lowering.ranks import own_tokens
 from quire.backends.cuda.memory import Buffer
 from quire.backends.cuda.step import Integers, Step, StepArray
 from quire.program import Embed, EmbedSlices, LearnedPositions, TakeRows, TokenTypes
@@ -35,20 +37,18 @@ def variants() -> Iterator[Kernel]:
 
 def lower_embed(op: Embed, lowering: Lowering) -> Emit:
     """Rows of the table by token id; then the rows that are given with the step replace some."""
-    if op.owners is not None:
-        lowering.refuse("a table that is divided among ranks")
-    out = lowering.rows[op.out]
+    out, owners = lowering.rows[op.out], op.owners
+    most = lowering.options.max_num_tokens
+    own_ids = None if owners is None else lowering.shared("own token ids", 4 * most)
     take = _taken(op, out, lowering)
-    changes = Changes(
-        op.table,
-        None,
-        lowering,
-        lowering.options.max_num_tokens,
-        is_embedding=True,
-        factor=op.scale,
-    )
+    changes = Changes(op.table, None, lowering, most, is_embedding=True, factor=op.scale)
 
     def emit(step: Step) -> Iterator[Action]:
+        if (
+            owners is not None and own_ids is not None
+        ):  # rows of other ranks' tokens are filled in by a Gather
+            yield own_tokens(owners, step, own_ids)
+            step = replace(step, buffers={**step.buffers, "token_ids": own_ids})
         yield take(step)
         yield from changes.emit(step, out, out, 0, step.num_tokens)
         for given in step.batch.input_rows:

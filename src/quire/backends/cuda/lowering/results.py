@@ -14,6 +14,7 @@ from quire.backends.cuda.lowering.adapters import Changes
 from quire.backends.cuda.lowering.context import Lowering, Rows
 from quire.backends.cuda.lowering.pointwise import combine_args, combine_kernel
 from quire.backends.cuda.lowering.products import product_of
+from quire.backends.cuda.lowering.ranks import Union
 from quire.backends.cuda.lowering.sampling import Sampler
 from quire.backends.cuda.step import Step
 from quire.program import Logits, Vectors
@@ -46,36 +47,43 @@ class LogitsResult(Result):
     """Float32 products, with a scale and a soft cap."""
 
     def __init__(self, op: Logits, lowering: Lowering) -> None:
-        if op.columns is not None:
-            lowering.refuse("logits that are divided among ranks")
-        width = op.weight.shape[0]
+        width, own_width = op.out.dim, op.weight.shape[0]
         most = min(PIECE, lowering.options.max_num_tokens)
         self._x = lowering.rows[op.x]
         self.rows = Rows(lowering.values.add(4 * most * width), width, width, "fp32")
+        self._union: Union | None = None
+        if op.columns is not None:
+            self._union = Union(op.columns, width, "fp32", lowering, most)
         self._product = product_of(op.weight, None, lowering, most_rows=most)
         self.sampler = Sampler(self.rows, most, lowering)
         self._changes = Changes(op.weight, None, lowering, most, is_taken=True)
-        self._op, self._lowering = op, lowering
-        self._bias = None if op.bias is None else Rows(lowering.weight(op.bias), 0, width, "fp32")
+        self._op = op
+        bias = op.bias
+        self._bias = None if bias is None else Rows(lowering.weight(bias), 0, own_width, "fp32")
 
     def emit(self, step: Step, first: int, count: int) -> Iterator[Action]:
         """The product, and what follows it in place."""
-        x = self._x.from_row(first)
-        yield from self._product.emit(x, self.rows, count)
-        yield from self._changes.emit(step, x, self.rows, first, count)
+        x, rows = self._x.from_row(first), self.rows
+        if self._union is not None:
+            rows = self._union.own(count)
+        yield from self._product.emit(x, rows, count)
+        yield from self._changes.emit(step, x, rows, first, count)
         if self._op.scale != 1.0:
-            yield self._changed(step, count, "scale", a=self._op.scale)
+            yield _changed(step, rows, count, "scale", a=self._op.scale)
         if self._bias is not None:
-            yield self._changed(step, count, "add", self._bias)
+            yield _changed(step, rows, count, "add", self._bias)
         if self._op.softcap is not None:
-            yield self._changed(step, count, "softcap", a=self._op.softcap)
+            yield _changed(step, rows, count, "softcap", a=self._op.softcap)
+        if self._union is not None:
+            yield from self._union.emit(step, self.rows, count)
 
-    def _changed(
-        self, step: Step, count: int, name: str, second: Rows | None = None, **numbers: float
-    ) -> Launch:
-        args = combine_args(self.rows, self.rows, step.buffers["positions"], second, **numbers)
-        grid = (count, -(-self.rows.width // _BLOCK))
-        return Launch(combine_kernel("fp32", "fp32", name).fitted(args), grid, args)
+
+def _changed(
+    step: Step, rows: Rows, count: int, name: str, second: Rows | None = None, **numbers: float
+) -> Launch:
+    args = combine_args(rows, rows, step.buffers["positions"], second, **numbers)
+    grid = (count, -(-rows.width // _BLOCK))
+    return Launch(combine_kernel("fp32", "fp32", name).fitted(args), grid, args)
 
 
 class VectorsResult(Result):

@@ -17,6 +17,7 @@ from quire.backends.cuda.lowering import (
     norm,
     pointwise,
     products,
+    ranks,
     results,
     rope,
     rows,
@@ -44,6 +45,7 @@ from quire.program import (
     EmbedSlices,
     Experts,
     GatedDelta,
+    Gather,
     GivenColumns,
     Glu,
     HeadLinear,
@@ -98,6 +100,7 @@ LOWERINGS: Mapping[type[Op], Callable[[Any, Lowering], Emit]] = {
     EmbedSlices: lookup.lower_embed_slices,
     Experts: experts.lower_experts,
     GatedDelta: recurrent.lower_gated_delta,
+    Gather: ranks.lower_gather,
     GivenColumns: rows.lower_given_columns,
     Glu: pointwise.lower_glu,
     HeadLinear: heads.lower_head_linear,
@@ -130,8 +133,8 @@ LOWERINGS: Mapping[type[Op], Callable[[Any, Lowering], Emit]] = {
 }
 
 MODULES: tuple[ModuleType, ...] = (
-    adapters, attention, coded, experts, heads, latent, linear, lookup, norm, pointwise, recurrent,
-    results, rope, route, rows, sampling,
+    adapters, attention, coded, experts, heads, latent, linear, lookup, norm, pointwise, ranks,
+    recurrent, results, rope, route, rows, sampling,
 )  # fmt: skip
 """Modules with a function `variants`."""
 

@@ -17,6 +17,7 @@ from quire.backends.cuda.twins.numbers import (
     rows_of,
     rows_of_tiles,
     store,
+    times,
     widened,
 )
 from quire.weights.quantised.float_tables import E4M3
@@ -61,7 +62,7 @@ def multiply(
         numbers = widened(x[x_row * stride_x : x_row * stride_x + K]).astype(np.float32)
         numbers = numbers * x_scales[x_row * xs_row + blocks]
         products = [
-            (chunk @ numbers[index * CHUNK : (index + 1) * CHUNK].copy()) * factors[own]
+            times(chunk, numbers[index * CHUNK : (index + 1) * CHUNK]) * factors[own]
             for index, chunk in enumerate(experts[expert])
         ]
         if OUTLIERS:

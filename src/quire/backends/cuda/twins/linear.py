@@ -17,6 +17,7 @@ from quire.backends.cuda.twins.numbers import (
     rows_of,
     rows_of_tiles,
     store,
+    times,
     widened,
 )
 
@@ -43,7 +44,7 @@ def linear(
             first, number = x_row * stride_x + head * K, expert + head
             own = widened(x[first : first + K])
             products = [
-                chunk @ own[index * CHUNK : (index + 1) * CHUNK].copy()
+                times(chunk, own[index * CHUNK : (index + 1) * CHUNK])
                 for index, chunk in enumerate(matrix(number))
             ]
             added = bias[number * N : (number + 1) * N] if has_bias else None

@@ -58,6 +58,13 @@ def chunks_of(weight: Floats, chunk: int) -> list[Floats]:
     return [np.ascontiguousarray(weight[:, at : at + chunk]) for at in starts]
 
 
+def times(matrix: Floats, row: Floats) -> Floats:
+    """The products of the matrix's lines with a row. Unlike those of BLAS, they do not depend on
+    how many lines there are."""
+    products: Floats = np.einsum("nk,k->n", matrix, row)
+    return products
+
+
 def part_places(parts: Floats, num_parts: int, num_rows: int, width: int) -> Floats:
     """A view [parts, rows, N]."""
     return parts[: num_parts * num_rows * width].reshape(num_parts, num_rows, width)

@@ -14,6 +14,7 @@ from quire.backends.cuda.kernels.choice.tokens import (
     STATE,
     key_of,
     number_of,
+    tile_of,
     top_of,
     weight_of,
     weights_of,
@@ -95,16 +96,12 @@ def narrow(
             seen_k = tl.full([], 0, tl.int32)
             seen_p = tl.full([], 0, tl.int32)
             for first in range(chunk * CHUNK, tl.minimum((chunk + 1) * CHUNK, width), TILE):
-                at = first + tl.arange(0, TILE)
-                x = tl.load(
-                    logits + row.to(tl.int64) * width + at, mask=at < width, other=float("-inf")
-                )
+                _, is_in, x = tile_of(logits, width, first, TILE)
                 weight, seen_k, seen_p = weights_of(
-                    x, at < width, top, number, states, allowed, chunk, num_chunks, seen_k, seen_p,
-                    CUT,
-                )  # fmt: skip
+                    x, is_in, top, number, states, allowed, chunk, num_chunks, seen_k, seen_p, CUT
+                )
                 if CUT == 0:
-                    is_open = (at < width) & (weight >= tl.load(number + 2))
+                    is_open = is_in & (weight >= tl.load(number + 2))
                     weight = tl.where(is_open, 1.0, 0.0).to(tl.float64)
                 key = key_of(x)
                 weight = tl.where((key >> shift) // BINS == prefix, weight, 0.0)

@@ -60,6 +60,15 @@ def top_of(tops, num_chunks, BUNCH: tl.constexpr):
 
 
 @triton.jit
+def tile_of(logits, width, first, TILE: tl.constexpr):
+    """A tile of this program's row of logits, from place `first` on: the places, whether they are
+    in the row, and the numbers, -inf after its end."""
+    at = first + tl.arange(0, TILE)
+    source = logits + tl.program_id(0).to(tl.int64) * width + at
+    return at, at < width, tl.load(source, mask=at < width, other=float("-inf"))
+
+
+@triton.jit
 def _within(key, is_open, states, allowed, is_on, chunk, seen):
     """Which open numbers are above a limit, or are among the first that equal it; and how many
     that equal it there are up to here."""
@@ -96,13 +105,11 @@ def survey(
 ):  # fmt: skip
     """The largest logit of a chunk, NaN if it has one, and the first token that has it."""
     row, chunk = tl.program_id(0), tl.program_id(1)
-    source = logits + row.to(tl.int64) * width
     top = tl.full([], float("-inf"), tl.float32)
     found = tl.full([], 0, tl.int32) + chunk * CHUNK
     is_nan = tl.full([], 0, tl.int32)
     for first in range(chunk * CHUNK, tl.minimum((chunk + 1) * CHUNK, width), TILE):
-        at = first + tl.arange(0, TILE)
-        x = tl.load(source + at, mask=at < width, other=float("-inf"))
+        at, _, x = tile_of(logits, width, first, TILE)
         is_nan = tl.maximum(is_nan, tl.max((x != x).to(tl.int32), 0))
         most = tl.max(tl.where(x != x, float("-inf"), x), 0)
         place = tl.min(tl.where(x == most, at, MANY), 0)
@@ -163,12 +170,9 @@ def weigh(
         seen_k = tl.full([], 0, tl.int32)
         seen_p = tl.full([], 0, tl.int32)
         for first in range(chunk * CHUNK, tl.minimum((chunk + 1) * CHUNK, width), TILE):
-            at = first + tl.arange(0, TILE)
-            x = tl.load(
-                logits + row.to(tl.int64) * width + at, mask=at < width, other=float("-inf")
-            )
+            _, is_in, x = tile_of(logits, width, first, TILE)
             weight, seen_k, seen_p = weights_of(
-                x, at < width, top, number, states + row * (2 * STATE),
+                x, is_in, top, number, states + row * (2 * STATE),
                 allowed + row * 2 * num_chunks, chunk, num_chunks, seen_k, seen_p, CUTS,
             )  # fmt: skip
             total += tl.sum(weight, 0)
@@ -214,12 +218,9 @@ def draw(
             seen_k = tl.full([], 0, tl.int32)
             seen_p = tl.full([], 0, tl.int32)
             for first in range(own * CHUNK, tl.minimum((own + 1) * CHUNK, width), TILE):
-                at = first + tl.arange(0, TILE)
-                x = tl.load(
-                    logits + row.to(tl.int64) * width + at, mask=at < width, other=float("-inf")
-                )
+                at, is_in, x = tile_of(logits, width, first, TILE)
                 weight, seen_k, seen_p = weights_of(
-                    x, at < width, top, number, states + row * (2 * STATE),
+                    x, is_in, top, number, states + row * (2 * STATE),
                     allowed + row * 2 * num_chunks, own, num_chunks, seen_k, seen_p, CUTS,
                 )  # fmt: skip
                 is_reached = (weight > 0.0) & (before + tl.cumsum(weight, 0) > wanted)

@@ -11,6 +11,7 @@ from quire.backends.cuda.lowering.layers.route import BLOCKS, block_of, list_lau
 from quire.backends.cuda.lowering.linear import BLOCK_M, Pairs
 from quire.backends.cuda.lowering.pointwise import act_kernel, glu_kernel
 from quire.backends.cuda.lowering.products import product_of
+from quire.backends.cuda.lowering.ranks import Union
 from quire.backends.cuda.memory import Buffer, aligned
 from quire.backends.cuda.step import Step
 from quire.program import Experts
@@ -49,8 +50,6 @@ def variants() -> Iterator[Kernel]:
 
 def lower_experts(op: Experts, lowering: Lowering) -> Emit:
     """Lists of the rows of each expert, two products over them, and a sum for each row."""
-    if op.inner is not None:
-        lowering.refuse("experts that are divided among ranks")
     experts = _Experts(op, lowering)
 
     def emit(step: Step) -> Iterator[Action]:
@@ -72,12 +71,18 @@ class _Experts:
         self._width = op.down.shape[2]
         self._block = block_of(self._num_experts, lowering)
         most = lowering.options.max_num_tokens
-        per_row = -(-sum(self._sizes(1024).values()) // 1024)
+        inner, out = self._inner, op.out.dim
+        if op.inner is not None:  # all ranks have the same pieces
+            inner, out = (1 + op.gated) * self._width, op.x.dim
+        per_row = -(-sum(self._sizes(1024, inner, out).values()) // 1024)
         self.most_rows = min(most, max(BLOCK_M, _PIECE_BYTES // per_row))
-        sizes = self._sizes(self.most_rows)
+        sizes = self._sizes(self.most_rows, self._inner, op.out.dim)
         self._begins = dict(zip(sizes, _begins(list(sizes.values())), strict=True))
         end, pairs = sum(map(aligned, sizes.values())), self.most_rows * op.top_k
         self._scratch = lowering.scratch(end)
+        self._union: Union | None = None
+        if op.inner is not None:
+            self._union = Union(op.inner, self._width, self._x.type_name, lowering, pairs)
         rows = pairs if op.weighs_inputs else self.most_rows
         self._products = [
             product_of(weight, bias, lowering, most_rows=count, first_byte=end)
@@ -92,8 +97,9 @@ class _Experts:
             for weight, bias in ((op.gate_up, op.gate_up_bias), (op.down, op.down_bias))
         ]
 
-    def _sizes(self, num_rows: int) -> dict[str, int]:
-        """Bytes of each part of the scratch memory, for so many rows."""
+    def _sizes(self, num_rows: int, inner: int, out: int) -> dict[str, int]:
+        """Bytes of each part of the scratch memory, for so many rows. `inner` and `out`: columns of
+        the first and the second product."""
         op, pairs = self._op, num_rows * self._op.top_k
         return {
             "chosen": 4 * pairs,
@@ -101,9 +107,9 @@ class _Experts:
             "counts": 4 * self._num_experts,
             "found": 8 * self._most_tiles(num_rows),
             "weighed": self._x.item * pairs * op.x.dim if op.weighs_inputs else 0,
-            "both": self._x.item * pairs * self._inner,
+            "both": self._x.item * pairs * inner,
             "hidden": self._x.item * pairs * self._width,
-            "parts": 4 * pairs * op.out.dim,
+            "parts": 4 * pairs * out,
         }
 
     def _most_tiles(self, num_rows: int) -> int:
@@ -136,7 +142,10 @@ class _Experts:
                 pairs_of_owner=op.top_k, pairs_of_row=repeats,
             )  # fmt: skip
             if number == 0:
-                yield self._activated(both, hidden, pairs)
+                union = self._union
+                yield self._activated(both, hidden if union is None else union.own(pairs), pairs)
+                if union is not None:
+                    yield from union.emit(step, hidden, pairs)
         out = self._out.from_row(first)
         args: Arguments = {
             "parts": parts.buffer, "routes": routes.buffer, "chosen": places["chosen"],

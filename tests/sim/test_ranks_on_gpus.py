@@ -1,0 +1,72 @@
+"""Ranks on emulated GPUs give the tokens and log-probabilities of one GPU, bit for bit, for random
+models, formats, splits and requests, with company, chunks and preemption."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from adapter_writer import PROJECTIONS, write_adapter
+from rank_cases import FAMILIES, Case, case_of, check
+from sweeps import seed as sweep_seed
+from tiny_checkpoint import write_tiny_checkpoint
+
+from quire import LLM, SamplingParams
+from quire.adapters import LoRARequest
+
+
+@pytest.fixture(autouse=True)
+def _emulated(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("QUIRE_CUDA_EMULATED", "1")
+
+
+def on_gpus(seed: str) -> Case:
+    """Some requests have no log-probabilities, so that the device chooses their tokens."""
+    case, rng = case_of(seed), random.Random(seed)
+    requests = []
+    for step, request in case.requests[:4]:
+        if rng.random() < 0.5:
+            request.sampling_params.logprobs = None
+        requests.append((step, request))
+    split = {"tensor_parallel_size": rng.choice([2, 2, 3, 4])}
+    given = {**case.given, "backend": "cuda"}
+    return replace(case, given=given, split=split, requests=requests)
+
+
+def model_of(case: Case, folder: Path) -> Path:
+    return write_tiny_checkpoint(folder / case.family, **FAMILIES[case.family])
+
+
+@pytest.mark.parametrize("number", range(3))
+def test_ranks_give_the_bits_of_one(tmp_path: Path, number: int) -> None:
+    case = on_gpus(f"{sweep_seed()} gpus {number}")
+    check(case, model_of(case, tmp_path))
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen2_moe"])
+def test_adapters_on_ranks(tmp_path: Path, family: str) -> None:
+    """A divided table, a divided head or divided experts are changed on each rank."""
+    model = write_tiny_checkpoint(tmp_path / "model", **FAMILIES[family])
+    modules = (*PROJECTIONS, "embed_tokens") if family == "llama" else PROJECTIONS
+    write_adapter(model / "adapter", model, 1, rank=3, modules=modules)
+    seed = next(s for s in map(str, range(99)) if case_of(s).family == family)
+    case = on_gpus(seed)
+    for number, (_, request) in enumerate(case.requests):
+        if number % 2 == 0:
+            request.lora = LoRARequest("one", 1, str(model / "adapter"))
+    check(replace(case, given={**case.given, "enable_lora": True, "max_lora_rank": 8}), model)
+
+
+def test_each_rank_is_a_process_with_a_gpu_of_its_own(tmp_path: Path) -> None:
+    model = str(write_tiny_checkpoint(tmp_path / "model", **FAMILIES["llama"]))
+    prompts = [{"prompt_token_ids": [7, 8, 9]}, {"prompt_token_ids": [*range(20)]}]
+    params = SamplingParams(temperature=0.8, seed=3, max_tokens=5, ignore_eos=True)
+    shared = {"max_model_len": 64, "skip_tokenizer_init": True, "dtype": "bfloat16"}
+    found = []
+    for given in ({"device": "cuda"}, {"device": "cuda:1", "tensor_parallel_size": 2}):
+        llm = LLM(model, **shared, **given)
+        found.append([one.outputs[0].token_ids for one in llm.generate(prompts, params)])
+        llm.close()
+    assert found[0] == found[1]
