@@ -53,6 +53,26 @@ async def _segments(engine: WindowEngine, data: bytes, options: dict[str, Any]) 
     return found
 
 
+async def _on_ranks(path: Path, data: Sequence[bytes]) -> None:
+    wanted: list[list[Segment]] = []
+    for ranks in (1, 2):
+        engine = AsyncLLM.from_engine_args(
+            EngineArgs(
+                model=str(path), skip_tokenizer_init=True, max_num_seqs=4, num_threads=1,
+                tensor_parallel_size=ranks,
+            )
+        )  # fmt: skip
+        try:
+            windows = EngineWindows(engine, _TOKENS)
+            files = [_segments(windows, one, _CASES["words"]) for one in data]
+            found = await asyncio.gather(*files)
+            wanted = wanted or found
+            assert found == wanted
+        finally:
+            engine.shutdown()
+    assert any(one.words for file in wanted for one in file)
+
+
 async def _all(path: Path, model: Any, data: bytes) -> None:
     engine = AsyncLLM.from_engine_args(
         EngineArgs(model=str(path), skip_tokenizer_init=True, dtype="float32", max_num_seqs=4)
@@ -75,10 +95,26 @@ def _exact(segment: Segment) -> Any:
     return segment.text, segment.tokens, segment.seek, segment.start, segment.end, words
 
 
-def test_segments_are_those_with_the_model_of_transformers(tmp_path: Path) -> None:
-    model = write(tmp_path, eos_token_id=198)
-    model.set_attn_implementation("eager")
+def _sound(seconds: float = 3.0) -> bytes:
+    samples = sound(seconds)
+    steps = np.arange(len(samples)) // 1600 % 2  # no steady noise
+    return wav_of(samples * steps.astype(np.float32), 16_000)
+
+
+def _model(path: Path) -> Any:
+    model = write(path, eos_token_id=198)
     heads = json.dumps({"alignment_heads": _HEADS, "eos_token_id": 198})
-    (tmp_path / "generation_config.json").write_text(heads)
-    samples = sound(3.0) * (np.arange(48_000) // 1600 % 2).astype(np.float32)  # no steady noise
-    asyncio.run(_all(tmp_path, model, wav_of(samples, 16_000)))
+    (path / "generation_config.json").write_text(heads)
+    return model
+
+
+def test_segments_are_those_with_the_model_of_transformers(tmp_path: Path) -> None:
+    model = _model(tmp_path)
+    model.set_attn_implementation("eager")
+    asyncio.run(_all(tmp_path, model, _sound()))
+
+
+def test_ranks_give_the_segments_and_words_of_one(tmp_path: Path) -> None:
+    """Ranks are processes; the heads that follow the sound are on different ones."""
+    _model(tmp_path)
+    asyncio.run(_on_ranks(tmp_path, [_sound(3.0), _sound(1.3)]))
