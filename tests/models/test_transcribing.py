@@ -11,12 +11,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from whisper_cases import TOKENS, sound, write
+import torch
+from transformers.models.whisper import generation_whisper
+from whisper_cases import TOKENS, features, sound, write
 from whisper_engine import WhisperEngine
 
 from quire import EngineArgs
 from quire.frontend.online.async_llm import AsyncLLM
 from quire.images.sound.wav import wav_of
+from quire.transcription.alignment import token_positions
 from quire.transcription.engine import EngineWindows
 from quire.transcription.records import Segment, TranscriptionOptions, WindowEngine
 from quire.transcription.transcriber import Transcriber
@@ -73,6 +76,18 @@ async def _on_ranks(path: Path, data: Sequence[bytes]) -> None:
     assert any(one.words for file in wanted for one in file)
 
 
+async def _aligned(path: Path, model: Any, window: Any, ids: list[int]) -> tuple[Any, Any]:
+    """The products of an engine, and the logarithms of transformers' attention."""
+    engine = AsyncLLM.from_engine_args(
+        EngineArgs(model=str(path), skip_tokenizer_init=True, dtype="float32", num_threads=1)
+    )
+    try:
+        products = await EngineWindows(engine, _TOKENS).alignment(window, ids)
+        return products, await WhisperEngine(model, _TOKENS).alignment(window, ids)
+    finally:
+        engine.shutdown()
+
+
 async def _all(path: Path, model: Any, data: bytes) -> None:
     engine = AsyncLLM.from_engine_args(
         EngineArgs(model=str(path), skip_tokenizer_init=True, dtype="float32", max_num_seqs=4)
@@ -112,6 +127,23 @@ def test_segments_are_those_with_the_model_of_transformers(tmp_path: Path) -> No
     model = _model(tmp_path)
     model.set_attn_implementation("eager")
     asyncio.run(_all(tmp_path, model, _sound()))
+
+
+def test_times_of_tokens_are_those_of_transformers_functions(tmp_path: Path) -> None:
+    """Its medians and its warping, of its own attention."""
+    model = _model(tmp_path)
+    model.set_attn_implementation("eager")
+    window = np.ascontiguousarray(features(model, sound(6.0))[0].T.numpy())
+    ids = [4, 10, 5, 199, *range(20, 80, 3), 198]
+    products, logs = asyncio.run(_aligned(tmp_path, model, window, ids))
+    weights = torch.from_numpy(logs[None, :, :, :300]).exp()
+    weights = weights / weights.sum(-1, keepdim=True)
+    deviation, mean = torch.std_mean(weights, -2, keepdim=True, unbiased=False)
+    medians = generation_whisper._median_filter((weights - mean) / deviation, 7)
+    costs = -medians.mean(1)[0, 3:-1].double().numpy()
+    tokens, positions = generation_whisper._dynamic_time_warping(costs)
+    wanted = positions[np.diff(tokens, prepend=-1) > 0]
+    assert token_positions(products, 300, 3).tolist() == wanted.tolist()
 
 
 def test_ranks_give_the_segments_and_words_of_one(tmp_path: Path) -> None:
