@@ -38,7 +38,7 @@ class ChatSpeech:
     async def transcribe(
         self, sound: bytes | Path, options: TranscriptionOptions
     ) -> AsyncGenerator[Transcript | Segment, None]:
-        """As `Transcriber.transcribe`. Raises RequestError."""
+        """Yields the transcript and its one segment. Raises RequestError."""
         fields = {"temperature": str(options.temperatures[0])}
         if options.language is not None:
             fields["language"] = options.language
