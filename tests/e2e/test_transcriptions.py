@@ -25,6 +25,7 @@ import openai
 from running_server import RunningServer, flags
 
 from quire import LLM, SamplingParams
+from quire.cli import main
 from quire.images.sound.wav import wav_of
 
 PATH = "/v1/audio/transcriptions"
@@ -59,6 +60,22 @@ def client(server: RunningServer) -> Iterator[Any]:
 def _sound(seconds: float, seed: int = 0, rate: int = 16000) -> bytes:
     numbers = np.random.default_rng(seed).normal(0, 0.2, round(seconds * rate))
     return wav_of(numbers.astype(np.float32), rate)
+
+
+def test_the_command_prints_the_words_of_the_route(
+    model: Path, client: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "a.wav"
+    file.write_bytes(_sound(1.0))
+    with file.open("rb") as sound:
+        wanted = client.audio.transcriptions.create(model="ears", file=sound, language="fr").text
+    words = ["transcribe", str(file), "--model", str(model), "--disable-tqdm"]
+    engine = [f"--{name.replace('_', '-')}={value}" for name, value in ENGINE.items()]
+    assert main([*words, *engine, "--language", "French"]) == 0
+    found = capsys.readouterr().out  # without what a terminal must not get
+    assert [*filter(str.isalnum, found)] == [*filter(str.isalnum, wanted)]
+    assert main([*words, *engine, "--format", "srt"]) == 1
+    assert "--format needs a model of Whisper's kind" in capsys.readouterr().err
 
 
 def test_the_words_are_those_of_the_prompt_written_by_hand(

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 from output_bits import Bits, bits_of
+from thread_ranks import ThreadRanks
 from vision_cases import CASES
 
 Image = pytest.importorskip("PIL.Image")
@@ -22,6 +23,7 @@ Image = pytest.importorskip("PIL.Image")
 from quire.backends.cpu import step_in_pieces as pieces  # noqa: E402
 from quire.config.engine_args import EngineArgs  # noqa: E402
 from quire.core import images as core_images  # noqa: E402
+from quire.executor import multiproc  # noqa: E402
 from quire.frontend.offline.llm_engine import LLMEngine  # noqa: E402
 from quire.frontend.online.async_llm import AsyncLLM  # noqa: E402
 from quire.models.media.families import vision_model  # noqa: E402
@@ -175,6 +177,35 @@ def test_a_request_has_its_own_bits(
             num_cached += output.num_cached_tokens or 0
         engine.shutdown()
     assert num_cached
+
+
+@pytest.mark.parametrize(
+    ("family", "tensor", "stages"),
+    [
+        ("qwen2-vl", 1, 2),
+        ("gemma3", 2, 1),
+        *(
+            pytest.param(family, *split, marks=pytest.mark.long)
+            for family in ("smolvlm", "qwen2.5-vl", "qwen3-vl", "gemma4", "gemma4-spans")
+            for split in ((2, 1), (1, 2), (2, 2))
+        ),
+    ],
+)
+def test_ranks_give_the_bits_of_one(
+    family: str, tensor: int, stages: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first rank has the encoder."""
+    monkeypatch.setattr(multiproc, "RankProcesses", ThreadRanks)
+    random = Random(f"{family} {tensor} {stages}")
+    CASES[family](tmp_path)
+    works = [random_work(random, has_videos=family.startswith("qwen")) for _ in range(6)]
+    known = bits_alone(tmp_path, works, "bfloat16")
+    split = {"tensor_parallel_size": tensor, "pipeline_parallel_size": stages}
+    engine = engine_of(tmp_path, dtype="bfloat16", **TIGHT, **split)
+    assert engine.model_config.images
+    for name, output in run(engine, Prompts(engine), works, random).items():
+        assert bits_of(output) == known[works[int(name)]], name
+    engine.shutdown()
 
 
 async def _served(engine: AsyncLLM, prompts: Prompts, works: list[Work], random: Random) -> Any:

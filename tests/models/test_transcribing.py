@@ -11,12 +11,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from whisper_cases import TOKENS, sound, write
+import torch
+from transformers.models.whisper import generation_whisper
+from whisper_cases import TOKENS, features, sound, write
 from whisper_engine import WhisperEngine
 
 from quire import EngineArgs
 from quire.frontend.online.async_llm import AsyncLLM
 from quire.images.sound.wav import wav_of
+from quire.transcription.alignment import token_positions
 from quire.transcription.engine import EngineWindows
 from quire.transcription.records import Segment, TranscriptionOptions, WindowEngine
 from quire.transcription.transcriber import Transcriber
@@ -53,6 +56,38 @@ async def _segments(engine: WindowEngine, data: bytes, options: dict[str, Any]) 
     return found
 
 
+async def _on_ranks(path: Path, data: Sequence[bytes]) -> None:
+    wanted: list[list[Segment]] = []
+    for ranks in (1, 2):
+        engine = AsyncLLM.from_engine_args(
+            EngineArgs(
+                model=str(path), skip_tokenizer_init=True, max_num_seqs=4, num_threads=1,
+                tensor_parallel_size=ranks,
+            )
+        )  # fmt: skip
+        try:
+            windows = EngineWindows(engine, _TOKENS)
+            files = [_segments(windows, one, _CASES["words"]) for one in data]
+            found = await asyncio.gather(*files)
+            wanted = wanted or found
+            assert found == wanted
+        finally:
+            engine.shutdown()
+    assert any(one.words for file in wanted for one in file)
+
+
+async def _aligned(path: Path, model: Any, window: Any, ids: list[int]) -> tuple[Any, Any]:
+    """The products of an engine, and the logarithms of transformers' attention."""
+    engine = AsyncLLM.from_engine_args(
+        EngineArgs(model=str(path), skip_tokenizer_init=True, dtype="float32", num_threads=1)
+    )
+    try:
+        products = await EngineWindows(engine, _TOKENS).alignment(window, ids)
+        return products, await WhisperEngine(model, _TOKENS).alignment(window, ids)
+    finally:
+        engine.shutdown()
+
+
 async def _all(path: Path, model: Any, data: bytes) -> None:
     engine = AsyncLLM.from_engine_args(
         EngineArgs(model=str(path), skip_tokenizer_init=True, dtype="float32", max_num_seqs=4)
@@ -75,10 +110,43 @@ def _exact(segment: Segment) -> Any:
     return segment.text, segment.tokens, segment.seek, segment.start, segment.end, words
 
 
-def test_segments_are_those_with_the_model_of_transformers(tmp_path: Path) -> None:
-    model = write(tmp_path, eos_token_id=198)
-    model.set_attn_implementation("eager")
+def _sound(seconds: float = 3.0) -> bytes:
+    samples = sound(seconds)
+    steps = np.arange(len(samples)) // 1600 % 2  # no steady noise
+    return wav_of(samples * steps.astype(np.float32), 16_000)
+
+
+def _model(path: Path) -> Any:
+    model = write(path, eos_token_id=198)
     heads = json.dumps({"alignment_heads": _HEADS, "eos_token_id": 198})
-    (tmp_path / "generation_config.json").write_text(heads)
-    samples = sound(3.0) * (np.arange(48_000) // 1600 % 2).astype(np.float32)  # no steady noise
-    asyncio.run(_all(tmp_path, model, wav_of(samples, 16_000)))
+    (path / "generation_config.json").write_text(heads)
+    return model
+
+
+def test_segments_are_those_with_the_model_of_transformers(tmp_path: Path) -> None:
+    model = _model(tmp_path)
+    model.set_attn_implementation("eager")
+    asyncio.run(_all(tmp_path, model, _sound()))
+
+
+def test_times_of_tokens_are_those_of_transformers_functions(tmp_path: Path) -> None:
+    """Its medians and its warping, of its own attention."""
+    model = _model(tmp_path)
+    model.set_attn_implementation("eager")
+    window = np.ascontiguousarray(features(model, sound(6.0))[0].T.numpy())
+    ids = [4, 10, 5, 199, *range(20, 80, 3), 198]
+    products, logs = asyncio.run(_aligned(tmp_path, model, window, ids))
+    weights = torch.from_numpy(logs[None, :, :, :300]).exp()
+    weights = weights / weights.sum(-1, keepdim=True)
+    deviation, mean = torch.std_mean(weights, -2, keepdim=True, unbiased=False)
+    medians = generation_whisper._median_filter((weights - mean) / deviation, 7)
+    costs = -medians.mean(1)[0, 3:-1].double().numpy()
+    tokens, positions = generation_whisper._dynamic_time_warping(costs)
+    wanted = positions[np.diff(tokens, prepend=-1) > 0]
+    assert token_positions(products, 300, 3).tolist() == wanted.tolist()
+
+
+def test_ranks_give_the_segments_and_words_of_one(tmp_path: Path) -> None:
+    """Ranks are processes; the heads that follow the sound are on different ones."""
+    _model(tmp_path)
+    asyncio.run(_on_ranks(tmp_path, [_sound(3.0), _sound(1.3)]))

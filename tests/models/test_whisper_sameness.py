@@ -1,6 +1,6 @@
 """Whisper: a request has the bits that it has alone, whatever else happens: cuts of its sound,
-company, neighbours that leave, preemption at any position, hits in the prefix cache, and K/V that
-comes from the store after a restart."""
+company, neighbours that leave, preemption at any position, hits in the prefix cache, K/V that comes
+from the store after a restart, and several ranks."""
 
 from __future__ import annotations
 
@@ -10,9 +10,11 @@ from typing import Any
 
 import pytest
 import sweeps
+from thread_ranks import ThreadRanks
 from whisper_cases import CASES, RATE, TOKENS, sound, write
 
 from quire import LLM, SamplingParams
+from quire.executor import multiproc
 from quire.outputs import RequestOutput
 from quire.params import RequestOutputKind
 from quire.timestamp_rules import TimestampRules
@@ -135,12 +137,14 @@ def check(checkpoint: Path, seed: str, store: Path) -> int:
     fewest = layout.most_blocks(length, budget, 16)
     kept = {"kv_store": True, "kv_store_path": str(store), "kv_store_size": 256 << 20}
     stores: list[dict[str, Any]] = random.choice([[{}], [{}], [kept, kept]])
+    ranks = {"tensor_parallel_size": random.choice([1, 1, 2])}
     num_hits = 0
     for stored in stores:
         with LLM(
             str(checkpoint), max_num_batched_tokens=budget, max_num_seqs=random.randint(2, 8),
             num_gpu_blocks_override=fewest + random.choice([0, 7, 100, 600]),
-            enable_prefix_caching=bool(stored) or random.random() < 0.7, **stored, **options,
+            enable_prefix_caching=bool(stored) or random.random() < 0.7,
+            **stored, **options, **ranks,
         ) as llm:  # fmt: skip
             found, num_cached = disturbed(llm, work, random)
             assert found == alone, f"seed {seed!r}"
@@ -158,5 +162,8 @@ def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 @pytest.mark.sweep(2)
 @pytest.mark.usefixtures("cpu_backend")
 @pytest.mark.parametrize("trial", range(10))
-def test_the_same_bits_whatever_happens(model: Path, trial: int, tmp_path: Path) -> None:
+def test_the_same_bits_whatever_happens(
+    model: Path, trial: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(multiproc, "RankProcesses", ThreadRanks)
     check(model, f"{trial} {sweeps.seed() or 0}", tmp_path)

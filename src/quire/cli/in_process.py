@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import MutableMapping
+from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -73,6 +73,10 @@ class InProcessServer:
             return await self._post(path, *form_of(texts, file))
         except (RequestError, UnicodeEncodeError) as error:
             return Answer(400, {"error": {"message": str(error), "code": 400}}, "")
+
+    async def words(self, sound: bytes, fields: Mapping[str, str]) -> Answer:
+        """The reply of the route for transcriptions to a form with these fields."""
+        return await self._post(AUDIO_PATHS[0], *form_of(fields.items(), sound))
 
     def _read(self, url: object) -> bytes:
         """The bytes of a file; none if the model hears nothing, which the reply says."""

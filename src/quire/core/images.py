@@ -227,16 +227,16 @@ reads all weights, so few steps of many requests take less time than many steps 
 
 
 class WorkerEncoder(TileEncoder):
-    """Calls the workers between two plans."""
+    """Calls the worker that has the encoder, between two plans."""
 
     def __init__(self, executor: Executor) -> None:
         self._executor = executor
 
     def begin(self, pixels: bytes, height: int, width: int) -> None:
-        self._executor.call("begin_tile", pixels, height, width)
+        self._executor.call_first("begin_tile", pixels, height, width)
 
     def advance(self, seconds: float) -> bytes | None:
-        rows: bytes | None = self._executor.call("encode_tile", seconds)[0]
+        rows: bytes | None = self._executor.call_first("encode_tile", seconds)
         return rows
 
 

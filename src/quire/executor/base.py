@@ -91,6 +91,11 @@ class Executor(ABC):
         worker, between two plans. Returns the results in the order of the workers. Raises
         ConfigError for an unknown method, and what the method raises."""
 
+    def call_first(self, method: str, *args: Any) -> Any:
+        """Runs a public method of the first worker alone, as `call` does. Returns the result."""
+        [result, *_] = self.call(method, *args)
+        return result
+
     def collective_rpc(
         self,
         method: str | Callable[..., Any],

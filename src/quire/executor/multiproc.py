@@ -166,6 +166,11 @@ class MultiprocExecutor(Executor):
         number = self._ranks.send(method, [to_plain(value) for value in args], plain)
         return [from_plain(value) for value in self._ranks.receive(number)]
 
+    def call_first(self, method: str, *args: Any) -> Any:
+        number = self._ranks.send(method, [to_plain(value) for value in args], only=0)
+        [value] = self._ranks.receive(number)
+        return from_plain(value)
+
     def failure(self) -> str | None:
         return self._ranks.failure()
 

@@ -7,7 +7,7 @@ plan again from the finished `EngineConfig`, with the same functions.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
@@ -51,14 +51,16 @@ class ExtraMemory:
 
     num_bytes: int
     """Most bytes that it takes; of a rank, its part on average."""
-    is_divided: bool = False
-    """Whether each rank has a part of it."""
+    taken_by: Literal["each", "first", "all"] = "each"
+    """Each rank, the first one alone, or all ranks together, of which each has a part."""
     advice: str = ""
     """Sentence for users whose memory is too small."""
 
     def of_rank(self, rank: Rank) -> ExtraMemory:
         """The part of a rank."""
-        share = rank.world_size if self.is_divided else 1
+        if self.taken_by == "first":
+            return replace(self, num_bytes=0 if rank.number else self.num_bytes)
+        share = rank.world_size if self.taken_by == "all" else 1
         return replace(self, num_bytes=self.num_bytes // share)
 
 
@@ -238,7 +240,7 @@ def _needs_of_ranks(draft: CompilePlan, parallel: ParallelConfig, backend: Backe
     count = parallel.world_size // parallel.nnodes
     needs = max(
         (all_needs[i : i + count] for i in range(0, len(all_needs), count)),
-        key=lambda of: sum(one.weight_bytes for one in of),
+        key=lambda of: sum(one.weight_bytes + one.workspace_bytes for one in of),
     )
     return replace(
         needs[0],
@@ -313,7 +315,7 @@ def _of_logits(program: Program, options: CompileOptions, *, is_on: bool) -> Ext
 
 def _of_adapters(*kinds: LoRAConfig | PromptAdapterConfig | None) -> ExtraMemory:
     num_bytes = sum(kind.limits.memory_bytes for kind in kinds if kind is not None)
-    return ExtraMemory(num_bytes, is_divided=True)
+    return ExtraMemory(num_bytes, "all")
 
 
 def _of_encoder(
@@ -334,7 +336,7 @@ def _of_encoder(
         f"({PROCESSOR_KWARGS}, such as max_pixels), nothing with "
         "limit_mm_per_prompt={'image': 0}"
     )
-    return ExtraMemory(num_bytes, advice=advice)
+    return ExtraMemory(num_bytes, "first", advice)
 
 
 def _adapter_width(program: Program, lora: LoRAConfig | None) -> int:

@@ -46,7 +46,7 @@ def images_choice(
     images or audio are asked for and the model cannot take them."""
     limits = args.limit_mm_per_prompt
     _check_limits(limits)
-    why_not, kind = _why_not(args, checkpoint), _kind(checkpoint)
+    why_not, kind = _why_not(checkpoint), _kind(checkpoint)
     if limits and why_not == _TEXT_MODEL:
         logger.info("limit_mm_per_prompt=%s has no effect here: %s", quoted(limits), why_not)
         return ImagesChoice(None, why_not)
@@ -124,7 +124,7 @@ def _kind(checkpoint: Checkpoint) -> str:
     return "image" if vision is None else vision.kind
 
 
-def _why_not(args: EngineArgs, checkpoint: Checkpoint) -> str:
+def _why_not(checkpoint: Checkpoint) -> str:
     """Why the model takes neither images nor audio; "": it does."""
     from quire.models.media.families import vision_model  # for models with images alone
 
@@ -147,8 +147,6 @@ def _why_not(args: EngineArgs, checkpoint: Checkpoint) -> str:
         return "transformers computes the model"
     if checkpoint.weights == "packed":
         return "packed weights (quire quantize) have no encoder"
-    if args.tensor_parallel_size * args.pipeline_parallel_size > 1:
-        return "an encoder needs an engine of one rank"
     if checkpoint.weights == "checkpoint" and not _has_encoder(checkpoint, vision):
         return "the checkpoint has no tensors of the encoder"
     return ""

@@ -19,7 +19,9 @@ from numpy.typing import NDArray
 
 from quire.backends.base import Backend, CompiledModel, StepInPieces
 from quire.backends.records import StepBatch, StepOutput, TokenRows
+from quire.backends.registry import make_backend
 from quire.config.quantization import Quantization
+from quire.config.ranks import Rank
 from quire.config.records import Dtype, EngineConfig
 from quire.errors import BackendError, CheckpointError
 from quire.images.rules import Resizing
@@ -216,14 +218,20 @@ class TileEncoding:
         return rows
 
 
-def load_encoder(config: EngineConfig, backend: Backend) -> ImageEncoder | None:
-    """The encoder of an engine that takes images. Raises CheckpointError and BackendError."""
+def load_encoder(config: EngineConfig, backend: Backend, rank: Rank) -> ImageEncoder | None:
+    """The encoder of an engine that takes images, for the first rank; None: there is none. The
+    other ranks wait while it computes, so it has their threads, too, unless each has cores of its
+    own. Raises CheckpointError and BackendError."""
     model = config.model
     from quire.models.media.families import vision_model  # for models with images alone
 
     vision = None if model.images is None else vision_model(model.hf_config)
-    if vision is None:
+    if vision is None or rank.number:
         return None
+    count = len(config.parallel.ranks_of_node(0))
+    if count > 1 and config.device.cores is None:
+        device = config.device
+        backend = make_backend(replace(device, num_threads=count * device.num_threads))
     options = (model.dtype, model.max_positions, model.quantization)
     if model.weights == "dummy":
         return ImageEncoder(backend, vision, None, *options)

@@ -66,7 +66,7 @@ class LoadedModel:
         if not self._is_alone:
             self._kv_runs = kv_runs(self._program, self.rank)
         self._block_bytes = loaded.block_bytes
-        self._encoder = load_encoder(config, loaded.backend)
+        self._encoder = load_encoder(config, loaded.backend, self.rank)
         self._tile: TileEncoding | None = None
         release_free_memory()  # tensors that were converted while the weights were packed
 
@@ -213,7 +213,7 @@ class _Loaded:
     block_bytes: int
     """Bytes of a KV block of this rank."""
     backend: Backend
-    """Backend that compiled the model; its threads compute the image encoder too."""
+    """Backend that compiled the model; of the only rank, it compiles the image encoder too."""
 
 
 def _groups(config: EngineConfig, group: RankGroup | None) -> tuple[RankGroup, ...]:

@@ -121,6 +121,15 @@ def test_files_and_folders_of_a_named_folder_are_models(tmp_path: Path) -> None:
     assert found.notes == ()
 
 
+def test_files_of_whisper_cpp_are_models(tmp_path: Path) -> None:
+    file = write(tmp_path / "speech/ggml-base.bin", b"lmgg" + bytes(20))
+    write(tmp_path / "speech/other.bin", bytes(24))
+    os.mkfifo(tmp_path / "speech/pipe.bin")
+    [found] = found_models([str(tmp_path / "speech")]).models
+    assert (found.name, found.kind, found.num_bytes) == ("ggml-base", "ggml", 24)
+    assert options_of(found)["model"] == str(file)
+
+
 def test_a_folder_may_be_another_programs(tmp_path: Path, store: Path) -> None:
     write_model(store, f"{LIBRARY}/a/latest", GGUF)
     for folder in (store, store.parent):

@@ -11,9 +11,12 @@ from tiny_checkpoint import write_tiny_checkpoint
 
 from quire.backends.registry import make_backend
 from quire.config.engine_args import EngineArgs
+from quire.config.ranks import Rank
 from quire.errors import ConfigError
+from quire.models import build_program
 from quire.planning.compile_plan import compile_plan
 from quire.planning.plan import build_engine_config
+from quire.program.passes import of_rank, run_passes
 
 _RECURRENT = {
     "architectures": ["Lfm2ForCausalLM"], "model_type": "lfm2", "conv_L_cache": 3,
@@ -23,6 +26,11 @@ _LATENT = {
     "architectures": ["MiniCPM3ForCausalLM"], "model_type": "minicpm3", "q_lora_rank": 24,
     "kv_lora_rank": 20, "qk_nope_head_dim": 12, "qk_rope_head_dim": 8, "v_head_dim": 10,
     "dim_model_base": 20, "scale_emb": 3, "scale_depth": 1.4, "num_key_value_heads": 4,
+}  # fmt: skip
+_WHISPER = {
+    "architectures": ["WhisperForConditionalGeneration"], "model_type": "whisper", "d_model": 32,
+    "decoder_layers": 2, "decoder_attention_heads": 2, "decoder_ffn_dim": 80, "vocab_size": 300,
+    "alignment_heads": [[0, 1], [1, 0]],
 }  # fmt: skip
 
 
@@ -48,6 +56,21 @@ def test_every_rank_has_room_for_its_part(
             assert backend.sized(plan.program, plan.kv).layout.states[0].num_blocks <= (
                 state.num_blocks
             )
+
+
+@pytest.mark.parametrize(
+    ("rank", "message"),
+    [
+        (Rank(0, 0, 2, 1), "pipeline_parallel_size must be 1: every layer of whisper attends"),
+        (Rank(0, 0, 1, 3), "tensor_parallel_size=3: the model has 2 query heads"),
+    ],
+    ids=["stages", "heads"],
+)
+def test_what_a_decoder_of_sources_cannot_be_split_into(rank: Rank, message: str) -> None:
+    program = run_passes(build_program(_WHISPER))
+    assert of_rank(program, Rank(0, 1, 1, 2)).program.num_sources == 1500
+    with pytest.raises(ConfigError, match=message):
+        of_rank(program, rank)
 
 
 def test_a_pipeline_guesses_by_lookup_alone(model_dir: Path) -> None:

@@ -23,6 +23,7 @@ from whisper_files import (
 )
 
 from quire.config.model_lookup.hub import resolve_model
+from quire.config.whisper.alignment_heads import heads_by_name
 from quire.errors import CheckpointError, ModelError, ModelNotFoundError, UnsupportedModelError
 from quire.models import shipped_format
 from quire.models.quantised.block_formats import BlockFormats
@@ -278,6 +279,15 @@ def test_heads_that_do_not_divide_the_width(tmp_path: Path) -> None:
     path = write_ggml(tmp_path / "g.bin", random_model(decoder_attention_heads=3))
     with pytest.raises(CheckpointError, match=r"g\.bin: the width of the model, 32, must be a mul"):
         resolve_model(str(path))
+
+
+def test_large_v1_is_known_by_its_name() -> None:
+    sizes = {
+        "d_model": 1280, "decoder_layers": 32, "decoder_attention_heads": 20, "vocab_size": 51865,
+    }  # fmt: skip
+    assert heads_by_name("ggml-large-v1-q5_0.bin", sizes)[::8] == ((9, 19), (23, 15))
+    assert heads_by_name("ggml-large-v2.bin", sizes) == ()
+    assert heads_by_name("ggml-large-v1.bin", {**sizes, "decoder_attention_heads": 16}) == ()
 
 
 def test_scales_by_which_nothing_can_be_divided(tmp_path: Path, model: Model) -> None:

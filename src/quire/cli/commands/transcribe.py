@@ -29,6 +29,8 @@ from quire.transcription.formats import TEXT_FORMATS, verbose_json
 from quire.transcription.records import Segment, Transcript, TranscriptionOptions
 
 if TYPE_CHECKING:
+    from quire.cli.chat_speech import ChatSpeech
+    from quire.cli.in_process import InProcessServer
     from quire.transcription.transcriber import Transcriber
 
 _FORMATS = (*TEXT_FORMATS, "json")
@@ -103,19 +105,39 @@ def execute(args: argparse.Namespace) -> int:
     args.model = named if is_local else _NAMES.get(named, named)
     job = _Job.of(args)
     with open_server(args) as server:
-        found = server.transcriber()
-        if found is None:
-            raise ConfigError(
-                f"--model {quoted(args.model)} must be a model of Whisper's kind, such as base or "
-                "openai/whisper-small"
-            )
+        found = server.transcriber() or _chat_speech(server, args)
         job.options = replace(job.options, language=_code(args.language, found))
         at_once = min(_MOST_AT_ONCE, server.engine.config.scheduler.max_num_seqs)
         asyncio.run(job.run(found, args.files, at_once))
     return 1 if job.num_failed else 0
 
 
-def _code(language: str | None, model: Transcriber) -> str | None:
+def _chat_speech(server: InProcessServer, args: argparse.Namespace) -> ChatSpeech:
+    """Raises ConfigError if the model cannot do what is asked for."""
+    from quire.cli.chat_speech import ChatSpeech  # for such models alone
+
+    found = ChatSpeech.of(server)
+    if found is None:
+        raise ConfigError(
+            f"--model {quoted(args.model)} must be a model of Whisper's kind, such as base or "
+            "openai/whisper-small, or Voxtral"
+        )
+    of_whisper = {
+        "--format": args.format not in (None, "txt"),
+        "--task": args.speech_task != "transcribe",
+        "--prompt": args.prompt,
+        "--word-timestamps": args.word_timestamps,
+        "--vad-filter": args.vad_filter,
+    }
+    for option in (name for name, is_given in of_whisper.items() if is_given):
+        raise ConfigError(
+            f"{option} needs a model of Whisper's kind: {quoted(args.model)} writes down the words "
+            "of a sound alone, as txt and without times"
+        )
+    return found
+
+
+def _code(language: str | None, model: Transcriber | ChatSpeech) -> str | None:
     from quire.models.media.languages import asked_code
 
     try:
@@ -186,12 +208,14 @@ class _Job:
         except OSError as error:
             raise ConfigError(f"--output-dir {self.directory}: {error.strerror}") from None
 
-    async def run(self, model: Transcriber, files: Sequence[str], at_once: int) -> None:
+    async def run(
+        self, model: Transcriber | ChatSpeech, files: Sequence[str], at_once: int
+    ) -> None:
         """Transcribe the files, so many of them at once."""
         names = iter(dict.fromkeys(files))
         await all_of([self._take(model, names) for _ in range(min(at_once, len(files)))])
 
-    async def _take(self, model: Transcriber, names: Iterator[str]) -> None:
+    async def _take(self, model: Transcriber | ChatSpeech, names: Iterator[str]) -> None:
         for name in names:
             try:
                 await self._one(model, name)
@@ -201,7 +225,7 @@ class _Job:
                 self.num_failed += 1
                 self._say(f"quire transcribe: {name}: {error}", sys.stderr)
 
-    async def _one(self, model: Transcriber, name: str) -> None:
+    async def _one(self, model: Transcriber | ChatSpeech, name: str) -> None:
         sound = await asyncio.to_thread(_source, name)
         place = min(set(range(len(self.places) + 1)) - self.places)
         self.places.add(place)
@@ -217,7 +241,7 @@ class _Job:
             self._say(head + self._written(found, "txt").rstrip("\n"), sys.stdout)
 
     async def _read(
-        self, model: Transcriber, name: str, sound: bytes | Path, place: int
+        self, model: Transcriber | ChatSpeech, name: str, sound: bytes | Path, place: int
     ) -> Transcript:
         from tqdm import tqdm  # type: ignore[import-untyped]
 

@@ -2,7 +2,8 @@
 are computed.
 
 Source: openai-whisper, `_ALIGNMENT_HEADS`, here as LAYER.HEAD. By their sizes, large-v1 cannot be
-distinguished from large-v2, so its own generation_config.json must name its heads.
+distinguished from large-v2, so its own generation_config.json must name its heads. A file of
+whisper.cpp is known by its name.
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ _SEVERAL = {
 """tiny, base, small, medium, turbo, large-v2."""
 _LARGE_V3 = "7.0 10.17 12.18 13.12 16.1 17.14 19.11 21.4 24.1 25.6"
 _LARGE_V3_VOCAB = 51866
+_LARGE_V1 = "9.19 11.2 11.4 11.17 22.7 22.11 22.17 23.2 23.15"
 
 
 def with_alignment_heads(hf_config: Mapping[str, Any], directory: Path) -> dict[str, Any]:
@@ -59,7 +61,17 @@ def default_heads(config: Mapping[str, Any]) -> Heads:
     known = (_SEVERAL if is_multilingual(vocab_size) else _ENGLISH).get(size, "")
     if size == (1280, 32) and vocab_size >= _LARGE_V3_VOCAB:
         known = _LARGE_V3
-    found = tuple((int(one), int(two)) for one, two in (h.split(".") for h in known.split()))
+    found = _read(known)
     if found and all(head < heads for _, head in found):
         return found
     return tuple((layer, head) for layer in range(layers // 2, layers) for head in range(heads))
+
+
+def heads_by_name(name: str, config: Mapping[str, Any]) -> Heads:
+    """The heads of a file of whisper.cpp whose name says more than its sizes; none for others."""
+    is_large = [config[key] for key in _SIZES] == [1280, 32, 20, 51865]
+    return _read(_LARGE_V1) if is_large and "large-v1" in name else ()
+
+
+def _read(heads: str) -> Heads:
+    return tuple((int(one), int(two)) for one, two in (h.split(".") for h in heads.split()))

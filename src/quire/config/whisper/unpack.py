@@ -16,6 +16,7 @@ from quire.config.checkpoint.model_files import (
     read_optional_json_object,
     read_text,
 )
+from quire.config.whisper.alignment_heads import heads_by_name
 from quire.config.whisper.ctranslate2 import spec_of
 from quire.config.whisper.ggml import is_ggml
 from quire.config.whisper.special_tokens import (
@@ -34,7 +35,7 @@ from quire.units import MiB
 
 logger = get_logger(__name__)
 
-_VERSION = 1
+_VERSION = 2
 """Version of the unpacked files; increase it when their contents change."""
 LINK_NAME = "model.whisper"
 CT2_NAME = "model.bin"
@@ -87,6 +88,8 @@ def _contents(file: Path) -> Contents:
         settings: Mapping[str, Any] = {}
         if tokens is not None:
             texts = tokenizer_files(list(tokens), vocab_size, file)
+            heads = heads_by_name(file.name, config)
+            settings = {"alignment_heads": [list(one) for one in heads]} if heads else {}
         else:
             settings = read_optional_json_object(directory / "config.json")
             texts = _ct2_tokenizer(directory, vocab_size)

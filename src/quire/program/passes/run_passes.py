@@ -40,10 +40,10 @@ class PartOfProgram:
 def of_rank(program: Program, rank: Rank) -> PartOfProgram:
     """The part of a rank of a program that has been through the other passes. Raises ConfigError if
     the model cannot be split so."""
-    if program.num_sources and rank.world_size > 1:
+    if program.num_sources and rank.num_stages > 1:
         raise ConfigError(
-            f"tensor_parallel_size and pipeline_parallel_size must be 1: {program.name} has an "
-            "encoder, which needs an engine of one rank"
+            f"pipeline_parallel_size must be 1: every layer of {program.name} attends to the rows "
+            "of an encoder; use tensor_parallel_size"
         )
     stages = cut(program, rank.num_stages)
     first_memory = sum(len(stage.memories()) for stage in stages[: rank.stage])

@@ -5,7 +5,8 @@ is split: each output element is one rank's sum over all of K, so a rank's numbe
 that one rank alone computes, for any number of ranks, even or not.
 
     q, k, v        by KV heads; where there are more ranks than KV heads, ranks share one
-    attention      by heads, as q is; the KV cache of a rank has its own heads
+    attention      by heads, as q is; the KV cache of a rank has its own heads, and those of
+                   its heads that an encoder's rows have
     o, gate, up, down, and every other product        by columns
     experts        by columns inside each expert
     head, embedding                                   by rows of the vocabulary
@@ -28,6 +29,7 @@ from quire.program.ops import (
     Experts,
     Gather,
     HeadNorm,
+    KeepSources,
     Linear,
     Logits,
     Module,
@@ -46,7 +48,12 @@ def shard(program: Program, rank: int, num_ranks: int) -> Program:
     """
     if num_ranks == 1:
         return program
-    shards = _Shards(rank, num_ranks, _wanted(program, rank, num_ranks))
+    kv_heads = {
+        op.layer: _heads(op, rank, num_ranks).kv
+        for op in program.attention_ops()
+        if op.layer is not None and op.relative is None
+    }
+    shards = _Shards(rank, num_ranks, _wanted(program, kv_heads, rank, num_ranks), kv_heads)
     for op in program.ops:
         _shard_op(op, shards)
     sharded = replace(program, ops=tuple(shards.ops))
@@ -70,6 +77,8 @@ class _Shards:
     num_ranks: int
     wanted: dict[Value, Split]
     """Split of the values that lead to attention."""
+    kv_heads: dict[int, Split]
+    """Split of the heads of K and V that a layer keeps."""
     ops: list[Op] = field(default_factory=list)
     parts: dict[Value, _Part] = field(default_factory=dict)
     wholes: set[Value] = field(default_factory=set)
@@ -176,6 +185,14 @@ def _(op: Attention, shards: _Shards) -> None:
             sinks=None if op.sinks is None else shared(op.sinks, [by_heads.query.own]),
         )
     )
+
+
+@_shard_op.register
+def _(op: KeepSources, shards: _Shards) -> None:
+    heads = shards.kv_heads[op.layer]
+    columns = heads.scaled(op.head_dim)
+    k, v = (shards.own(value, columns, f"{value.name}.own") for value in (op.k, op.v))
+    shards.ops.append(replace(op, k=k, v=v, num_kv_heads=heads.own[1]))
 
 
 def _by_column(op: Op, shards: _Shards) -> None:
@@ -310,7 +327,9 @@ def kv_columns(op: Attention, rank: int, num_ranks: int) -> tuple[Run, Run]:
     return (first * op.head_dim, count * op.head_dim), (first * value_dim, count * value_dim)
 
 
-def _wanted(program: Program, rank: int, num_ranks: int) -> dict[Value, Split]:
+def _wanted(
+    program: Program, kv_heads: dict[int, Split], rank: int, num_ranks: int
+) -> dict[Value, Split]:
     """Split of the inputs of attention, and of the values that lead to them by columns."""
     wanted: dict[Value, Split] = {}
     needed_whole = {
@@ -330,6 +349,9 @@ def _wanted(program: Program, rank: int, num_ranks: int) -> dict[Value, Split]:
             want(op.q, heads.query.scaled(op.head_dim))
             want(op.k, heads.kv.scaled(op.head_dim))
             want(op.v, heads.kv.scaled(op.value_dim or op.head_dim))
+        elif isinstance(op, KeepSources):
+            want(op.k, kv_heads[op.layer].scaled(op.head_dim))
+            want(op.v, kv_heads[op.layer].scaled(op.head_dim))
         elif op.is_by_column:
             [out] = op.outputs()
             for value in op.inputs():

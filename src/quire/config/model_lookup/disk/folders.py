@@ -1,7 +1,7 @@
 """Reads folders of model files: the user's own, LM Studio's and llama.cpp's.
 
-Looked for are GGUF files and directories with a config.json, down to `PUBLISHER/REPOSITORY/FILE`,
-and repositories in the layout of the hub's cache.
+Looked for are GGUF files, whisper.cpp's files and directories with a config.json, down to
+`PUBLISHER/REPOSITORY/FILE`, and repositories in the layout of the hub's cache.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from quire.config.model_lookup.disk.found import (
 )
 from quire.config.model_lookup.disk.ollama import is_ollama, ollama_models
 from quire.config.model_lookup.library import models_of
+from quire.config.whisper.ggml import is_ggml
 from quire.errors import CheckpointError
 from quire.gguf.part_names import is_first, stem_of
 from quire.units import MiB
@@ -56,6 +57,7 @@ def _walked(
                 place=root, path=directory, kind="safetensors", num_bytes=size, modified=modified,
             )  # fmt: skip
     yield from _gguf_models(root, paths, source, scan)
+    yield from _ggml_models(root, paths, source)
     if any(path.name.startswith(_HUB_PREFIX) for path in paths):
         yield from _hub_models(root, directory, source)
     for path in paths:
@@ -86,6 +88,18 @@ def _gguf_models(
             source=source, place=root, path=first, num_bytes=size, modified=modified,
             projector=projector,
         )  # fmt: skip
+
+
+def _ggml_models(root: Path, paths: list[Path], source: SourceName) -> Iterator[LocalModel]:
+    """The files of whisper.cpp among the entries of one folder."""
+    for path in paths:
+        if path.suffix == ".bin" and file_status(path) is not None and is_ggml(path):
+            size, modified = size_and_time([path])
+            others = (str(path.relative_to(root)), path.name)
+            yield LocalModel(
+                name=path.stem, others=others, source=source, place=root, path=path, kind="ggml",
+                num_bytes=size, modified=modified,
+            )  # fmt: skip
 
 
 def _projector_of(stem: str, paths: list[Path]) -> Path | None:

@@ -35,8 +35,8 @@ class LocalModel:
     place: Path
     """The folder in which it was found."""
     path: Path
-    """A GGUF file, or a directory."""
-    kind: Literal["gguf", "safetensors"] = "gguf"
+    """A GGUF file, one of whisper.cpp, or a directory."""
+    kind: Literal["gguf", "ggml", "safetensors"] = "gguf"
     num_bytes: int
     modified: float
     """When it was changed, in seconds since the epoch."""
