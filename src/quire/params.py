@@ -495,11 +495,7 @@ class SamplingParams(msgspec.Struct, metaclass=_CheckedNames, omit_defaults=True
             ),
             ("repeat_last_n", (self.repeat_last_n or 0) >= -1, "must be at least -1"),
             ("logprobs", (self.logprobs or 0) >= -1, "must be non-negative or -1"),
-            (
-                "prompt_logprobs",
-                (self.prompt_logprobs or 0) >= -1,
-                "must be non-negative or -1",
-            ),
+            ("prompt_logprobs", (self.prompt_logprobs or 0) >= -1, "must be non-negative or -1"),
         )
         checks.check_rules(self, rules)
 

@@ -324,8 +324,7 @@ def _check_rows(
     RequestError."""
     if parsed.input_rows and not parsed.images and params.prompt_logprobs is not None:
         raise RequestError(
-            "prompt_logprobs is not compatible with prompt embeds.",
-            parameter="prompt_logprobs",
+            "prompt_logprobs is not compatible with prompt embeds.", parameter="prompt_logprobs"
         )
     if model.num_sources and params.prompt_logprobs is not None:
         raise RequestError(
@@ -334,6 +333,5 @@ def _check_rows(
         )
     if parsed.images and prompt_adapter is not None:
         raise RequestError(
-            "a request with images must have no prompt adapter",
-            parameter="prompt_adapter_request",
+            "a request with images must have no prompt adapter", parameter="prompt_adapter_request"
         )

@@ -89,8 +89,7 @@ class PoolingInputs:
             )
         if options.prompt_adapter is not None:
             raise RequestError(
-                "a pooling request must have no prompt adapter",
-                parameter="prompt_adapter_request",
+                "a pooling request must have no prompt adapter", parameter="prompt_adapter_request"
             )
         core_request = EngineCoreRequest(
             request_id=core_id,

@@ -19,14 +19,7 @@ from quire.models.media.model import VisionModel
 from quire.models.media.pixtral import mistral3
 from quire.models.media.qwen import qwen_vl
 from quire.models.media.settings import image_settings
-from quire.models.media.tower import (
-    SIGLIP_NAMES,
-    VISION,
-    Tower,
-    projector,
-    square_side,
-    tower_spec,
-)
+from quire.models.media.tower import SIGLIP_NAMES, VISION, Tower, projector, square_side, tower_spec
 from quire.models.media.whisper import qwen2_audio, voxtral, whisper
 from quire.models.pooling.encoder import Biases, EncoderNames
 from quire.models.text_part import text_part

@@ -103,10 +103,7 @@ def _tower(reader: ConfigReader, vision: ConfigReader, *, is_clip: bool) -> Towe
     if not is_clip:
         return tower
     return replace(
-        tower,
-        patch_bias=False,
-        class_row="embeddings.class_embedding",
-        first_norm="pre_layrnorm",
+        tower, patch_bias=False, class_row="embeddings.class_embedding", first_norm="pre_layrnorm"
     )
 
 

@@ -8,11 +8,7 @@ from typing import Any
 
 from quire.server.apis.responses import reply_schema as shown
 from quire.server.apis.responses.items_schema import OutputItem
-from quire.server.apis.responses.schema import (
-    ResponsesRequest,
-    ShownCacheOptions,
-    TextFormat,
-)
+from quire.server.apis.responses.schema import ResponsesRequest, ShownCacheOptions, TextFormat
 from quire.server.apis.responses.tools import ToolParam
 from quire.server.requests.fields import Usage
 
