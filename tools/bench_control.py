@@ -25,7 +25,8 @@ from quire.backends.base import (
     StepBatch,
     StepOutput,
 )
-from quire.config.kv_groups import FullGroup, KVLayout, KVShape
+from quire.config.kv_groups import FullGroup, KVShape
+from quire.config.kv_layout import KVLayout
 from quire.config.records import (
     CacheConfig,
     DeviceConfig,

@@ -70,13 +70,6 @@ PromptType = (
 )
 
 
-def tokens_prompt(text: str | None, token_ids: list[int], salt: str | None) -> dict[str, Any]:
-    """A prompt of token ids, as a caller would write it."""
-    given = {"prompt": text, "cache_salt": salt}
-    filled = {name: value for name, value in given.items() if value is not None}
-    return {"prompt_token_ids": token_ids, **filled}
-
-
 @dataclass(frozen=True, slots=True)
 class StreamingInput:
     """A piece of a prompt that an async generator gives to `AsyncLLM.generate`."""

@@ -16,28 +16,10 @@ from typing import Any, Protocol
 import msgspec
 
 from quire import env
+from quire import param_checks as checks
 from quire.errors import quoted
 from quire.forbidden_tokens import ForbiddenTokens
 from quire.log import get_logger
-from quire.param_checks import (
-    LISTS,
-    TextEncoder,
-    as_count,
-    as_float,
-    as_int,
-    bad_word_token_ids,
-    check_for_model,
-    check_rules,
-    checked_allowed_token_ids,
-    checked_bad_words,
-    checked_extra_args,
-    checked_logit_bias,
-    checked_logprob_token_ids,
-    checked_stop,
-    checked_trace,
-    error,
-    is_int,
-)
 from quire.reasoning.marks import ReasoningMarks
 from quire.repetition import RepetitionDetectionParams, checked_detection
 from quire.structured.params import StructuredOutputsParams, structured_outputs_of
@@ -220,21 +202,25 @@ class SamplingParams(msgspec.Struct, metaclass=_CheckedNames, omit_defaults=True
         self._normalise_numbers()
         self._normalise_stops()
         self.thinking_token_budget = _checked_budget(self.thinking_token_budget)
-        self.logit_bias = checked_logit_bias(self.logit_bias)
-        self.allowed_token_ids = checked_allowed_token_ids(self.allowed_token_ids)
-        self.bad_words = checked_bad_words(self.bad_words)
-        self.extra_args = checked_extra_args(self.extra_args)
+        self.logit_bias = checks.checked_logit_bias(self.logit_bias)
+        self.allowed_token_ids = checks.checked_allowed_token_ids(self.allowed_token_ids)
+        self.bad_words = checks.checked_bad_words(self.bad_words)
+        self.extra_args = checks.checked_extra_args(self.extra_args)
         if self.repetition_detection is not None:
             self.repetition_detection = checked_detection(self.repetition_detection)
         if self.structured_outputs is not None:
             self.structured_outputs = structured_outputs_of(self.structured_outputs)
-        self.logprob_token_ids = checked_logprob_token_ids(self.logprob_token_ids, self.logprobs)
+        self.logprob_token_ids = checks.checked_logprob_token_ids(
+            self.logprob_token_ids, self.logprobs
+        )
         self._check_ranges()
-        self.trace_decode_token_ids = checked_trace(self)
+        self.trace_decode_token_ids = checks.checked_trace(self)
         if self.temperature < GREEDY_BELOW:
             self.top_p, self.top_k, self.min_p = 1.0, 0, 0.0
             if self.n > 1:
-                raise error("n", self.n, f"n must be 1 when using greedy sampling, got {self.n}.")
+                raise checks.error(
+                    "n", self.n, f"n must be 1 when using greedy sampling, got {self.n}."
+                )
 
     @classmethod
     def from_optional(cls, **values: Any) -> SamplingParams:
@@ -345,7 +331,7 @@ class SamplingParams(msgspec.Struct, metaclass=_CheckedNames, omit_defaults=True
         del speculative_config, structured_outputs_config, tokenizer
         self.__post_init__()
         if model_config is not None:
-            check_for_model(self, model_config.get_vocab_size(), model_config.max_logprobs)
+            checks.check_for_model(self, model_config.get_vocab_size(), model_config.max_logprobs)
 
     def update_from_trace(self, room: int) -> None:
         """With `trace_decode_token_ids`, let only the end of these tokens end the output. `room`:
@@ -377,12 +363,12 @@ class SamplingParams(msgspec.Struct, metaclass=_CheckedNames, omit_defaults=True
         """Set the reasoning marks of this request: grammars apply after the reasoning."""
         self._reasoning = marks
 
-    def update_from_tokenizer(self, tokenizer: TextEncoder) -> None:
+    def update_from_tokenizer(self, tokenizer: checks.TextEncoder) -> None:
         """Tokenize `bad_words`. Raises RequestError for words without tokens, or for too many
         words."""
         words = self.bad_words
         self._bad_words_token_ids = (
-            bad_word_token_ids(words, tokenizer, env.max_bad_words()) if words else None
+            checks.bad_word_token_ids(words, tokenizer, env.max_bad_words()) if words else None
         )
 
     @property
@@ -409,27 +395,27 @@ class SamplingParams(msgspec.Struct, metaclass=_CheckedNames, omit_defaults=True
         self._never_generated = tokens
 
     def _normalise_numbers(self) -> None:
-        self.n = as_int("n", self.n)
+        self.n = checks.as_int("n", self.n)
         for name in ("presence_penalty", "frequency_penalty", "repetition_penalty"):
-            setattr(self, name, as_float(name, getattr(self, name)))
-        self.temperature = as_float("temperature", self.temperature)
-        self.top_p = as_float("top_p", self.top_p)
-        self.top_k = as_int("top_k", self.top_k)
-        self.min_p = as_float("min_p", self.min_p)
-        start = as_int("routed_experts_prompt_start", self.routed_experts_prompt_start)
+            setattr(self, name, checks.as_float(name, getattr(self, name)))
+        self.temperature = checks.as_float("temperature", self.temperature)
+        self.top_p = checks.as_float("top_p", self.top_p)
+        self.top_k = checks.as_int("top_k", self.top_k)
+        self.min_p = checks.as_float("min_p", self.min_p)
+        start = checks.as_int("routed_experts_prompt_start", self.routed_experts_prompt_start)
         self.routed_experts_prompt_start = start
-        self.min_tokens = as_int("min_tokens", self.min_tokens)
+        self.min_tokens = checks.as_int("min_tokens", self.min_tokens)
         if self.max_tokens is not None:
-            self.max_tokens = as_int("max_tokens", self.max_tokens)
+            self.max_tokens = checks.as_int("max_tokens", self.max_tokens)
         if self.stream_interval is not None:
-            self.stream_interval = as_int("stream_interval", self.stream_interval)
+            self.stream_interval = checks.as_int("stream_interval", self.stream_interval)
         if self.seed is not None:
-            self.seed = as_int("seed", self.seed, _MAX_SEED)
+            self.seed = checks.as_int("seed", self.seed, _MAX_SEED)
             self.seed = None if self.seed == -1 else self.seed
-        self.logprobs = as_count("logprobs", self.logprobs)
-        self.prompt_logprobs = as_count("prompt_logprobs", self.prompt_logprobs)
+        self.logprobs = checks.as_count("logprobs", self.logprobs)
+        self.prompt_logprobs = checks.as_count("prompt_logprobs", self.prompt_logprobs)
         if self.repeat_last_n is not None:
-            self.repeat_last_n = as_int("repeat_last_n", self.repeat_last_n)
+            self.repeat_last_n = checks.as_int("repeat_last_n", self.repeat_last_n)
         self._check_choices()
         if 0 < self.temperature < MIN_TEMPERATURE:
             logger.warning(
@@ -447,18 +433,20 @@ class SamplingParams(msgspec.Struct, metaclass=_CheckedNames, omit_defaults=True
             if value is None and name not in _FLAGS:
                 continue
             if not isinstance(value, bool):
-                raise error(name, value, f"{name} must be True or False, got {quoted(value)}.")
+                raise checks.error(
+                    name, value, f"{name} must be True or False, got {quoted(value)}."
+                )
         if not isinstance(self.output_kind, RequestOutputKind):
-            raise error(
+            raise checks.error(
                 "output_kind",
                 self.output_kind,
                 f"output_kind must be a RequestOutputKind, got {quoted(self.output_kind)}.",
             )
 
     def _normalise_stops(self) -> None:
-        stop = checked_stop(self.stop)
+        stop = checks.checked_stop(self.stop)
         if stop and not self.detokenize:
-            raise error(
+            raise checks.error(
                 "stop",
                 stop,
                 "stop strings are only supported when detokenize is True. "
@@ -466,12 +454,12 @@ class SamplingParams(msgspec.Struct, metaclass=_CheckedNames, omit_defaults=True
             )
         self.stop = stop
         ids = self.stop_token_ids
-        if ids is not None and not isinstance(ids, LISTS):
+        if ids is not None and not isinstance(ids, checks.LISTS):
             message = f"stop_token_ids must be a list, got {quoted(ids)}."
-            raise error("stop_token_ids", ids, message)
-        if not all(is_int(token_id) for token_id in ids or []):
+            raise checks.error("stop_token_ids", ids, message)
+        if not all(checks.is_int(token_id) for token_id in ids or []):
             message = f"stop_token_ids must contain only integers, got {quoted(ids)}."
-            raise error("stop_token_ids", ids, message)
+            raise checks.error("stop_token_ids", ids, message)
         self.stop_token_ids = list(dict.fromkeys(int(token_id) for token_id in ids or []))
 
     def _check_ranges(self) -> None:
@@ -507,13 +495,9 @@ class SamplingParams(msgspec.Struct, metaclass=_CheckedNames, omit_defaults=True
             ),
             ("repeat_last_n", (self.repeat_last_n or 0) >= -1, "must be at least -1"),
             ("logprobs", (self.logprobs or 0) >= -1, "must be non-negative or -1"),
-            (
-                "prompt_logprobs",
-                (self.prompt_logprobs or 0) >= -1,
-                "must be non-negative or -1",
-            ),
+            ("prompt_logprobs", (self.prompt_logprobs or 0) >= -1, "must be non-negative or -1"),
         )
-        check_rules(self, rules)
+        checks.check_rules(self, rules)
 
 
 _SHOWN = (
@@ -549,11 +533,11 @@ _FLAGS = (
 
 
 def _checked_budget(given: Any) -> int | None:
-    if given is None or (is_int(given) and given == -1):
+    if given is None or (checks.is_int(given) and given == -1):
         return None
-    if not is_int(given) or not 0 <= given < 2**63:
+    if not checks.is_int(given) or not 0 <= given < 2**63:
         message = "`thinking_token_budget` must be a non-negative integer or -1 for unlimited."
-        raise error("thinking_token_budget", given, f"{message[:-1]}, got {quoted(given)}.")
+        raise checks.error("thinking_token_budget", given, f"{message[:-1]}, got {quoted(given)}.")
     return int(given)
 
 
@@ -563,7 +547,7 @@ def _refuse_not_yet(params: SamplingParams) -> None:
         if value is neutral[0]:
             continue
         if not any(_is_same(value, allowed) for allowed in neutral):
-            raise error(
+            raise checks.error(
                 name,
                 value,
                 f"{name} is not supported yet, got {quoted(value)}; leave it at {neutral[0]}: "
@@ -574,7 +558,7 @@ def _refuse_not_yet(params: SamplingParams) -> None:
 
 def _is_same(value: object, allowed: object) -> bool:
     if isinstance(allowed, float):
-        return (is_int(value) or isinstance(value, float)) and value == allowed
+        return (checks.is_int(value) or isinstance(value, float)) and value == allowed
     return type(value) is type(allowed) and value == allowed
 
 

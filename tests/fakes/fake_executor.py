@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from struct import Struct
 
-from quire.config.kv_groups import KVLayout
+from quire.config.kv_layout import KVLayout
 from quire.errors import BackendError
 from quire.protocol import ScheduledRequest, SchedulePlan, StepResult
 

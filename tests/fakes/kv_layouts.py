@@ -7,7 +7,8 @@ from collections.abc import Sequence
 import pytest
 
 from quire.backends.base import Backend
-from quire.config.kv_groups import AnyKVGroup, FullGroup, KVLayout, KVShape, WindowGroup
+from quire.config.kv_groups import AnyKVGroup, FullGroup, KVShape, WindowGroup
+from quire.config.kv_layout import KVLayout
 
 
 def group_of(

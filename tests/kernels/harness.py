@@ -23,7 +23,7 @@ from quire.backends.base import (
     StepOutput,
 )
 from quire.backends.reference import ReferenceBackend
-from quire.config.kv_groups import KVLayout
+from quire.config.kv_layout import KVLayout
 from quire.errors import CheckpointError
 from quire.program import (
     Attention,

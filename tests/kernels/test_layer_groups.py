@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 
 from quire.backends.base import CompiledModel, Dtype, StepBatch
 from quire.backends.cpu import CpuBackend
-from quire.config.kv_groups import KVLayout
+from quire.config.kv_layout import KVLayout
 from quire.errors import BackendError
 from quire.program import (
     ActivationBits,

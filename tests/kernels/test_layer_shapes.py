@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from quire.backends.base import CompiledModel, Dtype, KVCacheSpec
 from quire.backends.cpu import CpuBackend
 from quire.backends.reference import ReferenceBackend
-from quire.config.kv_groups import KVLayout
+from quire.config.kv_layout import KVLayout
 from quire.errors import IntegrityError
 from quire.program import Attention, HeadNorm, Linear, Op, Program, Value, keep_all, kv_layout
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from kv_layouts import group_of
 
-from quire.config.kv_groups import KVLayout
+from quire.config.kv_layout import KVLayout
 from quire.config.records import (
     CacheConfig,
     DeviceConfig,

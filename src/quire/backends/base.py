@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from quire.backends.kv_blocks import check_blocks
 from quire.backends.records import (
     Capabilities,
     CompileOptions,
@@ -26,7 +27,6 @@ from quire.backends.records import (
     StepBatch,
     StepOutput,
     TokenRows,
-    check_blocks,
 )
 from quire.config.records import Dtype
 from quire.errors import BackendError

@@ -11,9 +11,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from quire.backends.kv_blocks import check_blocks
 from quire.backends.kv_formats import KV_FORMATS, kv_format
-from quire.backends.records import KVCacheSpec, check_blocks
-from quire.config.kv_groups import KVGroup, KVLayout, StateGroup
+from quire.backends.records import KVCacheSpec
+from quire.config.kv_groups import KVGroup, StateGroup
+from quire.config.kv_layout import KVLayout
 from quire.errors import BackendError
 
 Floats = NDArray[np.float32]

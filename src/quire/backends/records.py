@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from quire.config.kv_groups import KVLayout
+from quire.config.kv_layout import KVLayout
 from quire.config.records import Dtype
 from quire.errors import IntegrityError
 from quire.sampling.records import Logprobs
@@ -218,10 +218,3 @@ class MemoryReport:
     workspace_bytes: int
     """The result of `Backend.workspace_bytes`."""
     kv_reserved_bytes: int
-
-
-def check_blocks(data: NDArray[np.uint8], shape: tuple[int, ...]) -> NDArray[np.uint8]:
-    """The same array. Raises ValueError unless it is one of blocks of that shape."""
-    if data.shape != shape or data.dtype != np.uint8:
-        raise ValueError(f"blocks are {data.dtype} {data.shape}, not uint8 {shape}")
-    return data

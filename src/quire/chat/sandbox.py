@@ -26,19 +26,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace
 from jinja2.visitor import NodeTransformer
 
-from quire.chat.template_limits import (
-    CountedLoop,
-    check_call,
-    check_filter,
-    check_operands,
-    check_size,
-    checked,
-    counted,
-    listed,
-    spend_text,
-    take_step,
-    text_size,
-)
+from quire.chat import template_limits as limits
 
 _COMPARING_TESTS = {
     "in", "==", "eq", "equalto", "!=", "ne", ">", "gt", "greaterthan", "ge", ">=", "<", "lt",
@@ -64,7 +52,7 @@ def render_template(source: str, variables: Mapping[str, Any]) -> str:
     for piece in template.root_render_func(template.new_context(dict(variables))):
         pieces.append(piece)
         size += len(piece)
-        check_size(size)
+        limits.check_size(size)
     return "".join(pieces)
 
 
@@ -122,50 +110,50 @@ class GuardedEnvironment(ImmutableSandboxedEnvironment):
         guarded = _Guard().visit(super()._parse(source, name, filename))
         return guarded.set_environment(self)  # type: ignore[no-any-return]
 
-    loop_over = CountedLoop
+    loop_over = limits.CountedLoop
 
     @staticmethod
     def measured(value: Any) -> Any:
         """Returns the value, which will be compared or used as a key, if it is not too large."""
-        take_step()
-        text_size(value)
+        limits.take_step()
+        limits.text_size(value)
         return value
 
     @staticmethod
     def concat(pieces: Iterable[str]) -> str:
         """Joins the printed text of a macro, a call or a block."""
         texts = list(pieces)
-        check_size(sum(map(len, texts)))
+        limits.check_size(sum(map(len, texts)))
         return "".join(texts)
 
     def concat_values(self, *values: Any) -> str:
         """The operator `~`."""
-        take_step()
+        limits.take_step()
         for value in values:
-            text_size(value)
+            limits.text_size(value)
         return self.concat(map(str, values))
 
     def call_binop(self, _: Context | None, operator: str, left: Any, right: Any) -> Any:
-        take_step()
-        check_operands(operator, left, right)
-        return checked(self.binop_table[operator](left, right))
+        limits.take_step()
+        limits.check_operands(operator, left, right)
+        return limits.checked(self.binop_table[operator](left, right))
 
     def getitem(self, obj: Any, argument: Any) -> Any:
-        take_step()
+        limits.take_step()
         if type(argument) not in (str, int):
-            text_size(argument)
+            limits.text_size(argument)
         return super().getitem(obj, argument)
 
     def call(__self, __context: Context, __obj: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N805
-        take_step()
+        limits.take_step()
         if type(__obj) is Namespace:
             raise TypeError("a namespace cannot be called")
         if isinstance(__obj, LoopContext):
-            args = (*map(CountedLoop, args),)
+            args = (*map(limits.CountedLoop, args),)
         elif __obj is not Namespace and not isinstance(__obj, (Macro, BlockReference)):
             given = [value for name, value in kwargs.items() if name not in _PASSED_BY_JINJA]
-            check_call(getattr(__obj, "__wrapped__", __obj), (*args, *given))
-        return checked(super().call(__context, __obj, *args, **kwargs))
+            limits.check_call(getattr(__obj, "__wrapped__", __obj), (*args, *given))
+        return limits.checked(super().call(__context, __obj, *args, **kwargs))
 
 
 class _GenerationTag(Extension):
@@ -228,11 +216,11 @@ def _call(method: str, arguments: list[Any], line: int) -> nodes.Call:
 
 def _printed(value: Any) -> str:
     """The environment's `finalize`: called for every printed value."""
-    take_step()
+    limits.take_step()
     if not isinstance(value, str):
-        text_size(value)
+        limits.text_size(value)
         value = str(value)
-    spend_text(len(value))
+    limits.spend_text(len(value))
     return value  # type: ignore[no-any-return]
 
 
@@ -241,20 +229,20 @@ def _guarded_filter(name: str, function: Callable[..., Any]) -> Callable[..., An
 
     @wraps(function)
     def guarded(*args: Any, **kwargs: Any) -> Any:
-        take_step()
-        values = listed(name, args[num_passed:])
-        check_filter(name, values, kwargs)
+        limits.take_step()
+        values = limits.listed(name, args[num_passed:])
+        limits.check_filter(name, values, kwargs)
         result = function(*args[:num_passed], *values, **kwargs)
-        return counted(result) if type(result) in _LAZY else checked(result)
+        return limits.counted(result) if type(result) in _LAZY else limits.checked(result)
 
     return guarded
 
 
 def _guarded_test(function: Any) -> Callable[..., Any]:
     def guarded(*values: Any, **kwargs: Any) -> Any:
-        take_step()
+        limits.take_step()
         for value in (*values, *kwargs.values()):
-            text_size(value)
+            limits.text_size(value)
         return function(*values, **kwargs)
 
     return guarded
@@ -265,7 +253,7 @@ def _raise_exception(message: Any) -> None:
 
 
 def _strftime_now(format: str) -> str:
-    check_size(len(format), _MAX_TIME_FORMAT)
+    limits.check_size(len(format), _MAX_TIME_FORMAT)
     return datetime.now().strftime(format)
 
 
@@ -297,5 +285,5 @@ def _to_json(
     for piece in encoder.iterencode(value):
         pieces.append(piece)
         size += len(piece)
-        check_size(size)
+        limits.check_size(size)
     return "".join(pieces)

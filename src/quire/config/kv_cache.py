@@ -32,10 +32,7 @@ class KVMemoryChoice:
     utilization: float = 0.92
 
 
-_SAME: dict[str, KVCacheDtype] = {
-    "float": "float32",
-    "int8_per_token_head": "int8",
-}
+_SAME: dict[str, KVCacheDtype] = {"float": "float32", "int8_per_token_head": "int8"}
 """Other names of the formats here; the second is vLLM's name for the same scheme."""
 
 _REASONS = {

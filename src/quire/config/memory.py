@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from quire.config.kv_cache import KVMemoryChoice
-from quire.config.kv_groups import KVLayout
+from quire.config.kv_layout import KVLayout
 from quire.errors import DoesNotFitError
 from quire.log import get_logger
 from quire.units import format_bytes

@@ -14,7 +14,7 @@ from typing import Any, Literal
 from quire.adapters.config import LoRAConfig, PromptAdapterConfig
 from quire.config.checkpoint.hf_overrides import HFValues
 from quire.config.kv_cache import KVCacheDtype, KVEventsConfig, KVMemoryChoice, KVStoreConfig
-from quire.config.kv_groups import KVLayout
+from quire.config.kv_layout import KVLayout
 from quire.config.pooling import PoolingConfig
 from quire.config.quantization import Quantization
 from quire.config.ranks import Rank

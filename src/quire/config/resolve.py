@@ -13,11 +13,7 @@ from importlib.util import find_spec
 from typing import Any, Literal, cast, get_args
 
 from quire.config.checkpoint.model_files import GenerationConfig, default_sampling_params
-from quire.config.checkpoint.never_generated import (
-    WHISPER_KEYS,
-    never_generated,
-    without_effect,
-)
+from quire.config.checkpoint.never_generated import WHISPER_KEYS, never_generated, without_effect
 from quire.config.declaration import with_same_names
 from quire.config.engine_args import EngineArgs
 from quire.config.kv_cache import KVMemoryChoice

@@ -18,18 +18,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from quire.core import messages
 from quire.core.loop import EngineLoop, SteppedCore
-from quire.core.messages import (
-    AbortRequests,
-    AddRequest,
-    Call,
-    Command,
-    Dead,
-    Event,
-    Reply,
-    Step,
-    Stop,
-)
 from quire.core.step_watch import WATCH_INTERVAL_S, StepObservation, StepWatch
 from quire.errors import ConfigError, EngineDeadError, EngineGenerateError
 from quire.log import get_logger
@@ -107,11 +97,11 @@ class EngineCoreClient(ABC):
 
     def add_request(self, request: EngineCoreRequest) -> None:
         """Submits a request; the listener gets its outputs."""
-        self._send(AddRequest(request))
+        self._send(messages.AddRequest(request))
 
     def abort_requests(self, request_ids: list[str]) -> None:
         """Ends requests before the next step; later steps send no output for them."""
-        self._send(AbortRequests(request_ids))
+        self._send(messages.AbortRequests(request_ids))
 
     async def call(self, command: str, *args: Any, **kwargs: Any) -> Any:
         """Runs a command of the core between two steps and returns its value. Raises ConfigError if
@@ -121,7 +111,7 @@ class EngineCoreClient(ABC):
         future = asyncio.get_running_loop().create_future()
         self._calls[call_id] = future
         try:
-            self._send(Call(call_id, command, list(args), kwargs))
+            self._send(messages.Call(call_id, command, list(args), kwargs))
             return await future
         finally:
             self._calls.pop(call_id, None)
@@ -130,7 +120,7 @@ class EngineCoreClient(ABC):
         """Runs a command of the core without waiting for it; errors are not reported. Any
         thread."""
         with suppress(EngineDeadError):
-            self._send(Call(next(self._call_ids), command, list(args)))
+            self._send(messages.Call(next(self._call_ids), command, list(args)))
 
     @abstractmethod
     def health(self) -> EngineHealth:
@@ -150,10 +140,10 @@ class EngineCoreClient(ABC):
         Idempotent. May be called by the garbage collector, on any thread."""
 
     @abstractmethod
-    def _deliver(self, command: Command) -> None:
+    def _deliver(self, command: messages.Command) -> None:
         """Puts a command into the loop's inbox."""
 
-    def _send(self, command: Command) -> None:
+    def _send(self, command: messages.Command) -> None:
         if self._dead_cause is not None:
             raise EngineDeadError(self._dead_cause)
         self._deliver(command)
@@ -169,10 +159,10 @@ class EngineCoreClient(ABC):
         if self._listener is not None:
             self._post(self._listener.on_outputs, outputs)
 
-    def _post_reply(self, reply: Reply) -> None:
+    def _post_reply(self, reply: messages.Reply) -> None:
         self._post(self._settle, reply)
 
-    def _settle(self, reply: Reply) -> None:
+    def _settle(self, reply: messages.Reply) -> None:
         future = self._calls.get(reply.call_id)
         if future is None or future.done():
             return
@@ -295,21 +285,21 @@ class ThreadHost(EngineCoreClient):
     def abandon(self) -> None:
         self._is_closing = True
         self._over.put(None)
-        self._engine_loop.inbox.put(Stop())
+        self._engine_loop.inbox.put(messages.Stop())
 
-    def _deliver(self, command: Command) -> None:
+    def _deliver(self, command: messages.Command) -> None:
         self._engine_loop.inbox.put(command)
 
-    def _on_event(self, event: Event) -> None:
+    def _on_event(self, event: messages.Event) -> None:
         """Called on the engine thread."""
-        if isinstance(event, Step):
+        if isinstance(event, messages.Step):
             self._post_outputs(event.outputs)
-        elif isinstance(event, Reply):
+        elif isinstance(event, messages.Reply):
             self._post_reply(event)
-        elif isinstance(event, Dead) and not self._is_closing:
+        elif isinstance(event, messages.Dead) and not self._is_closing:
             self._declare_dead(event.cause)
 
 
 def _stop(booted: Future[EngineLoop]) -> None:
     if booted.exception() is None:
-        booted.result().inbox.put(Stop())
+        booted.result().inbox.put(messages.Stop())

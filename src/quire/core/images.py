@@ -85,10 +85,7 @@ class ImageManager(Stage):
 
     @property
     def commands(self) -> Mapping[str, Callable[..., Any]]:
-        return {
-            "reset_encoder_cache": self.cache.clear,
-            "drop_encoded_picture": self.cache.drop,
-        }
+        return {"reset_encoder_cache": self.cache.clear, "drop_encoded_picture": self.cache.drop}
 
     def is_needed_by(self, request: EngineCoreRequest) -> bool:
         return bool(request.images)

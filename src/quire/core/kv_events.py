@@ -52,6 +52,8 @@ def kv_events(config: EngineConfig, kv: KVCacheManager) -> KVEvents | None:
 class BlockReports(Capability):
     """Off until a front end calls `follow_blocks`."""
 
+    is_active = False
+
     def __init__(self, kv: KVCacheManager) -> None:
         self._kv = kv
         self._report: BlockReport | None = None
@@ -59,10 +61,6 @@ class BlockReports(Capability):
     @property
     def commands(self) -> Mapping[str, Callable[..., Any]]:
         return {"follow_blocks": self._follow_blocks}
-
-    @property
-    def is_active(self) -> bool:
-        return self._report is not None
 
     def follow(self, outputs: EngineCoreOutputs, step_s: float) -> None:
         del step_s
@@ -76,5 +74,6 @@ class BlockReports(Capability):
             return []
         if self._report is None:
             self._report = BlockReport(group)
+            self.is_active = True
             self._kv.pool.events.append(self._report)
         return self._kv.pool.keys_of(group)

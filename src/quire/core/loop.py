@@ -14,17 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from quire.core.messages import (
-    AbortRequests,
-    AddRequest,
-    Call,
-    Command,
-    Dead,
-    Event,
-    Reply,
-    Step,
-    Stop,
-)
+from quire.core import messages
 from quire.errors import ConfigError, EngineDeadError, ModelError
 from quire.log import get_logger
 from quire.protocol import EngineCoreOutput, EngineCoreOutputs, EngineCoreRequest
@@ -103,9 +93,12 @@ class EngineLoop:
     """
 
     def __init__(
-        self, core: SteppedCore, emit: Callable[[Event], None], status: LoopStatus | None = None
+        self,
+        core: SteppedCore,
+        emit: Callable[[messages.Event], None],
+        status: LoopStatus | None = None,
     ) -> None:
-        self.inbox: queue.SimpleQueue[Command] = queue.SimpleQueue()
+        self.inbox: queue.SimpleQueue[messages.Command] = queue.SimpleQueue()
         self.status = status or LoopStatus()
         self.status.last_turn = time.monotonic()
         self.status.progress = core.progress
@@ -141,7 +134,7 @@ class EngineLoop:
         try:
             if not self._has_work():
                 if not self._is_resting and (waiting := self._core.waiting()) is not None:
-                    self._emit(Step(waiting))
+                    self._emit(messages.Step(waiting))
                 may_work = self._is_resting and self.inbox.empty()
                 wait_s = 0 if may_work and self._core.use_idle_time() else _IDLE_WAIT_S
                 self._is_resting = True  # reset by the next command
@@ -157,18 +150,18 @@ class EngineLoop:
             pass
 
     def _step(self) -> None:
-        self._emit(Step(self._core.step()))
+        self._emit(messages.Step(self._core.step()))
 
-    def _handle(self, command: Command) -> None:
+    def _handle(self, command: messages.Command) -> None:
         self._is_resting = False
         self.status.last_turn = time.monotonic()
-        if isinstance(command, AddRequest):
+        if isinstance(command, messages.AddRequest):
             self._add(command.request)
-        elif isinstance(command, AbortRequests):
+        elif isinstance(command, messages.AbortRequests):
             self._core.abort_requests(command.request_ids)
-        elif isinstance(command, Call):
+        elif isinstance(command, messages.Call):
             self._answer(command)
-        elif isinstance(command, Stop):
+        elif isinstance(command, messages.Stop):
             self._is_stopped = True
 
     def _add(self, request: EngineCoreRequest) -> None:
@@ -179,28 +172,28 @@ class EngineLoop:
             output = EngineCoreOutput(
                 request_id=request.request_id, finish_reason="error", error=str(error)
             )
-            self._emit(Step(EngineCoreOutputs(outputs=[output], timestamp=clock.now())))
+            self._emit(messages.Step(EngineCoreOutputs(outputs=[output], timestamp=clock.now())))
 
-    def _answer(self, call: Call) -> None:
+    def _answer(self, call: messages.Call) -> None:
         self.status.is_in_call = True
         try:
             value = self._core.commands[call.command](*call.args, **call.kwargs)
-            self._emit(Reply(call.call_id, value))
+            self._emit(messages.Reply(call.call_id, value))
         except EngineDeadError:  # of the workers: the end of the loop answers all calls
             raise
         except ConfigError as error:
-            self._emit(Reply(call.call_id, error=str(error), is_config_error=True))
+            self._emit(messages.Reply(call.call_id, error=str(error), is_config_error=True))
         except Exception as error:
             logger.exception("%s failed", call.command)
-            self._emit(Reply(call.call_id, error=f"{type(error).__name__}: {error}"))
+            self._emit(messages.Reply(call.call_id, error=f"{type(error).__name__}: {error}"))
         finally:
             self.status.is_in_call = False
 
 
-def death_of(error: BaseException) -> Dead:
+def death_of(error: BaseException) -> messages.Dead:
     """The `Dead` event that reports `error`."""
     text = str(error).strip() or "no message"
-    return Dead(
+    return messages.Dead(
         cause=f"{type(error).__name__}: {text}",
         details="".join(traceback.format_exception(error)),
         is_config_error=isinstance(error, (ConfigError, ModelError)),

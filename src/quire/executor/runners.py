@@ -53,10 +53,7 @@ def make_runner(
             MedusaDrafter()
             if not has_kv
             else Drafter(
-                batch,
-                layout.shared_group,
-                config.cache.block_size,
-                config.draft.max_model_len,
+                batch, layout.shared_group, config.cache.block_size, config.draft.max_model_len
             )
         )
     return ModelRunner(

@@ -216,7 +216,10 @@ def check_bans(params: SamplingParams, banned_token_ids: list[int], model: Model
     """Raises RequestError if bad words contain tokens outside of the vocabulary, or if no token, or
     none of `allowed_token_ids`, can be the first one. The bad words of `params` must be tokens
     already; `banned_token_ids` are the tokens that `min_tokens` forbids."""
-    words = params.bad_words_token_ids or []
+    words, never = params.bad_words_token_ids or [], params.never_generated
+    bans = words or banned_token_ids or never.words or never.first
+    if not bans and params.allowed_token_ids is None:
+        return
     outside = outside_vocabulary(
         (token_id for word in words for token_id in word), model.vocab_size
     )
@@ -227,7 +230,7 @@ def check_bans(params: SamplingParams, banned_token_ids: list[int], model: Model
             parameter="bad_words",
             value=params.bad_words,
         )
-    of_the_model = params.never_generated.at_first(0)
+    of_the_model = never.at_first(0)
     banned = {*banned_token_ids, *of_the_model, *(word[0] for word in words if len(word) == 1)}
     if params.allowed_token_ids is None:
         if len(banned) - len(outside_vocabulary(banned, model.vocab_size)) >= model.vocab_size:

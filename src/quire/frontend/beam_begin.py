@@ -11,7 +11,7 @@ from quire.forbidden_tokens import ForbiddenTokens
 from quire.frontend.arguments import PLAIN, RequestOptions
 from quire.frontend.beam_search import Beam, BeamSearch, StopStrings
 from quire.frontend.request_record import output_of
-from quire.inputs import PromptType, tokens_prompt
+from quire.inputs import PromptType
 from quire.outputs import CompletionOutput, FlatLogprobs, Logprob, RequestOutput
 from quire.params import RequestOutputKind, SamplingParams
 from quire.reasoning.marks import ReasoningMarks
@@ -193,5 +193,6 @@ def _flat(beam: Beam, token_ids: list[int]) -> FlatLogprobs | None:
 
 def _prompt(search: BeamSearch) -> dict[str, Any]:
     base = search.base
-    salt = base.core_requests[0].scope.salt
-    return {"type": "token", **tokens_prompt(base.prompt, base.prompt_token_ids, salt)}
+    optional = {"prompt": base.prompt, "cache_salt": base.core_requests[0].scope.salt}
+    given = {name: value for name, value in optional.items() if value is not None}
+    return {"type": "token", "prompt_token_ids": base.prompt_token_ids, **given}

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-from quire.config.kv_groups import KVLayout
+from quire.config.kv_layout import KVLayout
 from quire.kvcache.sequence import SequenceBlocks
 from quire.protocol.block_changes import BlockChanges
 from quire.protocol.input_rows import rows_within

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from quire.config.kv_groups import KVLayout
+from quire.config.kv_layout import KVLayout
 from quire.errors import IntegrityError
 from quire.kvcache.block_pool import BlockPool
 from quire.kvcache.sequence import SequenceBlocks

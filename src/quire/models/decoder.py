@@ -287,11 +287,7 @@ def _rows_of(part: str, attention: AttentionSpec) -> tuple[tuple[int, int], ...]
     heads, dim = attention.heads, attention.heads.head_dim
     groups = heads.num_kv_heads if attention.fused == "grouped" else 1
     queries, keys = heads.q_dim // groups, heads.kv_dim // groups
-    first, count = {
-        "q": (0, queries),
-        "k": (queries, keys),
-        "v": (queries + keys, keys),
-    }[part]
+    first, count = {"q": (0, queries), "k": (queries, keys), "v": (queries + keys, keys)}[part]
     size = queries + 2 * keys
     if size % dim:
         raise ValueError(f"{size} rows must be a multiple of head_dim {dim}")

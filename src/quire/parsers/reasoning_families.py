@@ -111,12 +111,7 @@ FAMILIES: dict[str, ReasoningTags] = {
     "minicpmv": _QWEN,
     "minimax_m2": replace(_TRIMMED, is_implied=True),
     "minimax_m2_append_think": replace(_THINK, is_implied=True, is_content=True),
-    "minimax_m3": ReasoningTags(
-        "<mm:think>",
-        "</mm:think>",
-        ends_at_call=False,
-        may_repeat=True,
-    ),
+    "minimax_m3": ReasoningTags("<mm:think>", "</mm:think>", ends_at_call=False, may_repeat=True),
     "mistral": ReasoningTags(
         "[THINK]",
         "[/THINK]",

@@ -19,13 +19,7 @@ from quire.config.pooling import (
     PoolingType,
     ScoreForm,
 )
-from quire.errors import (
-    CheckpointError,
-    ConfigError,
-    RequestError,
-    UnsupportedModelError,
-    quoted,
-)
+from quire.errors import CheckpointError, ConfigError, RequestError, UnsupportedModelError, quoted
 from quire.models.base import ModelFamily
 from quire.models.config_reader import ConfigReader
 from quire.models.pooling.head import DenseLayer, PoolingHead, marked

@@ -10,49 +10,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from math import prod
 
-from quire.program.ops import (
-    Activation,
-    Attention,
-    Columns,
-    Embed,
-    EmbedSlices,
-    Experts,
-    GivenColumns,
-    HeadNorm,
-    KeepSources,
-    LayerNorm,
-    LearnedPositions,
-    Linear,
-    Logits,
-    MeanRows,
-    NormKind,
-    RmsNorm,
-    Rope,
-    Route,
-    RouteScore,
-    RowsIn,
-    RowsOut,
-    SourcesEnd,
-    TakeRows,
-    TokenTypes,
-    Vectors,
-)
-from quire.program.pointwise_ops import (
-    Act,
-    Add,
-    Between,
-    Clamp,
-    Glu,
-    MatchRms,
-    Outliers,
-    PositionScale,
-    RowScale,
-    Scale,
-    SigmoidGate,
-    SoftCap,
-    Weigh,
-    Xielu,
-)
+from quire.program import ops
+from quire.program import pointwise_ops as pointwise
 from quire.program.program import Program
 from quire.program.recurrent_ops import RecurrentBuilder
 from quire.program.values import Param, Tensor, Value
@@ -95,7 +54,7 @@ class Routing:
     """Parameters of a router; the fields are those of `Route`."""
 
     top_k: int
-    score: RouteScore = "softmax"
+    score: ops.RouteScore = "softmax"
     normalise: bool = True
     num_groups: int = 1
     top_groups: int = 1
@@ -135,10 +94,10 @@ class Builder(RecurrentBuilder):
         """Rows of the table `tensor` [V, D] at the step's token ids, times `scale`; rows that are
         given with the step, times `given_scale`."""
         out = self._value("embed", tensor.shape[1])
-        tables = (op.table for op in self._ops if isinstance(op, Embed))
+        tables = (op.table for op in self._ops if isinstance(op, ops.Embed))
         shared = next((table for table in tables if table.parts == (tensor,)), None)
         table = shared or self._param("embed_tokens", (tensor,))
-        return self._emit(Embed(out, table, scale, given_scale=given_scale))
+        return self._emit(ops.Embed(out, table, scale, given_scale=given_scale))
 
     def embed_slices(
         self, parts: Sequence[Tensor], dim: int, hint: str, scale: float = 1.0
@@ -147,25 +106,27 @@ class Builder(RecurrentBuilder):
         tensors that contain the table's rows, in order."""
         table = self._param(f"{hint}.table", tuple(parts))
         outs = tuple(self._value(hint, dim) for _ in range(table.shape[1] // dim))
-        self._ops.append(EmbedSlices(outs, table, scale))
+        self._ops.append(ops.EmbedSlices(outs, table, scale))
         return outs
 
     def learned_positions(self, x: Value, tensor: Tensor, offset: int = 0) -> Value:
         """x plus the rows of `tensor` [P, D] at the tokens' positions + offset."""
         out = self._value("positioned", x.dim)
         table = self._param("embed_positions", (tensor,))
-        return self._emit(LearnedPositions(x, out, table, offset))
+        return self._emit(ops.LearnedPositions(x, out, table, offset))
 
     def token_types(self, x: Value, tensor: Tensor) -> Value:
         """x plus the rows of `tensor` [types, D] of the tokens' types."""
         return self._emit(
-            TokenTypes(x, self._value("typed", x.dim), self._param("embed_types", (tensor,)))
+            ops.TokenTypes(x, self._value("typed", x.dim), self._param("embed_types", (tensor,)))
         )
 
     def add_vector(self, x: Value, name: str, hint: str) -> Value:
         """x plus the checkpoint's vector `name`: token types of a model that has one of them."""
         return self._emit(
-            TokenTypes(x, self._value(hint, x.dim), self._param(hint, (Tensor(name, (1, x.dim)),)))
+            ops.TokenTypes(
+                x, self._value(hint, x.dim), self._param(hint, (Tensor(name, (1, x.dim)),))
+            )
         )
 
     def rms_norm(
@@ -183,7 +144,7 @@ class Builder(RecurrentBuilder):
         slot = None
         if weight is not None:
             slot = self._param(f"{hint}.weight", (Tensor(weight, (x.dim,)),))
-        return self._emit(RmsNorm(x, out, slot, eps, weight_offset))
+        return self._emit(ops.RmsNorm(x, out, slot, eps, weight_offset))
 
     def layer_norm(
         self,
@@ -204,7 +165,7 @@ class Builder(RecurrentBuilder):
             weight = self._param(f"{hint}.weight", (Tensor(f"{prefix}.weight", (x.dim,)),))
         if affine and has_bias:
             bias = self._param(f"{hint}.bias", (Tensor(f"{prefix}.bias", (x.dim,)),))
-        return self._emit(LayerNorm(x, out, weight, bias, eps, weight_offset))
+        return self._emit(ops.LayerNorm(x, out, weight, bias, eps, weight_offset))
 
     def head_norm(
         self,
@@ -215,7 +176,7 @@ class Builder(RecurrentBuilder):
         hint: str,
         *,
         weight_offset: float = 0.0,
-        kind: NormKind = "rms",
+        kind: ops.NormKind = "rms",
     ) -> Value:
         """Norm over each head's H numbers. `weights`, concatenated, have H numbers for all heads,
         or H for each head; empty: without weight."""
@@ -227,7 +188,7 @@ class Builder(RecurrentBuilder):
                 (sum(prod(weight.slot_shape) for weight in weights),),
                 tuple(weights),
             )
-        op = HeadNorm(x, out, slot, eps, x.dim // head_dim, head_dim, weight_offset, kind)
+        op = ops.HeadNorm(x, out, slot, eps, x.dim // head_dim, head_dim, weight_offset, kind)
         return self._emit(op)
 
     def linears(
@@ -242,7 +203,7 @@ class Builder(RecurrentBuilder):
         biases = _joined([out.tensor("bias", ()) for out in outs if out.bias])
         weight = self._param(f"{hint}.weight", weights)
         bias = self._param(f"{hint}.bias", biases) if biases else None
-        self._ops.append(Linear(x, values, weight, bias, exact))
+        self._ops.append(ops.Linear(x, values, weight, bias, exact))
         return values
 
     def linear(
@@ -256,7 +217,7 @@ class Builder(RecurrentBuilder):
         """x times a matrix with a name of its own [K, N], stored transposed, in the exact form."""
         out = self._value(hint, matrix.shape[1])
         weight = self._param(f"{hint}.weight", (matrix,))
-        return self._emit(Linear(x, (out,), weight, exact=True))
+        return self._emit(ops.Linear(x, (out,), weight, exact=True))
 
     def conv1d(
         self, x: Value, prefix: str, dims: dict[str, int], *, hint: str
@@ -267,25 +228,25 @@ class Builder(RecurrentBuilder):
         tensor = Tensor(f"{prefix}.weight", (x.dim, total), transposed=True)
         weight = self._param(f"{hint}.weight", (tensor,))
         bias = self._param(f"{hint}.bias", (Tensor(f"{prefix}.bias", (total,)),))
-        self._ops.append(Linear(x, values, weight, bias))
+        self._ops.append(ops.Linear(x, values, weight, bias))
         return values
 
     def rope(self, x: Value, head_dim: int, rotary: Rotary, hint: str) -> Value:
         """Rotates every head of x at the tokens' positions."""
         out = self._value(hint, x.dim)
         heads = x.dim // head_dim
-        op = Rope(
+        op = ops.Rope(
             x, out, heads, head_dim, rotary.inv_freq, rotary.scale, rotary.interleaved, rotary.axes
         )
         return self._emit(op)
 
     def given_columns(self, first: int, dim: int, vocab_size: int) -> Value:
         """Numbers of given rows; see `GivenColumns`."""
-        return self._emit(GivenColumns(self._value("given", dim), first, vocab_size))
+        return self._emit(ops.GivenColumns(self._value("given", dim), first, vocab_size))
 
     def position_scale(self, x: Value, beta: float, period: int, shift: int, hint: str) -> Value:
         """x times a factor that grows with the position; see `PositionScale`."""
-        return self._emit(PositionScale(x, self._value(hint, x.dim), beta, period, shift))
+        return self._emit(pointwise.PositionScale(x, self._value(hint, x.dim), beta, period, shift))
 
     def attention(
         self,
@@ -318,7 +279,7 @@ class Builder(RecurrentBuilder):
             slot = self._param("sinks", (Tensor(sinks, (heads.num_heads,)),))
         if layer is None and is_causal:
             layer = self._next_memory()
-        op = Attention(
+        op = ops.Attention(
             q, k, v, out, layer, heads.num_heads, heads.num_kv_heads, heads.head_dim,
             heads.head_dim**-0.5 if scale is None else scale, window, softcap, alibi_slopes,
             sinks=slot, is_chunked=is_chunked, is_causal=is_causal, relative=relative,
@@ -329,34 +290,34 @@ class Builder(RecurrentBuilder):
 
     def keep_sources(self, k: Value, v: Value, heads: HeadLayout, layer: int) -> None:
         """Writes K and V of the source rows to the memory of a layer of attention."""
-        self._ops.append(KeepSources(k, v, layer, heads.num_kv_heads, heads.head_dim))
+        self._ops.append(ops.KeepSources(k, v, layer, heads.num_kv_heads, heads.head_dim))
 
     def end_sources(self, num_sources: int) -> None:
         """Ends the part of the program that is computed for source rows; see `SourcesEnd`."""
-        self._ops.append(SourcesEnd(num_sources))
+        self._ops.append(ops.SourcesEnd(num_sources))
 
-    def glu(self, gate: Value, up: Value, act: Activation) -> Value:
+    def glu(self, gate: Value, up: Value, act: ops.Activation) -> Value:
         """act(gate) * up."""
-        return self._emit(Glu(gate, up, self._value("glu", gate.dim), act))
+        return self._emit(pointwise.Glu(gate, up, self._value("glu", gate.dim), act))
 
     def multiply(self, a: Value, b: Value) -> Value:
         """a * b, elementwise."""
         return self.glu(a, b, "identity")
 
-    def act(self, x: Value, act: Activation) -> Value:
+    def act(self, x: Value, act: ops.Activation) -> Value:
         """act(x)."""
-        return self._emit(Act(x, self._value("act", x.dim), act))
+        return self._emit(pointwise.Act(x, self._value("act", x.dim), act))
 
     def xielu(self, x: Value, positive: str, negative: str) -> Value:
         """xIELU with two numbers of the checkpoint; see `Xielu`."""
         out = self._value("act", x.dim)
         first = self._param("act.positive", (Tensor(positive, (1,)),))
         second = self._param("act.negative", (Tensor(negative, (1,)),))
-        return self._emit(Xielu(x, out, first, second))
+        return self._emit(pointwise.Xielu(x, out, first, second))
 
     def clamp(self, x: Value, limit: float, hint: str) -> Value:
         """x, bounded to -limit .. limit."""
-        return self._emit(Clamp(x, self._value(hint, x.dim), limit))
+        return self._emit(pointwise.Clamp(x, self._value(hint, x.dim), limit))
 
     def between(self, x: Value, prefix: str, hint: str) -> Value:
         """x, bounded by the checkpoint's numbers `prefix_min` and `prefix_max`; see `Between`."""
@@ -365,45 +326,45 @@ class Builder(RecurrentBuilder):
             self._param(f"{hint}.{end}", (Tensor(f"{prefix}_{end}", (1,)),))
             for end in ("min", "max")
         )
-        return self._emit(Between(x, out, low, high))
+        return self._emit(pointwise.Between(x, out, low, high))
 
     def add(self, a: Value, b: Value) -> Value:
         """a + b."""
-        return self._emit(Add(a, b, self._value("sum", a.dim)))
+        return self._emit(pointwise.Add(a, b, self._value("sum", a.dim)))
 
     def scale(self, x: Value, factor: float) -> Value:
         """x * factor."""
-        return self._emit(Scale(x, self._value("scaled", x.dim), factor))
+        return self._emit(pointwise.Scale(x, self._value("scaled", x.dim), factor))
 
     def weigh(self, x: Value, weight: str, size: int, hint: str) -> Value:
         """x times the checkpoint's `weight` of `size` numbers: the width of x, or 1."""
         out = self._value(hint, x.dim)
         slot = self._param(f"{hint}.weight", (Tensor(weight, (size,)),))
-        return self._emit(Weigh(x, out, slot))
+        return self._emit(pointwise.Weigh(x, out, slot))
 
     def row_scale(self, x: Value, factor: Value) -> Value:
         """x * factor, factor [T, 1]."""
-        return self._emit(RowScale(x, factor, self._value("scaled", x.dim)))
+        return self._emit(pointwise.RowScale(x, factor, self._value("scaled", x.dim)))
 
     def columns(self, x: Value, first: int, count: int) -> Value:
         """Some columns of x."""
-        return self._emit(Columns(x, self._value("columns", count), first))
+        return self._emit(ops.Columns(x, self._value("columns", count), first))
 
     def soft_cap(self, x: Value, cap: float) -> Value:
         """cap * tanh(x / cap)."""
-        return self._emit(SoftCap(x, self._value("capped", x.dim), cap))
+        return self._emit(pointwise.SoftCap(x, self._value("capped", x.dim), cap))
 
     def outliers(self, x: Value, deviations: float) -> Value:
         """The excess of x over its row's mean plus some standard deviations; see `Outliers`."""
-        return self._emit(Outliers(x, self._value("outliers", x.dim), deviations))
+        return self._emit(pointwise.Outliers(x, self._value("outliers", x.dim), deviations))
 
     def match_rms(self, x: Value, like: Value, eps: float) -> Value:
         """x, scaled to the root mean square of `like`; see `MatchRms`."""
-        return self._emit(MatchRms(x, like, self._value("matched", x.dim), eps))
+        return self._emit(pointwise.MatchRms(x, like, self._value("matched", x.dim), eps))
 
     def sigmoid_gate(self, x: Value, gate: Value) -> Value:
         """x * sigmoid(gate), gate [T, 1] or as wide as x."""
-        return self._emit(SigmoidGate(x, gate, self._value("gated", x.dim)))
+        return self._emit(pointwise.SigmoidGate(x, gate, self._value("gated", x.dim)))
 
     def route(self, logits: Value, routing: Routing, bias: Tensor | None = None) -> Value:
         """The weights [T, E] of the experts that each row of `logits` selects. `bias`: E numbers
@@ -413,7 +374,7 @@ class Builder(RecurrentBuilder):
         if bias is not None:
             name = self._unique(f"{self._scope}route.bias")
             slot = Param(name, (prod(bias.slot_shape),), (bias,))
-        return self._emit(Route(logits, out, bias=slot, **asdict(routing)))
+        return self._emit(ops.Route(logits, out, bias=slot, **asdict(routing)))
 
     def experts(
         self,
@@ -421,13 +382,13 @@ class Builder(RecurrentBuilder):
         routes: Value,
         weights: ExpertTensors,
         top_k: int,
-        act: Activation,
+        act: ops.Activation,
         *,
         weighs_inputs: bool = False,
     ) -> Value:
         """The weighted sum of the selected experts' MLPs of x."""
         out = self._value("experts", x.dim)
-        op = Experts(
+        op = ops.Experts(
             x, routes, out,
             self._experts_param("experts.gate_up.weight", weights.gate_up, routes.dim, x.dim),
             self._experts_param("experts.down.weight", weights.down, routes.dim, weights.width),
@@ -456,7 +417,7 @@ class Builder(RecurrentBuilder):
         """x times some rows of the matrix `tensor`, one number for each."""
         parts = tuple(replace(tensor, rows=((row, 1),)) for row in rows)
         return self._emit(
-            Linear(
+            ops.Linear(
                 x, (self._value(hint, len(rows)),), self._param(f"{hint}.weight", parts), None, True
             )
         )
@@ -465,24 +426,24 @@ class Builder(RecurrentBuilder):
         """The rows that are given with the step, in parts of these widths. `vocab_size`: as of
         `RowsIn`."""
         outs = tuple(self._value("given", dim) for dim in dims)
-        self._ops.append(RowsIn(outs, vocab_size))
+        self._ops.append(ops.RowsIn(outs, vocab_size))
         return outs
 
     def rows_out(self, x: Value) -> None:
         """Gives the rows of x to the caller of a step."""
-        self._ops.append(RowsOut(x))
+        self._ops.append(ops.RowsOut(x))
 
     def take_rows(self, x: Value) -> Value:
         """The rows of x whose results are wanted."""
-        return self._emit(TakeRows(x, self._value("taken", x.dim)))
+        return self._emit(ops.TakeRows(x, self._value("taken", x.dim)))
 
     def mean_rows(self, x: Value) -> Value:
         """The mean of x over each request's tokens, see `MeanRows`."""
-        return self._emit(MeanRows(x, self._value("mean", x.dim)))
+        return self._emit(ops.MeanRows(x, self._value("mean", x.dim)))
 
     def vectors(self, x: Value) -> Value:
         """Ends the program: its result is x."""
-        return self._emit(Vectors(x, self._value("vectors", x.dim)))
+        return self._emit(ops.Vectors(x, self._value("vectors", x.dim)))
 
     def logits(
         self,
@@ -501,13 +462,13 @@ class Builder(RecurrentBuilder):
         """
         taken = x if is_taken else self.take_rows(x)
         out = self._value("logits", tensor.shape[0])
-        tied = (op.table for op in self._ops if isinstance(op, Embed))
+        tied = (op.table for op in self._ops if isinstance(op, ops.Embed))
         shared = next((table for table in tied if table.parts == (tensor,)), None)
         head = shared or self._param("lm_head", (tensor,))
         slot = None
         if bias is not None:
             slot = self._param("lm_head.bias", (Tensor(bias, (tensor.shape[0],)),))
-        return self._emit(Logits(taken, out, head, slot, scale, softcap))
+        return self._emit(ops.Logits(taken, out, head, slot, scale, softcap))
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,14 +11,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from quire.config.kv_groups import (
-    AnyKVGroup,
-    KVGroup,
-    KVLayout,
-    KVShape,
-    StateGroup,
-    StateShape,
-)
+from quire.config.kv_groups import AnyKVGroup, KVGroup, KVShape, StateGroup, StateShape
+from quire.config.kv_layout import KVLayout
 from quire.errors import IntegrityError
 from quire.program.ops import Memory
 

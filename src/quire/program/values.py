@@ -104,9 +104,7 @@ class GroupedFormat:
     def with_activations_of(self, other: GroupedFormat) -> GroupedFormat:
         """The same weights with the activations of another format."""
         return replace(
-            self,
-            activation_bits=other.activation_bits,
-            activation_blocks=other.activation_blocks,
+            self, activation_bits=other.activation_bits, activation_blocks=other.activation_blocks
         )
 
     def __str__(self) -> str:

@@ -79,6 +79,8 @@ class Scheduler:
         self._saves = saves
         self._asks_far = loads is not None and loads.asks_far
         self._max_model_len = max_model_len
+        self._longest = kv.longest(max_model_len)
+        """The most tokens of a request that runs alone."""
         self._follow_grammar = follow_grammar
         self._num_arrived = 0
         self._planner = StepPlanner(config, kv, self.states, loads)
@@ -292,7 +294,7 @@ class Scheduler:
         )
 
     def _check_can_ever_run(self, request: Request) -> None:
-        longest = self.kv.longest(request.max_total_tokens)
+        longest = self._longest
         if longest < request.max_total_tokens:
             raise RequestError(
                 f"the request may grow to {request.max_total_tokens} tokens, and the KV cache "

@@ -14,11 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from quire.server.http.error_forms import (
-    OVERLOADED,
-    MessagesErrorResponse,
-    OllamaErrorResponse,
-)
+from quire.server.http.error_forms import OVERLOADED, MessagesErrorResponse, OllamaErrorResponse
 from quire.server.http.problems import ErrorResponse
 from quire.version import __version__
 

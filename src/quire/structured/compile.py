@@ -75,9 +75,7 @@ class GrammarCompiler:
     """
 
     def __init__(
-        self,
-        read_source: Callable[[], VocabularySource],
-        max_cache_bytes: int = MAX_CACHE_BYTES,
+        self, read_source: Callable[[], VocabularySource], max_cache_bytes: int = MAX_CACHE_BYTES
     ) -> None:
         """`read_source` is called on one of the threads, once."""
         self._read_source = read_source

@@ -16,12 +16,7 @@ from quire.errors import GrammarError, IntegrityError
 from quire.reasoning.marks import ReasoningPassage
 from quire.structured.compile import CompiledGrammar
 from quire.structured.limits import FAIR_TOKEN_S, MAX_TRIAL_S, check_work
-from quire.structured.matcher import (
-    GrammarMatcher,
-    MatcherAfterReasoning,
-    only_token,
-    without,
-)
+from quire.structured.matcher import GrammarMatcher, MatcherAfterReasoning, only_token, without
 
 _MOST_FORCED = 32
 """Maximum number of forced tokens found at once, so that a grammar with one long text does not

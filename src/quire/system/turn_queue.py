@@ -98,9 +98,7 @@ class LoopMailbox:
     """
 
     def __init__(
-        self,
-        loop: asyncio.AbstractEventLoop,
-        work_clock: Callable[[], float] = time.thread_time,
+        self, loop: asyncio.AbstractEventLoop, work_clock: Callable[[], float] = time.thread_time
     ) -> None:
         """`work_clock`: processor time of the loop's thread, in seconds."""
         self._loop = loop

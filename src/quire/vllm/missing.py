@@ -45,37 +45,31 @@ _OLD = "vLLM 0.33 has no such package either; it belonged to the engine of earli
 
 MISSING_NAMES: dict[str, dict[str, str]] = {
     _LORA: {"vllm.config": "LoRAConfig"},
-    _POOLING: {
-        "vllm.outputs": "RequestError",
-        "vllm.pooling_params": "LateInteractionParams",
-    },
+    _POOLING: {"vllm.outputs": "RequestError", "vllm.pooling_params": "LateInteractionParams"},
     _PARSERS: {"vllm.config": "ReasoningConfig"},
     _WATERMARK: {
         "vllm.config": "WatermarkConfig",
         "vllm.config.watermarking": "WatermarkConfig derive_watermark_key",
     },
-    _MEDIA: {
-        "vllm.config": "MultiModalConfig",
-        "vllm.inputs": "DataPrompt",
-    },
+    _MEDIA: {"vllm.config": "MultiModalConfig", "vllm.inputs": "DataPrompt"},
     _ASSETS: {
         "vllm.assets.audio": "AudioAsset",
         "vllm.assets.image": "ImageAsset",
         "vllm.assets.video": "VideoAsset",
     },
     "a tokenizer is read from tokenizer.json, not from Mistral's own files": {
-        "vllm.tokenizers.mistral": "MistralTokenizer",
+        "vllm.tokenizers.mistral": "MistralTokenizer"
     },
     _PROCESSORS: {
         "vllm.v1.worker.gpu.sample.logits_processor": "LogitsContext LogitsProcessor "
-        "LogitsProcRequestState",
+        "LogitsProcRequestState"
     },
     "Quire writes the statistics line and /metrics itself; StatLoggerBase is for other loggers": {
         "vllm.v1.metrics.loggers": "AggregatedLoggingStatLogger LoggingStatLogger "
-        "PerEngineStatLoggerAdapter PrometheusStatLogger StatLoggerManager",
+        "PerEngineStatLoggerAdapter PrometheusStatLogger StatLoggerManager"
     },
     "nothing here is compiled or captured at run time": {
-        "vllm.config": "CompilationConfig CompilationMode CUDAGraphMode PassConfig",
+        "vllm.config": "CompilationConfig CompilationMode CUDAGraphMode PassConfig"
     },
     _RANKS: {"vllm": "initialize_ray_cluster", "vllm.config": "ParallelConfig"},
     _TIERS: {"vllm.config": "ECTransferConfig"},
@@ -84,12 +78,12 @@ MISSING_NAMES: dict[str, dict[str, str]] = {
     _RECORD: {
         "vllm.config": "AttentionConfig CacheConfig DeviceConfig LoadConfig "
         "ObservabilityConfig SchedulerConfig SpeculativeConfig VllmConfig "
-        "WatchdogConfig",
+        "WatchdogConfig"
     },
     _SERVER: {
         "vllm.entrypoints.openai.api_server": "build_and_serve build_app "
         "build_async_engine_client build_async_engine_client_from_engine_args init_app_state "
-        "run_server run_server_worker setup_server",
+        "run_server run_server_worker setup_server"
     },
     "ranks exchange values in Quire's own way": {"vllm.sequence": "IntermediateTensors"},
 }

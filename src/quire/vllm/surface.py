@@ -83,7 +83,7 @@ SURFACE: dict[str, dict[str, str]] = {
         "VLLMValidationError=RequestError VLLMServerError=EngineError "
         "GenerationError=EngineGenerateError GracefulHTTPError=CapacityError "
         "QueueOverflowError=CapacityError MaxQueuedTokensError=CapacityError "
-        "ProfilerAlreadyActiveError=ConfigError",
+        "ProfilerAlreadyActiveError=ConfigError"
     },
     "vllm.inputs": {
         "quire.inputs": (
@@ -196,7 +196,7 @@ SURFACE: dict[str, dict[str, str]] = {
     },
     "vllm.v1.sample.logits_processor.interface": {
         "quire.logits_processors": "AddedRequest BatchUpdate LogitsProcessor MoveDirectionality "
-        "MovedRequest RemovedRequest",
+        "MovedRequest RemovedRequest"
     },
     "vllm.logits_process": {"quire.logits_processors": "LogitsProcessor=RequestLogitsProcessor"},
     "vllm.version": {

@@ -210,11 +210,7 @@ class PackedWriter:
         self._sections.append(section)
 
     def finish(
-        self,
-        isa: str,
-        dtype: str,
-        quantization: str | None,
-        calibration: Calibration | None = None,
+        self, isa: str, dtype: str, quantization: str | None, calibration: Calibration | None = None
     ) -> PackedHeader:
         """Writes the header, then the prefix. A file without the prefix is refused when read."""
         sections = tuple(self._sections)

@@ -45,7 +45,7 @@ _OF_RUNNER = {
 _OF_MODEL = {
     _NO_MODULE: "parameters named_parameters buffers named_buffers modules named_modules children "
     "named_children state_dict load_state_dict get_parameter get_submodule forward compute_logits "
-    "train eval to cpu",
+    "train eval to cpu"
 }
 
 

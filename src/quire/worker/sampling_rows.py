@@ -214,11 +214,7 @@ class SamplingRows:
         return self._gathered[1]
 
     def _with_forced(
-        self,
-        rows: Rows,
-        chosen: Ints | None,
-        lines: Lines | None,
-        drafts: Drafts | None,
+        self, rows: Rows, chosen: Ints | None, lines: Lines | None, drafts: Drafts | None
     ) -> Ints | None:
         """`chosen` with the forced tokens added: tokens of a trace, or tokens that end reasoning
         whose budget is used up. A grammar that includes the reasoning may delay the latter until a

@@ -15,7 +15,7 @@ from sampling_columns import SamplingRow, build_columns
 from small_model import OPTIONS, RandomStore, one_request, small_program
 
 from quire.backends.base import Backend, CompiledModel, KVCacheSpec
-from quire.config.kv_groups import KVLayout
+from quire.config.kv_layout import KVLayout
 from quire.errors import BackendError, QuireError
 from quire.program import keep_all
 from quire.program.passes import quantise_weights

@@ -8,7 +8,8 @@ from kv_layouts import group_of
 
 from quire.backends.base import KVCacheSpec
 from quire.backends.paged_kv_cache import PagedKVCache, block_bytes
-from quire.config.kv_groups import KVGroup, KVLayout
+from quire.config.kv_groups import KVGroup
+from quire.config.kv_layout import KVLayout
 
 WIDE = group_of((0, 2), 2, 6)
 NARROW = group_of((1, 3), 1, 3)

@@ -16,7 +16,7 @@ from quire.backends.kv_formats import narrow_to_bfloat16, widen_bfloat16
 from quire.backends.paged_kv_cache import PagedKVCache
 from quire.backends.reference.linear import RowIndependentMatrix
 from quire.backends.reference.ops import Frame, Weights, run
-from quire.config.kv_groups import KVLayout
+from quire.config.kv_layout import KVLayout
 from quire.errors import BackendError
 from quire.program import (
     Act,

@@ -7,7 +7,8 @@ from itertools import product
 import pytest
 from kv_layouts import group_of
 
-from quire.config.kv_groups import KVGroup, KVLayout, KVPlace
+from quire.config.kv_groups import KVGroup
+from quire.config.kv_layout import KVLayout, KVPlace
 
 FULL = group_of((0,), 1, 1)
 

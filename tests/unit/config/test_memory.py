@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from kv_layouts import group_of
 
-from quire.config.kv_groups import KVLayout
+from quire.config.kv_layout import KVLayout
 from quire.config.memory import (
     AvailableMemory,
     KVMemoryChoice,

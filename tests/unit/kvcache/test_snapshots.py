@@ -7,7 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from quire.config.kv_groups import FullGroup, KVLayout, KVShape, StateGroup, StateShape
+from quire.config.kv_groups import FullGroup, KVShape, StateGroup, StateShape
+from quire.config.kv_layout import KVLayout
 from quire.config.records import CacheConfig
 from quire.kvcache import KVCacheManager, SequenceBlocks
 

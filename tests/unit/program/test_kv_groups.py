@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 from kv_layouts import group_of
 
-from quire.config.kv_groups import KVLayout
+from quire.config.kv_layout import KVLayout
 from quire.errors import IntegrityError
 from quire.models import build_program
 from quire.program import Builder, HeadLayout, Program, Tensor, check_layout, keep_all, kv_layout

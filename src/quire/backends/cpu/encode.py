@@ -28,7 +28,7 @@ from quire.backends.cpu.lowering.native_op import (
 )
 from quire.backends.cpu.lowering.storage import ITEM_BYTES
 from quire.backends.cpu.weights import WeightLoader
-from quire.config.kv_groups import KVLayout, KVPlace
+from quire.config.kv_layout import KVLayout, KVPlace
 from quire.program import Param, Rotary, Value
 from quire.program.printer import snake_case
 

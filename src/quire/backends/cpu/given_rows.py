@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from quire.backends.base import StepBatch, TokenRows
 from quire.backends.given_rows import RowWidths
-from quire.config.kv_groups import KVLayout
+from quire.config.kv_layout import KVLayout
 from quire.program import Embed, Program
 
 

@@ -16,7 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quire.backends.base import CompileOptions, KVCacheSpec, StepBatch
-from quire.config.kv_groups import FullGroup, KVLayout, KVShape
+from quire.config.kv_groups import FullGroup, KVShape
+from quire.config.kv_layout import KVLayout
 from quire.errors import BackendError
 from quire.program import Program
 from quire.units import ceil_div

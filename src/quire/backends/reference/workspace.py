@@ -9,55 +9,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from quire import program as ops
 from quire.backends.base import CompileOptions, KVCacheSpec
 from quire.config.kv_groups import STATE_CHUNK
-from quire.program import (
-    Act,
-    Activation,
-    Add,
-    Attention,
-    Between,
-    CausalConv,
-    Clamp,
-    Embed,
-    EmbedSlices,
-    Experts,
-    GatedDelta,
-    Gather,
-    GivenColumns,
-    Glu,
-    HeadLinear,
-    HeadNorm,
-    JoinHeads,
-    LayerNorm,
-    LearnedPositions,
-    Linear,
-    Logits,
-    Mamba,
-    MatchRms,
-    MeanRows,
-    Op,
-    Outliers,
-    Param,
-    PositionScale,
-    Program,
-    Receive,
-    RmsNorm,
-    Rope,
-    Route,
-    RowScale,
-    RowsIn,
-    RowsOut,
-    Scale,
-    Send,
-    SigmoidGate,
-    SoftCap,
-    Ssd,
-    TokenTypes,
-    Value,
-    Weigh,
-    last_reads,
-)
 from quire.program.pointwise_ops import PointwiseOp
 
 _ITEM = 4
@@ -67,7 +21,7 @@ _TOKEN_BYTES = 512
 """Bytes of a step and of each token besides values: checks, indices and Python objects."""
 _SAMPLING_BYTES = 160
 """Bytes per token of the vocabulary while a row of logits is sampled: arrays of 8-byte items."""
-_ACTIVATION_BYTES: dict[Activation, int] = {
+_ACTIVATION_BYTES: dict[ops.Activation, int] = {
     "identity": 24,
     "relu": 32,
     "relu2": 40,
@@ -81,14 +35,14 @@ _ACTIVATION_BYTES: dict[Activation, int] = {
 _TILE_ROWS = 8
 
 
-def workspace_bytes(program: Program, kv: KVCacheSpec, options: CompileOptions) -> int:
+def workspace_bytes(program: ops.Program, kv: KVCacheSpec, options: CompileOptions) -> int:
     """Maximum bytes that a step needs besides weights and KV cache."""
     bounds = _Bounds(kv, options)
     most = live = 0
     products = _products(program)
     unread = {product: len(values) for product, values in products.items()}
     product_of = {value: name for name, values in products.items() for value in values}
-    for op, dying in zip(program.ops, last_reads(program), strict=True):
+    for op, dying in zip(program.ops, ops.last_reads(program), strict=True):
         live += bounds.values(sum(value.dim for value in op.outputs()))
         most = max(most, live + bounds.temporary(op))
         for value in dying:
@@ -100,7 +54,7 @@ def workspace_bytes(program: Program, kv: KVCacheSpec, options: CompileOptions) 
     return max(most, sampling) + _STEP_BYTES + _TOKEN_BYTES * options.max_num_tokens
 
 
-def _products(program: Program) -> dict[str, tuple[Value, ...]]:
+def _products(program: ops.Program) -> dict[str, tuple[ops.Value, ...]]:
     """The values of each op: views of one array, which goes when the last of them does."""
     return {op.outputs()[0].name: op.outputs() for op in program.ops if op.outputs()}
 
@@ -116,74 +70,74 @@ class _Bounds:
         """Bytes of values of this width."""
         return _ITEM * width * self.options.max_num_tokens
 
-    def temporary(self, op: Op) -> int:
+    def temporary(self, op: ops.Op) -> int:
         """Bytes that an op allocates in addition to its outputs."""
         rows = self.options.max_num_tokens
         match op:
-            case Embed() | GivenColumns() | LearnedPositions() | TokenTypes():
+            case ops.Embed() | ops.GivenColumns() | ops.LearnedPositions() | ops.TokenTypes():
                 return 2 * self.values(op.out.dim)
-            case EmbedSlices():
+            case ops.EmbedSlices():
                 return 2 * self.values(op.table.shape[1])
-            case RmsNorm() | HeadNorm() | LayerNorm():
+            case ops.RmsNorm() | ops.HeadNorm() | ops.LayerNorm():
                 return 40 * rows * op.x.dim  # float64
-            case Linear() | Logits():
+            case ops.Linear() | ops.Logits():
                 return 5 * self.values(op.x.dim) + self._tiles(op.weight)
-            case Rope():
+            case ops.Rope():
                 return 48 * rows * op.x.dim  # angles in float64
-            case Attention():
+            case ops.Attention():
                 return self._attention(op)
-            case Glu():
+            case ops.Glu():
                 return _ACTIVATION_BYTES[op.act] * rows * op.gate.dim
-            case SigmoidGate():
+            case ops.SigmoidGate():
                 return 64 * rows * op.gate.dim
-            case HeadLinear():
+            case ops.HeadLinear():
                 tiles = 2 * _ITEM * _TILE_ROWS * (op.x.dim + op.out.dim)
                 return 3 * self.values(op.x.dim + op.out.dim) + tiles
-            case JoinHeads():
+            case ops.JoinHeads():
                 return self.values(op.out.dim)
-            case CausalConv():
+            case ops.CausalConv():
                 return 48 * (rows + 2 * op.num_rows) * op.x.dim
-            case GatedDelta() | Ssd() | Mamba():
+            case ops.GatedDelta() | ops.Ssd() | ops.Mamba():
                 return self._recurrence(op)
-            case Route():
+            case ops.Route():
                 return 96 * rows * op.logits.dim  # float64, and places
-            case Experts():
+            case ops.Experts():
                 return self._experts(op)
-            case Act():
+            case ops.Act():
                 return _ACTIVATION_BYTES[op.act] * rows * op.x.dim
-            case SoftCap():
+            case ops.SoftCap():
                 return 32 * rows * op.x.dim
-            case Outliers() | MatchRms():
+            case ops.Outliers() | ops.MatchRms():
                 return 40 * rows * op.x.dim  # float64
-            case Gather():
+            case ops.Gather():
                 return 2 * self.values(op.out.dim)
-            case Receive() | Send() | RowsIn() | RowsOut():
+            case ops.Receive() | ops.Send() | ops.RowsIn() | ops.RowsOut():
                 return self.values(sum(value.dim for value in (*op.inputs(), *op.outputs())))
-            case PositionScale() | Between() | Clamp() | MeanRows():
+            case ops.PositionScale() | ops.Between() | ops.Clamp() | ops.MeanRows():
                 return 2 * self.values(op.x.dim)
-            case Add() | Scale() | Weigh() | RowScale():
+            case ops.Add() | ops.Scale() | ops.Weigh() | ops.RowScale():
                 return 0
             case PointwiseOp():
                 return 80 * rows * op.outputs()[0].dim  # some arrays of float64
             case _:
                 return 0
 
-    def _tiles(self, weight: Param) -> int:
+    def _tiles(self, weight: ops.Param) -> int:
         return 2 * _ITEM * _TILE_ROWS * sum(weight.shape)
 
-    def _recurrence(self, op: GatedDelta | Ssd | Mamba) -> int:
+    def _recurrence(self, op: ops.GatedDelta | ops.Ssd | ops.Mamba) -> int:
         """Copies of a request's state and of its rows in float64, and a chunk's outer products."""
         [memory] = op.memories()
         [state] = memory.kept.states  # type: ignore[union-attr]
         heads = sum(value.dim for value in (*op.inputs(), op.out))
-        repeats = op.num_heads // op.num_key_heads if isinstance(op, GatedDelta) else 1
-        repeats = op.num_heads // op.num_groups if isinstance(op, Ssd) else repeats
-        numbers = 12 if isinstance(op, Mamba) else 2 * STATE_CHUNK + 12
+        repeats = op.num_heads // op.num_key_heads if isinstance(op, ops.GatedDelta) else 1
+        repeats = op.num_heads // op.num_groups if isinstance(op, ops.Ssd) else repeats
+        numbers = 12 if isinstance(op, ops.Mamba) else 2 * STATE_CHUNK + 12
         return numbers * 8 * state.num_pieces * state.width + (
             24 * self.options.max_num_tokens * heads * repeats
         )
 
-    def _experts(self, op: Experts) -> int:
+    def _experts(self, op: ops.Experts) -> int:
         """All rows may go to one expert: their x, what is inside it, and their results."""
         _, both, width = op.gate_up.shape
         columns = both // 2 if op.gated else both
@@ -197,7 +151,7 @@ class _Bounds:
             + self._tiles(op.down)
         )
 
-    def _attention(self, op: Attention) -> int:
+    def _attention(self, op: ops.Attention) -> int:
         """The rows that are brought into the cache's format, a request's keys and values as they
         are multiplied, and the scores of one token."""
         options, width = self.options, op.num_kv_heads * op.head_dim

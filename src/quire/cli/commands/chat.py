@@ -19,14 +19,7 @@ from quire.cli.events_of_calls import CallEvents
 from quire.cli.http_client import Piece, Server, ServerError
 from quire.cli.mcp.servers import ToolServers
 from quire.cli.mcp.toolbox import Toolbox
-from quire.cli.repl import (
-    REASONING,
-    Conversation,
-    Repl,
-    TokenCounts,
-    image_part,
-    speed_line,
-)
+from quire.cli.repl import REASONING, Conversation, Repl, TokenCounts, image_part, speed_line
 from quire.cli.terminal import StopOnInterrupt, is_interactive, quiet_log, read_line, say_dim
 from quire.config.checkpoint.model_files import DEMO_MODEL
 from quire.config.command_line.engine_options import add_engine_options, engine_args

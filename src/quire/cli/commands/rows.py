@@ -48,11 +48,7 @@ def add_row_options(
     parser.add_argument("--disable-tqdm", action="store_true", help="Show no progress bar.")
     parser.add_argument("--verbose", action="store_true", help="Show the engine's log.")
     add_engine_options(
-        parser,
-        record=AsyncEngineArgs,
-        has_positional=has_positional,
-        skip=skip,
-        defaults=_DEFAULTS,
+        parser, record=AsyncEngineArgs, has_positional=has_positional, skip=skip, defaults=_DEFAULTS
     )
     add_unsupported(parser, {})
 

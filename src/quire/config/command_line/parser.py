@@ -42,10 +42,7 @@ class Parser(argparse.ArgumentParser):
         self.shortened: dict[str, frozenset[str]] = {}
         """Titles of groups of which `--help` shows these options only, by their names in Python."""
         super().__init__(
-            prog=prog,
-            description=description,
-            allow_abbrev=False,
-            formatter_class=_Formatter,
+            prog=prog, description=description, allow_abbrev=False, formatter_class=_Formatter
         )
 
     def shorten(self, titles: Collection[str], common: Collection[str]) -> None:

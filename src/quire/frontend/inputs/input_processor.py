@@ -10,9 +10,9 @@ import copy
 import hashlib
 import itertools
 import struct
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -29,29 +29,24 @@ from quire.frontend.arguments import (
     check_processor,
     check_reasoning,
     check_request_id,
-    check_text,
 )
-from quire.frontend.inputs.pieces import late_chunks, pieces, with_sources, with_virtual_tokens
+from quire.frontend.inputs.pieces import with_sources, with_virtual_tokens
+from quire.frontend.inputs.pooling_inputs import NEUTRAL, PoolingInputs
 from quire.frontend.inputs.prompt_parser import ParsedPrompt, PromptParser
-from quire.frontend.inputs.refusals import cannot_generate, cannot_pool
+from quire.frontend.inputs.refusals import cannot_generate
 from quire.frontend.inputs.tokenization import Tokenization
 from quire.frontend.kv_hand_off import hand_off
 from quire.inputs import PromptType
 from quire.logits_processors.loading import load_processors
 from quire.outputs import LateChunkingMetadata
-from quire.params import RequestOutputKind, SamplingParams
+from quire.params import SamplingParams
 from quire.protocol import EngineCoreRequest
-from quire.protocol.pooling_params import PoolingParams, prompt_of
+from quire.protocol.pooling_params import PoolingParams
 from quire.reasoning.marks import ReasoningTokens
 from quire.structured.params import StructuredOutputsParams
 from quire.structured.trial import GrammarTrial
 from quire.system import clock
 from quire.tokenizer import Tokenizer
-
-_NEUTRAL = SamplingParams(
-    max_tokens=1, seed=0, detokenize=False, output_kind=RequestOutputKind.FINAL_ONLY
-)
-"""Sampling parameters of requests that pool: they end with their first result."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +95,7 @@ class InputProcessor:
         self.tokenizer = tokenizer
         self._config = config
         self._prompts = PromptParser(config.model, tokenizer, config.cache.block_size)
+        self._pooling_inputs = PoolingInputs(config.model, tokenizer, self._prompts)
         self._grammars = GrammarTrial(
             config.structured_outputs,
             config.model.vocab_size,
@@ -198,73 +194,24 @@ class InputProcessor:
         options: RequestOptions,
         arrival_time: float,
     ) -> EngineInput:
-        model = self.model_config
-        if model.pooling is None:
-            raise RequestError(cannot_pool(model))
-        options.check_priority()
-        params.verify(model.pooling, model.served_model_name[0], self._num_token_types)
-        prompt = _with_prompt(prompt, prompt_of(params, model.pooling))
-        parsed = self._prompts.parse(prompt, options.tokenization)
-        resolved = params.clone()
-        resolved.token_type_ids = params.token_type_ids or parsed.token_type_ids
-        resolved.verify(model.pooling, model.served_model_name[0], self._num_token_types)
-        pooling = model.pooling.of(params.task)
-        check_text(len(parsed.token_ids), pooling, model.max_model_len)
-        if pooling.is_by_token:
-            resolved.skip_reading_prefix_cache = True  # only computing a token gives its state
-        if resolved.token_type_ids and len(resolved.token_type_ids) != len(parsed.token_ids):
-            raise RequestError(
-                f"token_type_ids must have one number for each of the {len(parsed.token_ids)} "
-                f"tokens, got {len(resolved.token_type_ids)}",
-                parameter="token_type_ids",
-            )
-        chunks = None
-        if resolved.late_chunking_params is not None:
-            chunks = late_chunks(
-                self.tokenizer,
-                parsed.text,
-                parsed.token_ids,
-                resolved.late_chunking_params.chunk_size,
-                add_special_tokens=options.tokenization.add_special_tokens,
-            )
-        if options.prompt_adapter is not None:
-            raise RequestError(
-                "a pooling request must have no prompt adapter",
-                parameter="prompt_adapter_request",
-            )
-        core_request = EngineCoreRequest(
-            request_id=self._unique(request_id),
-            prompt_token_ids=parsed.token_ids,
-            sampling_params=_NEUTRAL,
-            pooling_params=resolved,
-            arrival_time=arrival_time,
-            scope=parsed.scope,
-            priority=options.priority,
-            lora=options.lora,
+        found = self._pooling_inputs.read(
+            self._unique(request_id), prompt, params, options, arrival_time
         )
-        core_requests = pieces(core_request, model.max_model_len)
-        core_requests[0].data_parallel_rank = options.data_parallel_rank
         return EngineInput(
             request_id=request_id,
-            prompt=parsed.text,
-            prompt_token_ids=parsed.token_ids,
-            params=_NEUTRAL,
-            core_requests=core_requests,
+            prompt=found.prompt.text,
+            prompt_token_ids=found.prompt.token_ids,
+            params=NEUTRAL,
+            core_requests=found.core_requests,
             arrival_time=arrival_time,
             options=options,
-            pooling_params=resolved,
-            late_chunks=chunks,
+            pooling_params=found.params,
+            late_chunks=found.late_chunks,
         )
 
     def _unique(self, request_id: str) -> str:
         """An id that no other request of this process has."""
         return f"{request_id}-{next(self._numbers):x}"
-
-    @cached_property
-    def _num_token_types(self) -> int:
-        from quire.models import build_program
-
-        return build_program(self.model_config.hf_config).num_token_types
 
     def check_grammar(self, spec: StructuredOutputsParams) -> StructuredOutputsParams:
         """The grammar with the engine's settings. Raises GrammarError if it cannot be compiled."""
@@ -367,16 +314,6 @@ class InputProcessor:
         return int.from_bytes(hashlib.sha256(state).digest()[:8], "little")
 
 
-def _with_prompt(given: Any, beginning: str) -> Any:
-    """The input with this text in front; token ids stay as they are."""
-    if isinstance(given, str):
-        return beginning + given
-    if isinstance(given, Mapping) and given.get("prompt_token_ids") is None:
-        text = given.get("prompt")
-        return {**given, "prompt": beginning + text} if isinstance(text, str) else given
-    return given
-
-
 def _check_rows(
     parsed: ParsedPrompt,
     params: SamplingParams,
@@ -387,8 +324,7 @@ def _check_rows(
     RequestError."""
     if parsed.input_rows and not parsed.images and params.prompt_logprobs is not None:
         raise RequestError(
-            "prompt_logprobs is not compatible with prompt embeds.",
-            parameter="prompt_logprobs",
+            "prompt_logprobs is not compatible with prompt embeds.", parameter="prompt_logprobs"
         )
     if model.num_sources and params.prompt_logprobs is not None:
         raise RequestError(
@@ -397,6 +333,5 @@ def _check_rows(
         )
     if parsed.images and prompt_adapter is not None:
         raise RequestError(
-            "a request with images must have no prompt adapter",
-            parameter="prompt_adapter_request",
+            "a request with images must have no prompt adapter", parameter="prompt_adapter_request"
         )

@@ -163,12 +163,7 @@ ROBERTA_CLASSIFIER = _row(
 """Files of architecture bert with a classifier."""
 
 OLD_JINA2 = _row(
-    "JinaBertModel",
-    "bert",
-    _OLD_JINA2_PARTS,
-    top=_top("bert."),
-    layers=_BERT_LAYERS,
-    config=_jina2,
+    "JinaBertModel", "bert", _OLD_JINA2_PARTS, top=_top("bert."), layers=_BERT_LAYERS, config=_jina2
 )
 """Files of architecture jina-bert-v2 from 2024."""
 
@@ -185,12 +180,7 @@ ENCODERS: dict[str, Architecture] = {
         config=_nomic,
     ),
     "jina-bert-v2": _row(
-        "JinaBertModel",
-        "bert",
-        _JINA2_PARTS,
-        top=_top("bert."),
-        layers=_BERT_LAYERS,
-        config=_jina2,
+        "JinaBertModel", "bert", _JINA2_PARTS, top=_top("bert."), layers=_BERT_LAYERS, config=_jina2
     ),
     "modern-bert": _row(
         "ModernBertModel",

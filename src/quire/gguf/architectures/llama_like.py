@@ -54,10 +54,7 @@ _APERTUS_PARTS: Parts = {
     "attn_norm": "attention_layernorm",
     "ffn_norm": "feedforward_layernorm",
 }
-_XIELU_TENSORS = {
-    "mlp.act_fn.alpha_p": "xielu.alpha_p",
-    "mlp.act_fn.alpha_n": "xielu.alpha_n",
-}
+_XIELU_TENSORS = {"mlp.act_fn.alpha_p": "xielu.alpha_p", "mlp.act_fn.alpha_n": "xielu.alpha_n"}
 _SEED_OSS_PARTS: Parts = {**LLAMA_PARTS, "post_attention_norm": "post_attention_layernorm"}
 
 

@@ -18,12 +18,7 @@ from quire.gguf.architectures.expert_parts import (
     qwen_experts,
 )
 from quire.gguf.architectures.expert_tensors import read_experts
-from quire.gguf.architectures.facts import (
-    attention_layers,
-    has_any,
-    kv_heads,
-    period_of,
-)
+from quire.gguf.architectures.facts import attention_layers, has_any, kv_heads, period_of
 from quire.gguf.architectures.mixtures import GRANITE_PARTS
 from quire.gguf.architectures.row import TOP_PARTS, Architecture, Config, Parts, Place
 from quire.gguf.keys import Keys

@@ -29,11 +29,7 @@ _LAYER = re.compile(
 _PREDICTION = re.compile(r"blk\.(?P<layer>\d{1,4})\.nextn\.(?P<part>\w+)\.(?P<kind>weight|bias)")
 _SHARED_HEAD = {"shared_head_norm": "shared_head.norm", "shared_head_head": "shared_head.head"}
 _TOP = re.compile(r"(?P<part>\w+(?:\.\w+)?)\.(?P<kind>weight|bias)")
-TOP_PARTS = {
-    "token_embd": "model.embed_tokens",
-    "output_norm": "model.norm",
-    "output": "lm_head",
-}
+TOP_PARTS = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
 _UNUSED = frozenset({"rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight"})
 """Tensors that become a part of the configuration."""
 

@@ -117,10 +117,7 @@ def _idefics3(keys: Keys) -> ImageParts:
         vision,
         {"scale_factor": keys.whole("{arch}.projector.scale_factor", 2)},
         _settings(
-            keys,
-            size={"longest_edge": longest},
-            max_image_size={"longest_edge": size},
-            resample=1,
+            keys, size={"longest_edge": longest}, max_image_size={"longest_edge": size}, resample=1
         ),
     )
 

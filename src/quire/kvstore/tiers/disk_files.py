@@ -14,19 +14,8 @@ from pathlib import Path
 
 from quire.kvstore.eviction import Entry
 from quire.kvstore.tiers import direct_io
+from quire.kvstore.tiers import disk_paths as paths
 from quire.kvstore.tiers.base import Buffer
-from quire.kvstore.tiers.disk_paths import (
-    FILE_ENDING,
-    MISSING,
-    NotOursError,
-    chunk_name,
-    directory_of,
-    is_folder_name,
-    is_own_file,
-    is_prefix_name,
-    make_directory,
-    open_file,
-)
 
 _TEMP_ENDING = ".tmp"
 _ABANDONED_S = 3600.0
@@ -49,7 +38,7 @@ def scan(root: Path) -> Iterator[StoredFile]:
     A missing root has no files.
     """
     for folder, prefix, file in _files(root):
-        name = chunk_name(file.name, prefix)
+        name = paths.chunk_name(file.name, prefix)
         info = _own_file(file) if name is not None else None
         if name is not None and info is not None:
             yield StoredFile(Entry(folder, name), info.st_size, info.st_mtime_ns)
@@ -63,7 +52,10 @@ def remove_abandoned(root: Path) -> int:
     num_bytes = 0
     for folder, prefix, file in _files(root):
         if file.name.endswith(_TEMP_ENDING):
-            with suppress(*MISSING), directory_of(root, Entry(folder, prefix)) as directory:
+            with (
+                suppress(*paths.MISSING),
+                paths.directory_of(root, Entry(folder, prefix)) as directory,
+            ):
                 num_bytes += _remove_if_abandoned(directory, file.name)
     return num_bytes
 
@@ -72,13 +64,13 @@ def read(root: Path, entry: Entry, max_bytes: int, into: memoryview | None = Non
     """Return the contents of a file. None: it is missing or longer than `max_bytes`. `into`: a
     buffer for the data."""
     try:
-        with directory_of(root, entry) as directory:
-            descriptor = open_file(directory, entry.name + FILE_ENDING)
-    except MISSING:
+        with paths.directory_of(root, entry) as directory:
+            descriptor = paths.open_file(directory, entry.name + paths.FILE_ENDING)
+    except paths.MISSING:
         return None
     try:
         info = os.fstat(descriptor)
-        if not is_own_file(info) or info.st_size > max_bytes:
+        if not paths.is_own_file(info) or info.st_size > max_bytes:
             return None
         return direct_io.read(descriptor, info.st_size, into)
     finally:
@@ -88,27 +80,27 @@ def read(root: Path, entry: Entry, max_bytes: int, into: memoryview | None = Non
 def size(root: Path, entry: Entry) -> int | None:
     """Return the size of a file; None if it is missing."""
     try:
-        with directory_of(root, entry) as directory:
+        with paths.directory_of(root, entry) as directory:
             return _size_in(directory, entry)
-    except MISSING:
+    except paths.MISSING:
         return None
 
 
 def remove(root: Path, entry: Entry) -> int:
     """Remove a file. Returns the freed bytes; 0 if the file was missing."""
     try:
-        with directory_of(root, entry) as directory:
+        with paths.directory_of(root, entry) as directory:
             num_bytes = _size_in(directory, entry)
-            os.unlink(entry.name + FILE_ENDING, dir_fd=directory)
+            os.unlink(entry.name + paths.FILE_ENDING, dir_fd=directory)
             return num_bytes
-    except MISSING:
+    except paths.MISSING:
         return 0
 
 
 def stamp(root: Path, entry: Entry, used_ns: int) -> None:
     """Set the time of last use of a file; a missing file is ignored."""
-    with suppress(*MISSING), directory_of(root, entry) as directory:
-        name, times = entry.name + FILE_ENDING, (used_ns, used_ns)
+    with suppress(*paths.MISSING), paths.directory_of(root, entry) as directory:
+        name, times = entry.name + paths.FILE_ENDING, (used_ns, used_ns)
         os.utime(name, ns=times, dir_fd=directory, follow_symlinks=False)
 
 
@@ -121,9 +113,9 @@ class UnfinishedFile:
 
     def __init__(self, root: Path, entry: Entry, num_bytes: int) -> None:
         """The caller must hold the lock of the directory."""
-        self._name = entry.name + FILE_ENDING
+        self._name = entry.name + paths.FILE_ENDING
         self._temp = f".{entry.name}.{os.getpid()}.{secrets.token_hex(8)}{_TEMP_ENDING}"
-        self._directory = make_directory(root, entry)
+        self._directory = paths.make_directory(root, entry)
         self._is_open = True
         try:
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -167,10 +159,10 @@ class UnfinishedFile:
 def _files(root: Path) -> Iterator[tuple[str, str, os.DirEntry[str]]]:
     """Yield folder, prefix and entry of every file in chunk directories."""
     for folder in _directories(root):
-        if not is_folder_name(folder.name):
+        if not paths.is_folder_name(folder.name):
             continue
         for prefix in _directories(folder.path):
-            if is_prefix_name(prefix.name):
+            if paths.is_prefix_name(prefix.name):
                 for file in _children(prefix.path):
                     yield folder.name, prefix.name, file
 
@@ -195,13 +187,13 @@ def _own_file(file: os.DirEntry[str]) -> os.stat_result | None:
         info = file.stat(follow_symlinks=False)
     except OSError:
         return None
-    return info if is_own_file(info) else None
+    return info if paths.is_own_file(info) else None
 
 
 def _size_in(directory: int, entry: Entry) -> int:
-    info = os.stat(entry.name + FILE_ENDING, dir_fd=directory, follow_symlinks=False)
-    if not is_own_file(info):
-        raise NotOursError
+    info = os.stat(entry.name + paths.FILE_ENDING, dir_fd=directory, follow_symlinks=False)
+    if not paths.is_own_file(info):
+        raise paths.NotOursError
     return info.st_size
 
 
@@ -209,9 +201,9 @@ def _remove_if_abandoned(directory: int, name: str) -> int:
     """Remove an unfinished file if its writer died, which released its lock. Returns the bytes of a
     file that stays."""
     info = os.stat(name, dir_fd=directory, follow_symlinks=False)
-    if not is_own_file(info):
+    if not paths.is_own_file(info):
         return 0
-    descriptor = open_file(directory, name, os.O_WRONLY)
+    descriptor = paths.open_file(directory, name, os.O_WRONLY)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

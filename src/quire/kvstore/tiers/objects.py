@@ -133,10 +133,7 @@ def _store_of(url: str, timeout_s: float, connect_timeout_s: float) -> ObjectSto
             "timeout": timedelta(seconds=timeout_s),
             "connect_timeout": timedelta(seconds=connect_timeout_s),
         }
-        options["retry_config"] = {
-            "max_retries": 1,
-            "retry_timeout": timedelta(seconds=timeout_s),
-        }
+        options["retry_config"] = {"max_retries": 1, "retry_timeout": timedelta(seconds=timeout_s)}
     try:
         store: ObjectStore = from_url(url, **options)
     except (BaseError, OSError, ValueError, TypeError) as error:

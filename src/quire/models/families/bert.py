@@ -109,9 +109,7 @@ def _mpnet(reader: ConfigReader) -> EncoderSpec:
         raise reader.error("relative_attention_num_buckets", num_buckets, f"{_BUCKETS} or more", 32)
     reach = range(-_DISTANCE, _DISTANCE + 1)
     biases = RelativeBiases(
-        "encoder.relative_attention_bias.weight",
-        num_buckets,
-        tuple(map(_bucket, reach)),
+        "encoder.relative_attention_bias.weight", num_buckets, tuple(map(_bucket, reach))
     )
     spec = _after_padding(reader, read_encoder(reader, "mpnet."), _MPNET_PADDING)
     return replace(spec, num_types=0, names=names, relative=biases)

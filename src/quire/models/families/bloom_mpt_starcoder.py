@@ -156,11 +156,7 @@ BLOOM = decoder_family(
         "rms_norm_eps": "layer_norm_epsilon",
         "max_position_embeddings": "seq_length",
     },
-    defaults={
-        "rms_norm_eps": 1e-5,
-        "tie_word_embeddings": True,
-        "max_position_embeddings": 2048,
-    },
+    defaults={"rms_norm_eps": 1e-5, "tie_word_embeddings": True, "max_position_embeddings": 2048},
 )
 MPT = decoder_family(
     "mpt",

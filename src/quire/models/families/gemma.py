@@ -35,9 +35,7 @@ def _first(reader: ConfigReader) -> DecoderSpec:
     """Read Gemma 1. transformers uses the tanh form of GELU for any `hidden_act`."""
     spec = read_spec(reader, activation="gelu_tanh", biased="attention")
     return replace(
-        spec,
-        norm=replace(spec.norm, offset=1.0),
-        embed_scale=float(spec.hidden_size**0.5),
+        spec, norm=replace(spec.norm, offset=1.0), embed_scale=float(spec.hidden_size**0.5)
     )
 
 
@@ -56,9 +54,7 @@ def _third(reader: ConfigReader) -> DecoderSpec:
 
 
 def _with_windows(
-    reader: ConfigReader,
-    windows: tuple[int | None, ...],
-    local: ConfigReader | None = None,
+    reader: ConfigReader, windows: tuple[int | None, ...], local: ConfigReader | None = None
 ) -> DecoderSpec:
     """Read Gemma 2 and 3; `local` as in `rotaries_by_kind`."""
     query_dim = reader.number("query_pre_attn_scalar", 1.0, 1e6, example=256.0, default=256.0)

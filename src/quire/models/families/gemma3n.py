@@ -11,24 +11,7 @@ from dataclasses import dataclass
 from statistics import NormalDist
 
 from quire.models.config_reader import MAX_FEED_FORWARD, MAX_HIDDEN, ConfigReader
-from quire.models.families.gemma_blocks import (
-    ROOT,
-    GemmaSpec,
-    Layer,
-    LayerInput,
-    attention,
-    down,
-    embed,
-    end,
-    from_layer_input,
-    gate_up,
-    gemma_family,
-    layer_inputs,
-    norm,
-    read_common,
-    read_kinds,
-    read_sharing,
-)
+from quire.models.families import gemma_blocks as blocks
 from quire.models.reading import read_heads, read_num_layers, read_window, rotaries_by_kind
 from quire.program import Builder, Out, Program, Value
 
@@ -38,7 +21,7 @@ _LEAST_SQUARE = 1e-5
 
 
 @dataclass(frozen=True, slots=True)
-class Gemma3nSpec(GemmaSpec):
+class Gemma3nSpec(blocks.GemmaSpec):
     """Values that only Gemma 3n has."""
 
     num_states: int
@@ -53,20 +36,20 @@ class Gemma3nSpec(GemmaSpec):
 
 def read_spec(reader: ConfigReader) -> Gemma3nSpec:
     """Read the spec. Raises CheckpointError for impossible values."""
-    num_layers, kinds = read_num_layers(reader), read_kinds(reader, 5)
+    num_layers, kinds = read_num_layers(reader), blocks.read_kinds(reader, 5)
     window = read_window(reader) if "sliding_attention" in kinds else None
     windows = [window if kind == "sliding_attention" else None for kind in kinds]
     theta = reader.number("rope_local_base_freq", 1.0001, 1e12, example=1e4, default=1e4)
     local = ConfigReader({"rope_theta": theta}, reader.where)
     rotaries, heads = rotaries_by_kind(reader, windows, local), read_heads(reader)
     sizes = reader.sizes("intermediate_size", num_layers, MAX_FEED_FORWARD, example=16384)
-    reads = read_sharing(reader, kinds)
+    reads = blocks.read_sharing(reader, kinds)
     layers = tuple(
-        Layer(heads, windows[i], rotaries[i], sizes[i], reads[i]) for i in range(num_layers)
+        blocks.Layer(heads, windows[i], rotaries[i], sizes[i], reads[i]) for i in range(num_layers)
     )
     num_states = reader.size("altup_num_inputs", _MOST_STATES, example=4, default=4)
     return Gemma3nSpec(
-        **read_common(reader, layers),
+        **blocks.read_common(reader, layers),
         num_states=num_states,
         active=reader.count("altup_active_idx", num_states - 1, default=0),
         scales_active=reader.flag("altup_correct_scale", True),
@@ -87,20 +70,20 @@ def _sparsity(reader: ConfigReader, num_layers: int) -> tuple[float, ...]:
 def build(name: str, spec: Gemma3nSpec) -> Program:
     """Build the program of a spec."""
     builder = Builder(name)
-    first, table = embed(builder, spec)
-    given = layer_inputs(builder, first, spec)
+    first, table = blocks.embed(builder, spec)
+    given = blocks.layer_inputs(builder, first, spec)
     states = [first]
     for number in range(spec.num_states - 1):
-        prefix = f"{ROOT}altup_projections.{number}"
+        prefix = f"{blocks.ROOT}altup_projections.{number}"
         states.append(_as_large(builder, first, prefix, first, spec))
     for index in range(len(spec.layers)):
         with builder.scope(f"layers.{index}"):
             states = _layer(builder, states, spec, index, given[index] if given else None)
     x = states[0]
     for number, state in enumerate(states[1:]):
-        prefix = f"{ROOT}altup_unembed_projections.{number}"
+        prefix = f"{blocks.ROOT}altup_unembed_projections.{number}"
         x = builder.add(x, _as_large(builder, state, prefix, states[0], spec))
-    return end(builder, builder.scale(x, 1 / spec.num_states), table, spec)
+    return blocks.end(builder, builder.scale(x, 1 / spec.num_states), table, spec)
 
 
 def _as_large(builder: Builder, x: Value, prefix: str, like: Value, spec: Gemma3nSpec) -> Value:
@@ -110,18 +93,22 @@ def _as_large(builder: Builder, x: Value, prefix: str, like: Value, spec: Gemma3
 
 
 def _layer(
-    builder: Builder, states: list[Value], spec: Gemma3nSpec, index: int, given: LayerInput | None
+    builder: Builder,
+    states: list[Value],
+    spec: Gemma3nSpec,
+    index: int,
+    given: blocks.LayerInput | None,
 ) -> list[Value]:
-    prefix = f"{ROOT}layers.{index}."
+    prefix = f"{blocks.ROOT}layers.{index}."
 
     def normed(value: Value, name: str, hint: str) -> Value:
-        return norm(builder, value, spec, prefix + name, hint)
+        return blocks.norm(builder, value, spec, prefix + name, hint)
 
     predicted = _predict(builder, states, spec, prefix)
     active = predicted[spec.active]
     hidden = normed(active, "input_layernorm", "norm")
     laurel = _laurel(builder, hidden, spec, prefix)
-    attended = attention(builder, hidden, spec, index)
+    attended = blocks.attention(builder, hidden, spec, index)
     x = builder.add(active, normed(attended, "post_attention_layernorm", "o_norm"))
     x = builder.scale(builder.add(x, laurel), 2**-0.5)
     out = _mlp(builder, normed(x, "pre_feedforward_layernorm", "mlp_norm"), spec, index)
@@ -133,7 +120,7 @@ def _layer(
     if spec.scales_active:
         weight = f"{prefix}altup.correct_output_scale"
         active = builder.weigh(active, weight, spec.hidden_size, "active_scale")
-    more = from_layer_input(builder, active, given, spec, index)
+    more = blocks.from_layer_input(builder, active, given, spec, index)
     return [states[0], *(builder.add(state, more) for state in states[1:])]
 
 
@@ -145,20 +132,20 @@ def _laurel(builder: Builder, x: Value, spec: Gemma3nSpec, prefix: str) -> Value
         left, f"{prefix}laurel.linear_right", spec.hidden_size, bias=False, hint="laurel_right"
     )
     return builder.add(
-        x, norm(builder, right, spec, f"{prefix}laurel.post_laurel_norm", "laurel_norm")
+        x, blocks.norm(builder, right, spec, f"{prefix}laurel.post_laurel_norm", "laurel_norm")
     )
 
 
 def _mlp(builder: Builder, x: Value, spec: Gemma3nSpec, index: int) -> Value:
-    gate, up = gate_up(builder, x, index, spec.layers[index].mlp_size)
+    gate, up = blocks.gate_up(builder, x, index, spec.layers[index].mlp_size)
     if spec.sparsity[index] > 0.0:
         gate = builder.outliers(gate, NormalDist().inv_cdf(spec.sparsity[index]))
-    return down(builder, builder.glu(gate, up, spec.activation), spec, index)
+    return blocks.down(builder, builder.glu(gate, up, spec.activation), spec, index)
 
 
 def _modalities(builder: Builder, x: Value, spec: Gemma3nSpec, prefix: str) -> Value:
     """Return [T, num_states], from -1 to 1."""
-    router = norm(builder, x, spec, f"{prefix}altup.router_norm", "router_norm")
+    router = blocks.norm(builder, x, spec, f"{prefix}altup.router_norm", "router_norm")
     # Before the product, not after it: an adapter may have a bias.
     routed = builder.linear(
         builder.scale(router, 1 / spec.hidden_size),
@@ -209,7 +196,7 @@ def _correct(
     ]
 
 
-GEMMA3N = gemma_family(
+GEMMA3N = blocks.gemma_family(
     "gemma3n",
     ("Gemma3nForCausalLM",),
     read_spec,

@@ -10,24 +10,7 @@ from dataclasses import dataclass
 
 from quire.models.config_reader import MAX_HEAD_DIM, MAX_HEADS, ConfigReader
 from quire.models.experts import ExpertNames, read_num_experts, read_top_k, read_width
-from quire.models.families.gemma_blocks import (
-    ROOT,
-    GemmaSpec,
-    Layer,
-    LayerInput,
-    attention,
-    down,
-    embed,
-    end,
-    from_layer_input,
-    gate_up,
-    gemma_family,
-    layer_inputs,
-    norm,
-    read_common,
-    read_kinds,
-    read_sharing,
-)
+from quire.models.families import gemma_blocks as blocks
 from quire.models.reading import read_heads, read_mlp_size, read_window
 from quire.models.rope import by_layer, rotary
 from quire.models.text_part import IMAGE_SPANS
@@ -46,7 +29,7 @@ class Experts:
 
 
 @dataclass(frozen=True, slots=True)
-class Gemma4Spec(GemmaSpec):
+class Gemma4Spec(blocks.GemmaSpec):
     """Spec with experts in all layers or in none."""
 
     experts: Experts | None = None
@@ -56,7 +39,7 @@ def read_spec(reader: ConfigReader) -> Gemma4Spec:
     """Read the spec. Raises CheckpointError for impossible values."""
     if reader.text("use_bidirectional_attention") == "all":
         raise reader.error("use_bidirectional_attention", "all", "absent or vision", "vision")
-    kinds = read_kinds(reader, 6)
+    kinds = blocks.read_kinds(reader, 6)
     kinds[-1] = "full_attention"
     rope = by_layer(reader)
     window = read_window(reader) if "sliding_attention" in kinds else None
@@ -64,10 +47,12 @@ def read_spec(reader: ConfigReader) -> Gemma4Spec:
     doubles = reader.flag("use_double_wide_mlp", False)
     has_v, spans = not reader.flag("attention_k_eq_v", False), reader.flag(IMAGE_SPANS, False)
     layers = []
-    for index, (kind, reads) in enumerate(zip(kinds, read_sharing(reader, kinds), strict=True)):
+    for index, (kind, reads) in enumerate(
+        zip(kinds, blocks.read_sharing(reader, kinds), strict=True)
+    ):
         heads, is_full = _heads(reader, index, kind), kind == "full_attention"
         layers.append(
-            Layer(
+            blocks.Layer(
                 heads,
                 None if is_full else window,
                 rotary(reader, heads.head_dim, scaling=rope.section(kind)),
@@ -82,7 +67,7 @@ def read_spec(reader: ConfigReader) -> Gemma4Spec:
         count = read_num_experts(reader)
         top_k = read_top_k(reader, count, "top_k_experts", default=8)
         experts = Experts(count, read_width(reader, "moe_intermediate_size"), top_k)
-    return Gemma4Spec(**read_common(reader, tuple(layers)), experts=experts)
+    return Gemma4Spec(**blocks.read_common(reader, tuple(layers)), experts=experts)
 
 
 def _heads(reader: ConfigReader, index: int, kind: str) -> HeadLayout:
@@ -114,34 +99,34 @@ def _heads(reader: ConfigReader, index: int, kind: str) -> HeadLayout:
 def build(name: str, spec: Gemma4Spec) -> Program:
     """Build the program of a spec."""
     builder = Builder(name)
-    x, table = embed(builder, spec)
-    given = layer_inputs(builder, x, spec)
+    x, table = blocks.embed(builder, spec)
+    given = blocks.layer_inputs(builder, x, spec)
     for index in range(len(spec.layers)):
         with builder.scope(f"layers.{index}"):
             x = _layer(builder, x, spec, index, given[index] if given else None)
-    return end(builder, x, table, spec)
+    return blocks.end(builder, x, table, spec)
 
 
 def _layer(
-    builder: Builder, x: Value, spec: Gemma4Spec, index: int, given: LayerInput | None
+    builder: Builder, x: Value, spec: Gemma4Spec, index: int, given: blocks.LayerInput | None
 ) -> Value:
-    prefix = f"{ROOT}layers.{index}."
+    prefix = f"{blocks.ROOT}layers.{index}."
 
     def normed(value: Value, name: str, hint: str) -> Value:
-        return norm(builder, value, spec, prefix + name, hint)
+        return blocks.norm(builder, value, spec, prefix + name, hint)
 
-    attended = attention(builder, normed(x, "input_layernorm", "norm"), spec, index)
+    attended = blocks.attention(builder, normed(x, "input_layernorm", "norm"), spec, index)
     x = builder.add(x, normed(attended, "post_attention_layernorm", "o_norm"))
     hidden = normed(x, "pre_feedforward_layernorm", "mlp_norm")
-    gate, up = gate_up(builder, hidden, index, spec.layers[index].mlp_size)
-    out = down(builder, builder.glu(gate, up, spec.activation), spec, index)
+    gate, up = blocks.gate_up(builder, hidden, index, spec.layers[index].mlp_size)
+    out = blocks.down(builder, builder.glu(gate, up, spec.activation), spec, index)
     if spec.experts is not None:
         out = normed(out, "post_feedforward_layernorm_1", "dense_norm")
         mixed = _experts(builder, x, spec, spec.experts, prefix)
         out = builder.add(out, normed(mixed, "post_feedforward_layernorm_2", "experts_norm"))
     x = builder.add(x, normed(out, "post_feedforward_layernorm", "down_norm"))
     if given is not None:
-        x = builder.add(x, from_layer_input(builder, x, given, spec, index))
+        x = builder.add(x, blocks.from_layer_input(builder, x, given, spec, index))
     return builder.weigh(x, f"{prefix}layer_scalar", 1, "layer_scalar")
 
 
@@ -156,7 +141,9 @@ def _experts(builder: Builder, x: Value, spec: Gemma4Spec, experts: Experts, pre
     routes = builder.weigh(
         routes, f"{prefix}router.per_expert_scale", experts.count, "routes_scaled"
     )
-    hidden = norm(builder, x, spec, f"{prefix}pre_feedforward_layernorm_2", "experts_in_norm")
+    hidden = blocks.norm(
+        builder, x, spec, f"{prefix}pre_feedforward_layernorm_2", "experts_in_norm"
+    )
     tensors = _NAMES.of(prefix, experts.count, experts.width, spec.hidden_size)
     return builder.experts(hidden, routes, tensors, experts.top_k, spec.activation)
 
@@ -177,7 +164,7 @@ _DEFAULTS = {
 }
 
 
-GEMMA4 = gemma_family(
+GEMMA4 = blocks.gemma_family(
     "gemma4",
     ("Gemma4ForCausalLM",),
     read_spec,
@@ -186,7 +173,7 @@ GEMMA4 = gemma_family(
     models="Gemma 4 E2B, E4B, 26B-A4B and 31B; wrapped too (Gemma4ForConditionalGeneration)",
     defaults={**_DEFAULTS, "sliding_window": 512, "hidden_size_per_layer_input": 256},
 )
-GEMMA4_UNIFIED = gemma_family(
+GEMMA4_UNIFIED = blocks.gemma_family(
     "gemma4_unified",
     ("Gemma4UnifiedForCausalLM",),
     read_spec,

@@ -11,12 +11,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from quire.models.base import ModelFacts, ModelFamily, NameMap
-from quire.models.config_reader import (
-    MAX_FEED_FORWARD,
-    MAX_LAYERS,
-    MAX_VOCAB,
-    ConfigReader,
-)
+from quire.models.config_reader import MAX_FEED_FORWARD, MAX_LAYERS, MAX_VOCAB, ConfigReader
 from quire.models.reading import (
     read_activation,
     read_cap,

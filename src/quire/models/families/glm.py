@@ -24,9 +24,7 @@ _DEFAULTS = {
 def _glm(reader: ConfigReader) -> DecoderSpec:
     spec = read_spec(reader, interleaved=True, biased="attention")
     return replace(
-        spec,
-        attention=replace(spec.attention, out_bias=False),
-        mlp=replace(spec.mlp, fused=True),
+        spec, attention=replace(spec.attention, out_bias=False), mlp=replace(spec.mlp, fused=True)
     )
 
 

@@ -99,9 +99,7 @@ def _opt(reader: ConfigReader) -> DecoderSpec:
         norm=replace(spec.norm, has_weight=has_weight),
         embed_size=None if size == spec.hidden_size else size,
         names=Names(
-            root="model.decoder.",
-            final_norm="final_layer_norm" if has_final else None,
-            layer=layer,
+            root="model.decoder.", final_norm="final_layer_norm" if has_final else None, layer=layer
         ),
     )
 

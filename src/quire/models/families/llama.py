@@ -94,11 +94,7 @@ def hunyuan_spec(reader: ConfigReader) -> DecoderSpec:
     spec = read_spec(reader, biased="attention")
     names = LayerNames(q_norm="self_attn.query_layernorm", k_norm="self_attn.key_layernorm")
     norm = QkNorm(after_rope=True) if reader.flag("use_qk_norm", True) else None
-    return replace(
-        spec,
-        attention=replace(spec.attention, qk_norm=norm),
-        names=Names(layer=names),
-    )
+    return replace(spec, attention=replace(spec.attention, qk_norm=norm), names=Names(layer=names))
 
 
 FAMILY = decoder_family(

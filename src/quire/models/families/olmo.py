@@ -96,11 +96,7 @@ def _pattern(reader: ConfigReader) -> int:
 
 
 def _with_norms_after(spec: DecoderSpec, qk_norm: QkNorm) -> DecoderSpec:
-    return replace(
-        spec,
-        attention=replace(spec.attention, qk_norm=qk_norm),
-        names=POST_NORMS,
-    )
+    return replace(spec, attention=replace(spec.attention, qk_norm=qk_norm), names=POST_NORMS)
 
 
 OLMO = decoder_family("olmo", ("OlmoForCausalLM",), _first, models="OLMo 1")

@@ -10,21 +10,9 @@ from quire.errors import UnsupportedModelError
 from quire.models.base import ACTIVATIONS
 from quire.models.config_reader import MAX_LAYERS, MAX_POSITIONS, ConfigReader
 from quire.models.decoder import decoder_family
-from quire.models.experts import (
-    MAX_EXPERTS,
-    ExpertNames,
-    MoeSpec,
-    read_num_experts,
-    read_top_k,
-)
+from quire.models.experts import MAX_EXPERTS, ExpertNames, MoeSpec, read_num_experts, read_top_k
 from quire.models.families.bert import bert_classifier, roberta_classifier
-from quire.models.families.encoder_fields import (
-    FLASH,
-    ROTARY,
-    jina_v3,
-    read_encoder,
-    rotated,
-)
+from quire.models.families.encoder_fields import FLASH, ROTARY, jina_v3, read_encoder, rotated
 from quire.models.pooling.encoder import Biases, EncoderNames, EncoderSpec, encoder_family
 from quire.models.pooling.head import PoolingHead
 from quire.models.reading import read_spec

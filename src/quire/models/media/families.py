@@ -11,34 +11,15 @@ from quire.images.modality import MODALITIES
 from quire.images.rules import Layout, RatioTiles, SquareTiles
 from quire.models.base import ACTIVATIONS, HfConfig
 from quire.models.config_reader import ConfigReader
+from quire.models.media import reading
 from quire.models.media.gemma import gemma3
 from quire.models.media.gemma4 import gemma4, gemma4_unified
 from quire.models.media.llava import llava
 from quire.models.media.model import VisionModel
 from quire.models.media.pixtral import mistral3
 from quire.models.media.qwen import qwen_vl
-from quire.models.media.reading import (
-    BICUBIC,
-    CLIP_MEAN,
-    CLIP_STD,
-    HALF,
-    LANCZOS,
-    edge_length,
-    normalisation,
-    text_width,
-    tile_size,
-    token_id,
-    vision_section,
-)
 from quire.models.media.settings import image_settings
-from quire.models.media.tower import (
-    SIGLIP_NAMES,
-    VISION,
-    Tower,
-    projector,
-    square_side,
-    tower_spec,
-)
+from quire.models.media.tower import SIGLIP_NAMES, VISION, Tower, projector, square_side, tower_spec
 from quire.models.media.whisper import qwen2_audio, voxtral, whisper
 from quire.models.pooling.encoder import Biases, EncoderNames
 from quire.models.text_part import text_part
@@ -59,7 +40,7 @@ def vision_model(hf_config: HfConfig) -> VisionModel | None:
 
 
 def _idefics3(reader: ConfigReader, settings: ConfigReader, text: HfConfig) -> VisionModel:
-    vision = vision_section(reader)
+    vision = reading.vision_section(reader)
     spec = tower_spec(vision, SIGLIP_NAMES)
     patch, size = square_side(vision, "patch_size", 32), square_side(vision, "image_size", 224)
     tower = Tower(spec, patch, size // patch, last_norm="post_layernorm")
@@ -68,12 +49,12 @@ def _idefics3(reader: ConfigReader, settings: ConfigReader, text: HfConfig) -> V
         raise reader.error("scale_factor", factor, f"a divisor of {tower.side} patches", 1)
     width = spec.hidden_size * factor * factor
     rows = (tower.side // factor) ** 2
-    tile = edge_length(settings, "max_image_size", "longest_edge", 364, number=False)
+    tile = reading.edge_length(settings, "max_image_size", "longest_edge", 364, number=False)
     if tile != size:
         raise settings.error("max_image_size", tile, "as large as the encoder's tiles", size)
     resizing = SquareTiles(
-        **normalisation(settings, LANCZOS, HALF, HALF),
-        longest=edge_length(settings, "size", "longest_edge", 4 * 364, number=False),
+        **reading.normalisation(settings, reading.LANCZOS, reading.HALF, reading.HALF),
+        longest=reading.edge_length(settings, "size", "longest_edge", 4 * 364, number=False),
         tile=tile,
         is_split=settings.flag("do_image_splitting", True),
     )
@@ -83,11 +64,15 @@ def _idefics3(reader: ConfigReader, settings: ConfigReader, text: HfConfig) -> V
         tower.patching(factor),
         tower.program("idefics3"),
         projector(
-            "idefics3", width, text_width(text), [("modality_projection.proj", False)], "gelu"
+            "idefics3",
+            width,
+            reading.text_width(text),
+            [("modality_projection.proj", False)],
+            "gelu",
         ),
         "<image>",
         "<image>",
-        token_id(reader, "image_token_id", 128257),
+        reading.token_id(reader, "image_token_id", 128257),
         partial(_idefics3_prompt, "<image>" * rows),
         ("model.vision_model.", "vision_model."),
         ("model.connector.", "connector."),
@@ -107,7 +92,7 @@ def _idefics3_prompt(rows: str, layout: Layout) -> str:
 
 
 def _internvl(reader: ConfigReader, settings: ConfigReader, text: HfConfig) -> VisionModel:
-    vision = vision_section(reader)
+    vision = reading.vision_section(reader)
     norms: dict[str, NormKind] = {"layer_norm": "layer", "rms_norm": "rms"}
     norm_kind = vision.choice("norm_type", norms, default="layer_norm")
     has_qk_norm = vision.flag("use_qk_norm", False)
@@ -152,11 +137,11 @@ def _internvl(reader: ConfigReader, settings: ConfigReader, text: HfConfig) -> V
     factor = round(1 / ratio) if ratio else 0
     if not factor or tower.side % factor:
         raise reader.error("downsample_ratio", ratio, f"1 / a divisor of {tower.side}", 0.5)
-    tile = tile_size(settings, "size", size)
+    tile = reading.tile_size(settings, "size", size)
     if tile != (size, size):
         raise settings.error("size", tile, "as large as the encoder's tiles", size)
     resizing = RatioTiles(
-        **normalisation(settings, BICUBIC, CLIP_MEAN, CLIP_STD),
+        **reading.normalisation(settings, reading.BICUBIC, reading.CLIP_MEAN, reading.CLIP_STD),
         tile=tile,
         fewest=settings.size("min_patches", 64, example=1, default=1),
         most=settings.size("max_patches", 64, example=12, default=12),
@@ -172,14 +157,14 @@ def _internvl(reader: ConfigReader, settings: ConfigReader, text: HfConfig) -> V
         projector(
             "internvl",
             spec.hidden_size * factor * factor,
-            text_width(text),
+            reading.text_width(text),
             [("linear_1", True), ("linear_2", True)],
             act,
             norm="layer_norm",
         ),
         "<IMG_CONTEXT>",
         "<IMG_CONTEXT>",
-        token_id(reader, "image_token_id", 151667),
+        reading.token_id(reader, "image_token_id", 151667),
         lambda layout: f"<img>{'<IMG_CONTEXT>' * (rows * len(layout.sizes))}</img>",
         ("model.vision_tower.", "vision_tower."),
         ("model.multi_modal_projector.", "multi_modal_projector."),

@@ -12,21 +12,9 @@ from quire.errors import UnsupportedModelError
 from quire.images.rules import AnyResizing, Cropped, GridTiles, Layout, Size, Whole
 from quire.models.base import ACTIVATIONS, HfConfig
 from quire.models.config_reader import ConfigReader
+from quire.models.media import reading
 from quire.models.media.model import Patching, VisionModel
 from quire.models.media.pixtral import llava_pixtral
-from quire.models.media.reading import (
-    BICUBIC,
-    CLIP_MEAN,
-    CLIP_STD,
-    HALF,
-    edge_length,
-    has_sides,
-    normalisation,
-    text_width,
-    tile_size,
-    token_id,
-    vision_section,
-)
 from quire.models.media.tower import (
     PROJECTOR,
     SIGLIP_NAMES,
@@ -45,7 +33,7 @@ _MOST_TILES = 64
 
 def llava(reader: ConfigReader, settings: ConfigReader, text: HfConfig) -> VisionModel:
     """The encoder of a checkpoint."""
-    vision, is_next = vision_section(reader), reader.text("model_type") == "llava_next"
+    vision, is_next = reading.vision_section(reader), reader.text("model_type") == "llava_next"
     kind = vision.text("model_type") or _KINDS[0]
     if kind == "pixtral" and not is_next:
         return llava_pixtral(reader, settings, text)
@@ -56,7 +44,7 @@ def llava(reader: ConfigReader, settings: ConfigReader, text: HfConfig) -> Visio
         )
     size = square_side(vision, "image_size", 336)
     tower = _tower(reader, vision, is_clip=kind == _KINDS[0])
-    dim, bias = text_width(text), reader.flag("multimodal_projector_bias", True)
+    dim, bias = reading.text_width(text), reader.flag("multimodal_projector_bias", True)
     token = reader.text("image_token") or "<image>"
     patching, resizing = _patches(reader, settings, tower, size, dim if is_next else 0)
     return VisionModel(
@@ -73,7 +61,7 @@ def llava(reader: ConfigReader, settings: ConfigReader, text: HfConfig) -> Visio
         ),
         "<image>",
         token,
-        token_id(reader, "image_token_index", 32000),
+        reading.token_id(reader, "image_token_index", 32000),
         _expansion(token, patching),
         (
             "model.vision_tower.vision_model.",
@@ -115,10 +103,7 @@ def _tower(reader: ConfigReader, vision: ConfigReader, *, is_clip: bool) -> Towe
     if not is_clip:
         return tower
     return replace(
-        tower,
-        patch_bias=False,
-        class_row="embeddings.class_embedding",
-        first_norm="pre_layrnorm",
+        tower, patch_bias=False, class_row="embeddings.class_embedding", first_norm="pre_layrnorm"
     )
 
 
@@ -127,15 +112,15 @@ def _patches(
 ) -> tuple[Patching, AnyResizing]:
     """`dim`: numbers of a row of the text, for LLaVA-NeXT; 0: a picture is one tile."""
     is_siglip = (settings.text("image_processor_type") or "").startswith("Siglip")
-    mean, std = (HALF, HALF) if is_siglip else (CLIP_MEAN, CLIP_STD)
-    shared = normalisation(settings, BICUBIC, mean, std)
-    tile, shortest, is_whole = (size, size), size, has_sides(settings, "size")
-    if is_whole and tile_size(settings, "size", size) != tile:
+    mean, std = (reading.HALF, reading.HALF) if is_siglip else (reading.CLIP_MEAN, reading.CLIP_STD)
+    shared = reading.normalisation(settings, reading.BICUBIC, mean, std)
+    tile, shortest, is_whole = (size, size), size, reading.has_sides(settings, "size")
+    if is_whole and reading.tile_size(settings, "size", size) != tile:
         raise settings.error("size", settings.raw("size"), "as large as the encoder's tiles", size)
     if not is_whole:
-        shortest = edge_length(settings, "size", "shortest_edge", size)
+        shortest = reading.edge_length(settings, "size", "shortest_edge", size)
     if settings.flag("do_center_crop", not is_siglip):
-        if (crop := tile_size(settings, "crop_size", size)) != tile:
+        if (crop := reading.tile_size(settings, "crop_size", size)) != tile:
             raise settings.error("crop_size", crop, "as large as the encoder's tiles", size)
     elif not is_whole and not dim:
         what = "a height and a width, because the middle is not cut out (do_center_crop)"

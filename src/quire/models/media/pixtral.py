@@ -9,22 +9,9 @@ from quire.errors import UnsupportedModelError
 from quire.images.rules import Layout, LongestEdge
 from quire.models.base import ACTIVATIONS, HfConfig
 from quire.models.config_reader import ConfigReader
+from quire.models.media import reading
 from quire.models.media.grid import GridPatches
 from quire.models.media.model import VisionModel
-from quire.models.media.reading import (
-    BICUBIC,
-    CLIP_MEAN,
-    CLIP_STD,
-    MAX_WIDTH,
-    check_sides,
-    edge_length,
-    has_sides,
-    normalisation,
-    text_width,
-    tile_size,
-    token_id,
-    vision_section,
-)
 from quire.models.media.tower import PATCHES, PROJECTOR, VISION, square_side
 from quire.models.pooling.encoder import Biases, EncoderNames, EncoderSpec, encoder_layers
 from quire.program import Activation, Builder, HeadLayout, Program, Rotary, Tensor
@@ -62,20 +49,20 @@ def _pixtral(
     reader: ConfigReader, settings: ConfigReader, text: HfConfig, merge: int, eps: float
 ) -> VisionModel:
     """`merge` 0: patches are not merged, and the projector has no norm."""
-    vision, dim = vision_section(reader), text_width(text)
+    vision, dim = reading.vision_section(reader), reading.text_width(text)
     if reader.raw("vision_feature_layer") not in (None, -1):
         raise UnsupportedModelError("config.json: vision_feature_layer must be -1")
     spec = _spec(vision)
     patch, unit = square_side(vision, "patch_size", 16), max(1, merge)
-    check_sides(settings, spatial_merge_size=unit)
+    reading.check_sides(settings, spatial_merge_size=unit)
     # processor_config.json has the encoder's patch, and preprocessor_config.json may have a square.
-    if tile_size(settings, "patch_size", patch) not in ((patch,) * 2, (patch * unit,) * 2):
+    if reading.tile_size(settings, "patch_size", patch) not in ((patch,) * 2, (patch * unit,) * 2):
         what = "equal to the encoder's"
         raise settings.error("patch_size", settings.raw("patch_size"), what, patch)
-    if has_sides(settings, "size"):
-        most = tile_size(settings, "size", 1024)
+    if reading.has_sides(settings, "size"):
+        most = reading.tile_size(settings, "size", 1024)
     else:
-        most = (edge_length(settings, "size", "longest_edge", 1024),) * 2
+        most = (reading.edge_length(settings, "size", "longest_edge", 1024),) * 2
     if max(most) > _MOST_SIDE:
         raise settings.error("size", settings.raw("size"), f"at most {_MOST_SIDE}", 1024)
     rows, columns = (-(-side // (patch * unit)) * unit for side in most)
@@ -87,7 +74,7 @@ def _pixtral(
     return VisionModel(
         "pixtral",
         LongestEdge(
-            **normalisation(settings, BICUBIC, CLIP_MEAN, CLIP_STD),
+            **reading.normalisation(settings, reading.BICUBIC, reading.CLIP_MEAN, reading.CLIP_STD),
             most=most,
             patch=(patch * unit, patch * unit),
         ),
@@ -96,7 +83,9 @@ def _pixtral(
         _projector(spec.hidden_size, dim, merge, act, bias=bias),
         "[IMG]",
         "[IMG]",
-        token_id(reader, "image_token_index", token_id(reader, "image_token_id", 10)),
+        reading.token_id(
+            reader, "image_token_index", reading.token_id(reader, "image_token_id", 10)
+        ),
         lambda layout: _expansion(layout, patches),
         ("model.vision_tower.", "vision_tower."),
         ("model.multi_modal_projector.", "multi_modal_projector."),
@@ -110,9 +99,9 @@ def _expansion(layout: Layout, patches: GridPatches) -> str:
 
 
 def _spec(vision: ConfigReader) -> EncoderSpec:
-    hidden = vision.size("hidden_size", MAX_WIDTH, example=1024)
+    hidden = vision.size("hidden_size", reading.MAX_WIDTH, example=1024)
     heads = vision.size("num_attention_heads", 1024, example=16)
-    head_dim = vision.size("head_dim", MAX_WIDTH, example=64, default=hidden // heads)
+    head_dim = vision.size("head_dim", reading.MAX_WIDTH, example=64, default=hidden // heads)
     count = vision.size("num_hidden_layers", 1024, example=24)
     if head_dim * heads != hidden or head_dim % 4:
         raise vision.error("num_attention_heads", heads, f"a divisor of {hidden // 4}", 16)
@@ -129,7 +118,7 @@ def _spec(vision: ConfigReader) -> EncoderSpec:
         mlp_size=vision.size("intermediate_size", 1 << 18, example=4096),
         activation=vision.choice("hidden_act", ACTIVATIONS, default="gelu"),
         eps=_EPS,
-        max_model_len=MAX_WIDTH,
+        max_model_len=reading.MAX_WIDTH,
         norm_first=True,
         norm_kind="rms",
         rotaries=(rotary,) * count,

@@ -5,15 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 
-from quire.parsers.arguments.values import (
-    ANY,
-    TEXT,
-    Form,
-    Trim,
-    Types,
-    ValueWriter,
-    json_text,
-)
+from quire.parsers.arguments.values import ANY, TEXT, Form, Trim, Types, ValueWriter, json_text
 from quire.parsers.events import Reply
 from quire.parsers.reader import Emit
 

@@ -7,15 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from quire.parsers.detection.conversations import (
-    ANSWER,
-    ONE,
-    OTHER,
-    RICH,
-    SCHEMAS,
-    Call,
-    called,
-)
+from quire.parsers.detection.conversations import ANSWER, ONE, OTHER, RICH, SCHEMAS, Call, called
 from quire.parsers.detection.found import Origin
 from quire.parsers.detection.json_in_tags import json_in_tags
 from quire.parsers.detection.reasoning import opens
@@ -193,12 +185,7 @@ def _merit(samples: Samples, format: ToolFormat) -> tuple[Any, ...] | None:
     begins = [
         begin for begin in _begins(format.grammar(SCHEMAS, is_parallel=True)) if begin in text
     ]
-    return (
-        is_clean,
-        num_read,
-        max(map(len, begins), default=0),
-        max(map(len, marks), default=0),
-    )
+    return (is_clean, num_read, max(map(len, begins), default=0), max(map(len, marks), default=0))
 
 
 def _without_space(text: str) -> str:

@@ -70,10 +70,7 @@ def _frames(facts: CheckpointFacts) -> Probing[list[Frame]]:
     """Frames with tools, without tools, and with reasoning enabled, if the template allows them."""
     if not facts.templates:
         return []
-    frames = [
-        (yield from frame(has_tools=True)),
-        (yield from frame(has_tools=False)),
-    ]
+    frames = [(yield from frame(has_tools=True)), (yield from frame(has_tools=False))]
     for variables in SWITCHED_ON:
         frames.append((yield from frame(has_tools=False, variables=variables)))
     return [one for one in frames if one is not None]

@@ -9,25 +9,11 @@ from functools import partial
 from itertools import takewhile
 from typing import Any
 
-from quire.parsers.arguments.grammar import (
-    Key,
-    NamedValues,
-    any_of,
-    json_parts,
-    object_part,
-)
+from quire.parsers.arguments.grammar import Key, NamedValues, any_of, json_parts, object_part
 from quire.parsers.arguments.reading import after_space, space_before
 from quire.parsers.arguments.schemas import ValueSchema, unwritable
 from quire.parsers.arguments.strings import string_parts
-from quire.parsers.arguments.values import (
-    ANY,
-    TEXT,
-    Form,
-    Types,
-    ValueWriter,
-    converted,
-    json_text,
-)
+from quire.parsers.arguments.values import ANY, TEXT, Form, Types, ValueWriter, converted, json_text
 from quire.parsers.arguments.writer import ArgumentsWriter
 from quire.parsers.events import Reply
 from quire.parsers.reader import Emit, Parse, TextReader

@@ -25,11 +25,7 @@ _VALUE_ENDS = ValueEnds(
 class KimiK3Calls(ToolFormat):
     """The channel of calls. Each argument's tag names its type; strings are unquoted."""
 
-    answer_marks = (
-        f"{_OPEN}response{_SEP}",
-        f"{_CLOSE}response{_SEP}",
-        f"{_CLOSE}message{_SEP}",
-    )
+    answer_marks = (f"{_OPEN}response{_SEP}", f"{_CLOSE}response{_SEP}", f"{_CLOSE}message{_SEP}")
     markers = (f"{_OPEN}tools{_SEP}", *answer_marks)
     layout = Layout(
         call=(f'{_OPEN}call tool="{{name}}" index="1"{_SEP}', f"{_CLOSE}call{_SEP}"),

@@ -134,6 +134,5 @@ class MiniCPM5Calls(ParameterCalls):
         has_cdata=True,
     )
     layout = Layout(
-        call=('<function name="{name}">', "</function>"),
-        text=('<param name="{key}">', "</param>"),
+        call=('<function name="{name}">', "</function>"), text=('<param name="{key}">', "</param>")
     )

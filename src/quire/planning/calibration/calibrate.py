@@ -74,10 +74,7 @@ def rounded_folds(plain: Program, program: Program) -> list[Fold]:
 
 
 def factors_of(
-    every: Sequence[Fold],
-    squares: Mapping[str, Floats],
-    program: Program,
-    weights: WeightStore,
+    every: Sequence[Fold], squares: Mapping[str, Floats], program: Program, weights: WeightStore
 ) -> dict[Fold, Floats]:
     """The factors of those folds whose values have mean squares, where some are not 1.
 

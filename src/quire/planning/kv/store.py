@@ -31,11 +31,7 @@ class SettledStore:
 
 
 def settle_store(
-    asked: AskedStore,
-    disk: StoreDisk,
-    cache: CacheConfig,
-    model: ModelConfig,
-    available_bytes: int,
+    asked: AskedStore, disk: StoreDisk, cache: CacheConfig, model: ModelConfig, available_bytes: int
 ) -> SettledStore:
     """Settle the store. `available_bytes`: available memory of the machine. Raises ConfigError for
     a requested tier that is smaller than a chunk or larger than the memory."""
@@ -101,10 +97,7 @@ def _disk_bytes(asked: AskedStore, disk: StoreDisk, chunk_bytes: int) -> tuple[i
         return asked.disk_bytes, ""
     num_bytes = min(MAX_DEFAULT_BYTES, disk.free_bytes // DEFAULT_SHARE)
     if num_bytes < chunk_bytes:
-        return (
-            0,
-            f"the disk has {format_bytes(disk.free_bytes)} free; set kv_store_size",
-        )
+        return (0, f"the disk has {format_bytes(disk.free_bytes)} free; set kv_store_size")
     return num_bytes, ""
 
 

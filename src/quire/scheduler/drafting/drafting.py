@@ -50,10 +50,7 @@ class Drafting:
     """
 
     def __init__(
-        self,
-        config: SpeculationConfig,
-        look_ahead: LookAhead | None,
-        proposer: Proposer,
+        self, config: SpeculationConfig, look_ahead: LookAhead | None, proposer: Proposer
     ) -> None:
         self._config = config
         self._has_model = config.has_model

@@ -19,12 +19,7 @@ from quire.server.endpoint import Endpoint, Gives, route_path
 from quire.server.fleet.choice import first_that_gives
 from quire.server.fleet.use import MODEL_USE, ModelUse
 from quire.server.http.event_stream import PLAIN_FORM, EventStream
-from quire.server.http.problems import (
-    OLLAMA_PREFIX,
-    HttpError,
-    Problem,
-    decode_problem,
-)
+from quire.server.http.problems import OLLAMA_PREFIX, HttpError, Problem, decode_problem
 from quire.server.served_model import ServedModel
 from quire.server.work_pool import joined
 
@@ -245,10 +240,7 @@ def named_event_stream(
     """A reply of events that have names; its end has none. `close`: frees their source; None:
     the source goes on without a reader."""
     return EventStream(
-        events,
-        close,
-        form=PLAIN_FORM,
-        keep_alive_s=context.args.sse_keep_alive_interval,
+        events, close, form=PLAIN_FORM, keep_alive_s=context.args.sse_keep_alive_interval
     )
 
 

@@ -56,11 +56,7 @@ class ReplyPlan:
 
     @classmethod
     async def of(
-        cls,
-        model: ServedModel,
-        asked: AnyRequest,
-        chat: Conversation,
-        prompt: str,
+        cls, model: ServedModel, asked: AnyRequest, chat: Conversation, prompt: str
     ) -> ReplyPlan:
         """The plan for a model, a request and its rendered `prompt`. Raises RequestError."""
         found, tools, reply = await model.reply_format(), chat.tool_use, asked.reply

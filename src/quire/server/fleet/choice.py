@@ -31,10 +31,7 @@ _CAN: dict[str, tuple[Callable[[ModelConfig], bool], ...]] = {
     "pooled": (lambda model: model.pooling is not None,),
     "embed": (_pools_by("embed"),),
     "classify": (_pools_by("classify"),),
-    "token_embed": (
-        _pools_by("token_embed"),
-        lambda model: "token_embed" in model.supported_tasks,
-    ),
+    "token_embed": (_pools_by("token_embed"), lambda model: "token_embed" in model.supported_tasks),
     "token_classify": (_pools_by("token_classify"),),
     "embed or classify": (
         lambda model: model.pooling is not None and model.pooling.task in ("embed", "classify"),

@@ -18,18 +18,8 @@ from quire.metrics.http_metrics import LOAD_FORMAT_HEADER, LOAD_HEADER, load_rep
 from quire.params import SamplingParams
 from quire.server.bodies.json_http import context_of, pieced_response
 from quire.server.conversation.prompts import prompts_of
-from quire.server.generation.beams import (
-    BeamGeneration,
-    beam_sampling_params,
-    beam_search_params,
-)
-from quire.server.generation.portions import (
-    ReplyHead,
-    WholeWriter,
-    Writer,
-    streamed,
-    written_whole,
-)
+from quire.server.generation.beams import BeamGeneration, beam_sampling_params, beam_search_params
+from quire.server.generation.portions import ReplyHead, WholeWriter, Writer, streamed, written_whole
 from quire.server.generation.run import Deadline, Generation, Submission, chosen_engine, deadline_of
 from quire.server.generation.spoken import with_words
 from quire.server.http.auth import TENANT_SALT, is_operator

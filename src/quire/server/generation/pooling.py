@@ -295,9 +295,7 @@ class PoolingJob:
         self.model.limits.check_prompts(len(prompts), 1, fields[-1][0])
         inputs: list[EngineInput] = []
         options = RequestOptions(
-            priority=self.request.priority or 0,
-            tokenization=tokenization,
-            **by_kind(self.adapter),
+            priority=self.request.priority or 0, tokenization=tokenization, **by_kind(self.adapter)
         )
         width, num_values = self._width_of_tokens(params), 0
         places = [(name, index, count) for name, count in fields for index in range(count)]
@@ -348,9 +346,7 @@ def named_as_asked(names: Mapping[str, str]) -> Iterator[None]:
 
 
 async def pair_form(
-    model: ServedModel,
-    instruction: str | None = None,
-    fields: RenderedFields | None = None,
+    model: ServedModel, instruction: str | None = None, fields: RenderedFields | None = None
 ) -> PairForm | None:
     """Form in which the model reads a query and a document; None: as a pair. Raises
     RequestError."""

@@ -9,12 +9,7 @@ import msgspec
 from starlette.types import Scope, Send
 
 from quire.server.endpoint import route_path
-from quire.server.http.problems import (
-    MAX_MESSAGE_CHARS,
-    MESSAGES_PATHS,
-    OLLAMA_PREFIX,
-    Problem,
-)
+from quire.server.http.problems import MAX_MESSAGE_CHARS, MESSAGES_PATHS, OLLAMA_PREFIX, Problem
 
 
 class MessagesError(msgspec.Struct, kw_only=True):

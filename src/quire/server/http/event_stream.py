@@ -34,9 +34,7 @@ def event(payload: bytes) -> bytes:
 
 
 OPENAI_FORM = StreamForm(
-    end=DONE,
-    keep_alive=b": keep-alive\n\n",
-    error=lambda problem: event(problem.body()),
+    end=DONE, keep_alive=b": keep-alive\n\n", error=lambda problem: event(problem.body())
 )
 """Readers of events skip the comment that keeps the connection alive."""
 PLAIN_FORM = replace(OPENAI_FORM, end=b"")

@@ -18,13 +18,7 @@ from quire.log import get_logger
 from quire.metrics.http_metrics import HttpMetrics
 from quire.server.endpoint import route_path
 from quire.server.http.error_forms import send_problem
-from quire.server.http.problems import (
-    MESSAGES_PATHS,
-    HttpError,
-    Problem,
-    problem_of,
-    unavailable,
-)
+from quire.server.http.problems import MESSAGES_PATHS, HttpError, Problem, problem_of, unavailable
 
 
 class BodyMiddleware:

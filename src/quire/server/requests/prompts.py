@@ -23,7 +23,7 @@ from quire.frontend.inputs.prompt_embeds import NOT_ENABLED, PlacedRows, embeds_
 from quire.frontend.inputs.refusals import prompt_too_long, text_too_long
 from quire.frontend.inputs.tensors import tensor_of
 from quire.frontend.inputs.tokenization import Truncation
-from quire.inputs import TokensPrompt, tokens_prompt
+from quire.inputs import TokensPrompt
 from quire.params import GREEDY_BELOW, RequestOutputKind, SamplingParams
 from quire.server.args import ServerArgs
 from quire.server.requests.limits import check_max_tokens
@@ -119,7 +119,11 @@ class PreparedPrompt:
 
     def for_engine(self) -> TokensPrompt:
         """The argument of `generate`."""
-        prompt = tokens_prompt(self.text, self.token_ids, self.salt)
+        prompt: dict[str, Any] = {"prompt_token_ids": self.token_ids}
+        if self.text is not None:
+            prompt["prompt"] = self.text
+        if self.salt is not None:
+            prompt["cache_salt"] = self.salt
         if self.images is not None:
             prompt["multi_modal_data"] = {"image": self.images}
         if self.embeds is not None:

@@ -63,6 +63,4 @@ OTHER_FORMATS = frozenset({
     "iri", "iri-reference", "idn-email", "idn-hostname", "uri-template", "regex",
 })  # fmt: skip
 """Formats of JSON Schema that the library checks, or refuses. Any other format is an annotation."""
-ENCODINGS = {
-    "base64": "(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?",
-}
+ENCODINGS = {"base64": "(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?"}

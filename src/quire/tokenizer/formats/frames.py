@@ -25,10 +25,7 @@ _BEHIND_PIECES = {"ChatGLMTokenizer": ("[MASK]", "[gMASK]", "[sMASK]", "sop", "e
 
 
 def add_frame(
-    backend: tokenizers.Tokenizer,
-    config: Mapping[str, Any],
-    roles: Mapping[str, str],
-    source: Path,
+    backend: tokenizers.Tokenizer, config: Mapping[str, Any], roles: Mapping[str, str], source: Path
 ) -> None:
     """A start token, unless `add_bos_token` is false, and an end token if `add_eos_token` is true.
 

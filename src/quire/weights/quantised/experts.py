@@ -119,11 +119,7 @@ class SplitExperts(WeightStore):
         is_view = numbers.flags.c_contiguous
         data = np.ascontiguousarray(numbers).reshape(-1).view(np.uint8)
         return replace(
-            fused,
-            name=name,
-            shape=numbers.shape,
-            data=data,
-            is_mapped=fused.is_mapped and is_view,
+            fused, name=name, shape=numbers.shape, data=data, is_mapped=fused.is_mapped and is_view
         )
 
     def describe(self, name: str) -> HostTensor:

@@ -130,12 +130,7 @@ def _product(rows: Doubles, states: Floats) -> Doubles:
 
 
 def _scan(
-    request: RequestRows,
-    q: Doubles,
-    k: Floats,
-    v: Doubles,
-    g: Doubles,
-    beta: Doubles | None,
+    request: RequestRows, q: Doubles, k: Floats, v: Doubles, g: Doubles, beta: Doubles | None
 ) -> Doubles:
     """All rows of a request, each array [n, N, ...]: [n, N, value_dim]."""
     chunk = _Chunk.of(request.pieces, k.shape[-1], v.shape[-1])
@@ -149,11 +144,7 @@ def _scan(
 
 
 def gated_delta(
-    op: GatedDelta,
-    rows: Sequence[Floats],
-    a_log: Floats,
-    dt_bias: Floats,
-    request: RequestRows,
+    op: GatedDelta, rows: Sequence[Floats], a_log: Floats, dt_bias: Floats, request: RequestRows
 ) -> Doubles:
     """A request's results [n, N, value_dim]. `rows`: its q, k, v, a and b."""
     q, k, v, a, b = (part.astype(np.float64) for part in rows)
@@ -174,10 +165,7 @@ def _unit_heads(x: Doubles, num_heads: int) -> Doubles:
 
 
 def ssd(
-    op: Ssd,
-    rows: Sequence[Floats],
-    weights: Sequence[Floats],
-    request: RequestRows,
+    op: Ssd, rows: Sequence[Floats], weights: Sequence[Floats], request: RequestRows
 ) -> Doubles:
     """A request's results [n, N, P]. `rows`: its x, dt, b and c; `weights`: a_log, dt_bias, d."""
     x, dt, b, c = (part.astype(np.float64) for part in rows)

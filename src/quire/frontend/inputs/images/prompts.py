@@ -14,12 +14,7 @@ from quire.chat.job import ChatInput, GivenEmbeds, take_images
 from quire.config.records import ModelConfig
 from quire.errors import ModelError, PromptError, quoted
 from quire.frontend.inputs.images.embeds import NOT_ENABLED, embedded_pictures
-from quire.frontend.inputs.images.given import (
-    check_uuids,
-    decoded,
-    given_media,
-    kind_of_given,
-)
+from quire.frontend.inputs.images.given import check_uuids, decoded, given_media, kind_of_given
 from quire.frontend.inputs.images.placing import (
     Encode,
     Literals,

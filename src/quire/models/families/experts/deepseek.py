@@ -96,9 +96,4 @@ def _spec(reader: ConfigReader) -> DecoderSpec:
     return replace(spec, experts=softmax_experts(reader, spec.num_layers))
 
 
-DEEPSEEK = decoder_family(
-    "deepseek",
-    ("DeepseekForCausalLM",),
-    _spec,
-    models="DeepSeek-MoE 16B",
-)
+DEEPSEEK = decoder_family("deepseek", ("DeepseekForCausalLM",), _spec, models="DeepSeek-MoE 16B")

@@ -58,9 +58,7 @@ def latent_spec(reader: ConfigReader, *, interleaved: bool) -> DecoderSpec:
     nothing = (None,) * num_layers
     heads = HeadLayout(mixer.num_heads, 1, mixer.kv_rank + mixer.rope_dim)
     return replace(
-        spec,
-        attention=AttentionSpec(heads, nothing, nothing),
-        mixers=(mixer,) * num_layers,
+        spec, attention=AttentionSpec(heads, nothing, nothing), mixers=(mixer,) * num_layers
     )
 
 

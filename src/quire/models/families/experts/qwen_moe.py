@@ -126,10 +126,7 @@ def qwen_moe(
 
 
 QWEN2_MOE = decoder_family(
-    "qwen2_moe",
-    ("Qwen2MoeForCausalLM",),
-    _second,
-    models="Qwen1.5-MoE-A2.7B, Qwen2-57B-A14B",
+    "qwen2_moe", ("Qwen2MoeForCausalLM",), _second, models="Qwen1.5-MoE-A2.7B, Qwen2-57B-A14B"
 )
 QWEN3_MOE = decoder_family(
     "qwen3_moe",

@@ -15,12 +15,7 @@ from quire.models.experts import (
     read_width,
 )
 from quire.models.families.hybrid.mamba2 import FINAL_NORM_NAMES, mixers_only
-from quire.models.families.recurrent_fields import (
-    MAX_STATE,
-    NO_LIMIT,
-    read_conv,
-    with_mixers,
-)
+from quire.models.families.recurrent_fields import MAX_STATE, NO_LIMIT, read_conv, with_mixers
 from quire.models.mixers import MambaMixer
 from quire.models.reading import read_activation, read_hidden_size, read_num_layers, read_spec
 from quire.models.spec import DecoderSpec
@@ -81,11 +76,7 @@ def _jamba(reader: ConfigReader) -> DecoderSpec:
         norms="weighted",
         eps=spec.norm.eps,
     )
-    spec = replace(
-        spec,
-        names=FINAL_NORM_NAMES,
-        experts=_jamba_experts(reader, num_layers),
-    )
+    spec = replace(spec, names=FINAL_NORM_NAMES, experts=_jamba_experts(reader, num_layers))
     has_attention = _periodic(reader, "attn_layer", num_layers, 8, 4)
     return with_mixers(spec, mixer, [not one for one in has_attention])
 

@@ -153,11 +153,7 @@ def tools_of_chat(request: ToolFields) -> ToolUse:
 
 
 def _tool_use(
-    tools: list[Tool] | None,
-    choice: Any,
-    *,
-    is_parallel: bool,
-    place: str = "tools[{}].function",
+    tools: list[Tool] | None, choice: Any, *, is_parallel: bool, place: str = "tools[{}].function"
 ) -> ToolUse:
     if tools is not None and not tools:
         raise RequestError("`tools` must not be an empty array; leave it out", parameter="tools")

@@ -14,17 +14,7 @@ from quire.server.conversation.conversation import (
     FunctionDefinition,
     Tool,
 )
-from quire.server.requests.fields import (
-    ChatLogprobs,
-    ChunkFields,
-    Count,
-    FinishReasonText,
-    GenerationFields,
-    Int64,
-    ReplyPromptLogprobs,
-    TokenId,
-    WholeReplyFields,
-)
+from quire.server.requests import fields
 
 
 class Prediction(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -41,7 +31,7 @@ class Prediction(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
         return "".join(one if isinstance(one, str) else one.words for one in self.content)
 
 
-class ToolFields(GenerationFields, kw_only=True):
+class ToolFields(fields.GenerationFields, kw_only=True):
     """The fields of a chat that describe its tools."""
 
     tools: list[Tool] | None = None
@@ -75,10 +65,10 @@ class ChatFields(ToolFields, kw_only=True):
     """Shown to the chat template."""
     media_io_kwargs: dict[str, Any] | None = None
     mm_processor_kwargs: dict[str, Any] | None = None
-    max_completion_tokens: Int64 | None = None
+    max_completion_tokens: fields.Int64 | None = None
     """Most tokens to generate; by default all that the context has room for."""
     logprobs: bool | None = False
-    top_logprobs: Int64 | None = None
+    top_logprobs: fields.Int64 | None = None
     echo: bool | None = False
     """Begin the reply with the last message, if it has the reply's role."""
     return_prompt_text: bool | None = None
@@ -157,23 +147,23 @@ class ReplyMessage(msgspec.Struct, kw_only=True):
 class ChatChoice(msgspec.Struct, kw_only=True):
     """One reply of `n`."""
 
-    index: Count
+    index: fields.Count
     message: ReplyMessage
-    logprobs: ChatLogprobs | None = None
-    finish_reason: FinishReasonText | None
+    logprobs: fields.ChatLogprobs | None = None
+    finish_reason: fields.FinishReasonText | None
     stop_reason: int | str | None = None
     """The stop string or token that ended it; null for end-of-sequence and all other ends."""
-    token_ids: list[TokenId] | None = None
+    token_ids: list[fields.TokenId] | None = None
 
 
-class ChatResponse(WholeReplyFields, kw_only=True):
+class ChatResponse(fields.WholeReplyFields, kw_only=True):
     """A whole reply."""
 
     object: Literal["chat.completion"] = "chat.completion"
     choices: list[ChatChoice]
     service_tier: None = None
-    prompt_logprobs: ReplyPromptLogprobs | None = None
-    prompt_token_ids: list[TokenId] | None = None
+    prompt_logprobs: fields.ReplyPromptLogprobs | None = None
+    prompt_token_ids: list[fields.TokenId] | None = None
     prompt_text: str | None = None
 
 
@@ -187,7 +177,7 @@ class DeltaFunction(msgspec.Struct, kw_only=True, omit_defaults=True):
 class DeltaToolCall(msgspec.Struct, kw_only=True, omit_defaults=True):
     """New parts of a call. Its id and name come first, and once."""
 
-    index: Count
+    index: fields.Count
     id: str | None = None
     type: str | None = None
     function: DeltaFunction
@@ -207,18 +197,18 @@ class Delta(msgspec.Struct, kw_only=True, omit_defaults=True):
 class ChatChunkChoice(msgspec.Struct, kw_only=True):
     """New parts of one reply."""
 
-    index: Count
+    index: fields.Count
     delta: Delta
-    logprobs: ChatLogprobs | None = None
-    finish_reason: FinishReasonText | None = None
+    logprobs: fields.ChatLogprobs | None = None
+    finish_reason: fields.FinishReasonText | None = None
     stop_reason: int | str | None = None
-    token_ids: list[TokenId] | None = None
+    token_ids: list[fields.TokenId] | None = None
 
 
-class ChatChunk(ChunkFields, kw_only=True):
+class ChatChunk(fields.ChunkFields, kw_only=True):
     """One event of a streamed reply."""
 
     object: Literal["chat.completion.chunk"] = "chat.completion.chunk"
     choices: list[ChatChunkChoice]
-    prompt_token_ids: list[TokenId] | msgspec.UnsetType = msgspec.UNSET
+    prompt_token_ids: list[fields.TokenId] | msgspec.UnsetType = msgspec.UNSET
     prompt_text: str | msgspec.UnsetType = msgspec.UNSET

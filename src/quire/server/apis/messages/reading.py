@@ -30,19 +30,13 @@ from quire.server.requests.request import ReplyOptions, TextRequest
 
 _SAME_NAME = ("temperature", "top_p", "top_k", "watermarking")
 """Fields that `SamplingParams` has too."""
-_NAMES = {
-    "stop": "stop_sequences",
-    "thinking_token_budget": "thinking.budget_tokens",
-}
+_NAMES = {"stop": "stop_sequences", "thinking_token_budget": "thinking.budget_tokens"}
 """Fields of the body by the options that they give."""
 _LEAST_BUDGET = 1024
 
 
 def read_prompt(
-    request: PromptFields,
-    *,
-    merges_system: bool,
-    disabled_effort: str = "none",
+    request: PromptFields, *, merges_system: bool, disabled_effort: str = "none"
 ) -> TextRequest[Conversation]:
     """The fields that make the prompt. Raises RequestError.
 

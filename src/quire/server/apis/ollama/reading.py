@@ -92,9 +92,7 @@ def _check_prompt(body: GenerateRequest) -> None:
 
 
 def _read(
-    body: TextFields,
-    messages: list[ChatMessage],
-    tools: list[Tool] | None = None,
+    body: TextFields, messages: list[ChatMessage], tools: list[Tool] | None = None
 ) -> TextRequest[Conversation]:
     options = body.options or {}
     sampling, max_tokens = _sampling(options)

@@ -14,12 +14,7 @@ from starlette.responses import Response
 
 from quire.errors import RequestError
 from quire.server.apis.responses.items_schema import Item, ItemPart, OutputItem, OutputMessage
-from quire.server.apis.responses.messages import (
-    input_items,
-    kept_item,
-    kind_of,
-    restored,
-)
+from quire.server.apis.responses.messages import input_items, kept_item, kind_of, restored
 from quire.server.apis.responses.reply_schema import ResponseUsage
 from quire.server.apis.responses.schema import ResponsesRequest
 from quire.server.apis.responses.summaries import content_of

@@ -32,11 +32,7 @@ from quire.server.apis.responses.store import (
     response_store,
 )
 from quire.server.apis.responses.writing import ResponsesWriter
-from quire.server.bodies.json_http import (
-    context_of,
-    named_event_stream,
-    pieced_response,
-)
+from quire.server.bodies.json_http import context_of, named_event_stream, pieced_response
 from quire.server.context import ServerContext
 from quire.server.conversation.prompts import prompts_of
 from quire.server.endpoint import BAD_BODY

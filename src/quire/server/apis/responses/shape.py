@@ -6,27 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from quire.server.apis.responses import reply_schema as shown
 from quire.server.apis.responses.items_schema import OutputItem
-from quire.server.apis.responses.reply_schema import (
-    IncompleteDetails,
-    InputTokensDetails,
-    OutputTokensDetails,
-    ReplyCustomTool,
-    ReplyFunction,
-    ReplyNamespace,
-    ReplyReasoning,
-    ReplyText,
-    ReplyTool,
-    Response,
-    ResponseError,
-    ResponseStatus,
-    ResponseUsage,
-)
-from quire.server.apis.responses.schema import (
-    ResponsesRequest,
-    ShownCacheOptions,
-    TextFormat,
-)
+from quire.server.apis.responses.schema import ResponsesRequest, ShownCacheOptions, TextFormat
 from quire.server.apis.responses.tools import ToolParam
 from quire.server.requests.fields import Usage
 
@@ -47,23 +29,25 @@ class ResponseShape:
 
     def response(
         self,
-        status: ResponseStatus,
+        status: shown.ResponseStatus,
         output: Sequence[OutputItem] = (),
-        usage: ResponseUsage | None = None,
-        error: ResponseError | None = None,
+        usage: shown.ResponseUsage | None = None,
+        error: shown.ResponseError | None = None,
         ended_at: int | None = None,
-    ) -> Response:
+    ) -> shown.Response:
         """The response in this state."""
         request = self.request
         is_cut = status == "incomplete"
-        return Response(
+        return shown.Response(
             id=self.id,
             created_at=self.created_at,
             status=status,
             completed_at=ended_at if status == "completed" else None,
             background=request.background is True,
             error=error,
-            incomplete_details=IncompleteDetails(reason="max_output_tokens") if is_cut else None,
+            incomplete_details=shown.IncompleteDetails(reason="max_output_tokens")
+            if is_cut
+            else None,
             model=self.model,
             output=list(output),
             reasoning=_reasoning(request),
@@ -84,7 +68,7 @@ class ResponseShape:
             **{name: getattr(request, name) for name in _SAME_NAME},
         )
 
-    def bare_failure(self, error: ResponseError | None) -> Response:
+    def bare_failure(self, error: shown.ResponseError | None) -> shown.Response:
         """A failed response without the request's fields, which may be large."""
         request = ResponsesRequest(input="", background=self.request.background)
         return replace(self, request=request).response("failed", error=error)
@@ -101,17 +85,17 @@ _SAME_NAME = (
 """Fields that the reply repeats as they are."""
 
 
-def usage_of_response(usage: Usage) -> ResponseUsage:
+def usage_of_response(usage: Usage) -> shown.ResponseUsage:
     """A reply's usage by the names of a response."""
     details = usage.completion_tokens_details
     reasoning_tokens = details.reasoning_tokens if details else 0
-    return ResponseUsage(
+    return shown.ResponseUsage(
         input_tokens=usage.prompt_tokens,
-        input_tokens_details=InputTokensDetails(
+        input_tokens_details=shown.InputTokensDetails(
             cached_tokens=usage.prompt_tokens_details.cached_tokens
         ),
         output_tokens=usage.completion_tokens,
-        output_tokens_details=OutputTokensDetails(reasoning_tokens=reasoning_tokens),
+        output_tokens_details=shown.OutputTokensDetails(reasoning_tokens=reasoning_tokens),
         total_tokens=usage.total_tokens,
     )
 
@@ -125,31 +109,35 @@ def _cache_options(request: ResponsesRequest) -> ShownCacheOptions | None:
     )
 
 
-def _reasoning(request: ResponsesRequest) -> ReplyReasoning:
+def _reasoning(request: ResponsesRequest) -> shown.ReplyReasoning:
     asked = request.reasoning
     if asked is None:
-        return ReplyReasoning()
-    return ReplyReasoning(effort=asked.effort, summary=asked.summary or asked.generate_summary)
+        return shown.ReplyReasoning()
+    return shown.ReplyReasoning(
+        effort=asked.effort, summary=asked.summary or asked.generate_summary
+    )
 
 
-def _text(request: ResponsesRequest) -> ReplyText:
+def _text(request: ResponsesRequest) -> shown.ReplyText:
     asked = request.text
     if asked is None:
-        return ReplyText(format=TextFormat(type="text"))
-    return ReplyText(format=asked.format or TextFormat(type="text"), verbosity=asked.verbosity)
+        return shown.ReplyText(format=TextFormat(type="text"))
+    return shown.ReplyText(
+        format=asked.format or TextFormat(type="text"), verbosity=asked.verbosity
+    )
 
 
-def _tool(tool: ToolParam) -> ReplyTool:
+def _tool(tool: ToolParam) -> shown.ReplyTool:
     if tool.type == "namespace":
         tools = [_single_tool(each) for each in tool.tools or ()]
-        return ReplyNamespace(name=tool.name, description=tool.description, tools=tools)
+        return shown.ReplyNamespace(name=tool.name, description=tool.description, tools=tools)
     return _single_tool(tool)
 
 
-def _single_tool(tool: ToolParam) -> ReplyFunction | ReplyCustomTool:
+def _single_tool(tool: ToolParam) -> shown.ReplyFunction | shown.ReplyCustomTool:
     name, description = tool.name, tool.description
     if tool.type == "custom":
-        return ReplyCustomTool(name=name, description=description, format=tool.format)
-    return ReplyFunction(
+        return shown.ReplyCustomTool(name=name, description=description, format=tool.format)
+    return shown.ReplyFunction(
         name=name, description=description, parameters=tool.parameters, strict=tool.strict
     )

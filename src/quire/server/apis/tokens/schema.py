@@ -8,68 +8,57 @@ from typing import Annotated, Any, ClassVar, Literal
 import msgspec
 from msgspec import Meta
 
-from quire.server.requests.fields import (
-    CacheFields,
-    Count,
-    FinishReasonText,
-    Int64,
-    ReplyPromptLogprobs,
-    RequestIdText,
-    SamplerFields,
-    StreamOptions,
-    TokenId,
-    Usage,
-)
+from quire.server.requests import fields
 
 OutputMode = Literal["tokens", "text"]
 
 
-class TokenSampling(SamplerFields, kw_only=True, forbid_unknown_fields=True):
+class TokenSampling(fields.SamplerFields, kw_only=True, forbid_unknown_fields=True):
     """The public fields of `SamplingParams`. One that is missing or null has its default there, not
     the model's; without `max_tokens` the reply may fill the context."""
 
-    n: Int64 | None = None
+    n: fields.Int64 | None = None
     watermarking: bool | None = None
     stop: str | list[str] | None = None
-    stop_token_ids: list[TokenId] | None = None
+    stop_token_ids: list[fields.TokenId] | None = None
     ignore_eos: bool | None = None
-    max_tokens: Int64 | None = None
-    min_tokens: Int64 | None = None
-    logprobs: Int64 | None = None
-    prompt_logprobs: Int64 | None = None
+    max_tokens: fields.Int64 | None = None
+    min_tokens: fields.Int64 | None = None
+    logprobs: fields.Int64 | None = None
+    prompt_logprobs: fields.Int64 | None = None
     prompt_logprob_token_ids: Any = None
-    prompt_logprob_start: Int64 | None = None
-    logprob_token_ids: list[TokenId] | None = None
+    prompt_logprob_start: fields.Int64 | None = None
+    logprob_token_ids: list[fields.TokenId] | None = None
     flat_logprobs: bool | None = None
     detokenize: bool | None = None
     """False: the text is not needed; refused with `stop` and for replies with text."""
     skip_special_tokens: bool | None = None
     spaces_between_special_tokens: bool | None = None
     include_stop_str_in_output: bool | None = None
-    output_kind: Int64 | None = None
+    output_kind: fields.Int64 | None = None
     """Accepted, as the next one: `stream` decides."""
     skip_clone: bool | None = None
-    stream_interval: Int64 | None = None
+    stream_interval: fields.Int64 | None = None
     structured_outputs: dict[str, Any] | None = None
-    allowed_token_ids: list[TokenId] | None = None
+    allowed_token_ids: list[fields.TokenId] | None = None
     extra_args: dict[str, Any] | None = None
     bad_words: list[str] | None = None
     skip_reading_prefix_cache: bool | None = None
-    thinking_token_budget: Int64 | None = None
+    thinking_token_budget: fields.Int64 | None = None
     repetition_detection: dict[str, Any] | None = None
-    routed_experts_prompt_start: Int64 | None = None
-    trace_decode_token_ids: list[TokenId] | None = None
+    routed_experts_prompt_start: fields.Int64 | None = None
+    trace_decode_token_ids: list[fields.TokenId] | None = None
 
 
-class TokensRequest(CacheFields, kw_only=True, forbid_unknown_fields=True):
+class TokensRequest(fields.CacheFields, kw_only=True, forbid_unknown_fields=True):
     """Token ids to be continued. What the render endpoints answer is such a request."""
 
     token_ids_field: ClassVar[str] = "token_ids"
 
-    token_ids: list[TokenId]
+    token_ids: list[fields.TokenId]
     sampling_params: TokenSampling
     model: str | None = None
-    request_id: RequestIdText | None = None
+    request_id: fields.RequestIdText | None = None
     prompt: str | None = None
     """Accepted, as the render endpoints write it: `token_ids` decide."""
     output_mode: OutputMode = "tokens"
@@ -77,8 +66,8 @@ class TokensRequest(CacheFields, kw_only=True, forbid_unknown_fields=True):
     return_token_ids: bool | None = None
     """The reply has the prompt's token ids."""
     stream: bool | None = False
-    stream_options: StreamOptions | None = None
-    priority: Int64 | None = 0
+    stream_options: fields.StreamOptions | None = None
+    priority: fields.Int64 | None = 0
     reasoning_ended: bool | None = None
     """Accepted: the engine sees from the prompt whether it ends within the reasoning."""
     reasoning_parser_kwargs: dict[str, Any] | None = None
@@ -95,9 +84,9 @@ class TokensRequest(CacheFields, kw_only=True, forbid_unknown_fields=True):
 class TokenCandidate(msgspec.Struct, kw_only=True):
     """A token at some place, with its log-probability."""
 
-    token_id: TokenId
+    token_id: fields.TokenId
     logprob: float
-    rank: Count | None = None
+    rank: fields.Count | None = None
     """1 for the most likely token; null if it is not known."""
 
 
@@ -116,11 +105,11 @@ class TokenLogprobs(msgspec.Struct, kw_only=True):
 class TokensChoice(msgspec.Struct, kw_only=True):
     """One continuation, or the new part of one in a stream."""
 
-    index: Count
-    finish_reason: FinishReasonText | None = None
+    index: fields.Count
+    finish_reason: fields.FinishReasonText | None = None
     stop_reason: int | str | None = None
     """The stop string or token that ended it; null for end-of-sequence and all other ends."""
-    token_ids: list[TokenId]
+    token_ids: list[fields.TokenId]
     text: str | msgspec.UnsetType = msgspec.UNSET
     """With `output_mode` `text`."""
     logprobs: Any = None
@@ -135,9 +124,9 @@ class TokensReply(msgspec.Struct, kw_only=True):
     created: int
     output_mode: OutputMode
     choices: list[TokensChoice]
-    usage: Usage
-    prompt_logprobs: ReplyPromptLogprobs | None = None
-    prompt_token_ids: list[TokenId] | None = None
+    usage: fields.Usage
+    prompt_logprobs: fields.ReplyPromptLogprobs | None = None
+    prompt_token_ids: list[fields.TokenId] | None = None
 
 
 class TokensChunk(msgspec.Struct, kw_only=True):
@@ -146,8 +135,8 @@ class TokensChunk(msgspec.Struct, kw_only=True):
     request_id: str
     output_mode: OutputMode
     choices: list[TokensChoice]
-    usage: Usage | None = None
-    prompt_token_ids: list[TokenId] | msgspec.UnsetType = msgspec.UNSET
+    usage: fields.Usage | None = None
+    prompt_token_ids: list[fields.TokenId] | msgspec.UnsetType = msgspec.UNSET
     """In the first chunk, if they were asked for."""
 
 

@@ -31,11 +31,7 @@ class TokensWriter(Writer):
     """Replies to a request of one prompt, with `n` choices."""
 
     def __init__(
-        self,
-        asked: AnyRequest,
-        head: ReplyHead,
-        tokenizer: Tokenizer | None,
-        mode: OutputMode,
+        self, asked: AnyRequest, head: ReplyHead, tokenizer: Tokenizer | None, mode: OutputMode
     ) -> None:
         num_top = asked.reply.num_top
         self._num_top = -1 if num_top == -1 else max(1, num_top or 0)

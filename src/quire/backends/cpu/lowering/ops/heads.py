@@ -6,13 +6,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
 from quire.backends.cpu.lowering.graph import Graph, lower
-from quire.backends.cpu.lowering.native_op import (
-    KVLayer,
-    NativeOp,
-    NativePart,
-    Numbers,
-    Shifted,
-)
+from quire.backends.cpu.lowering.native_op import KVLayer, NativeOp, NativePart, Numbers, Shifted
 from quire.program import (
     Attention,
     HeadNorm,

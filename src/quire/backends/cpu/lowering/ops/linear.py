@@ -8,17 +8,7 @@ from typing import ClassVar
 
 from quire.backends.cpu.lowering.graph import Graph, lower
 from quire.backends.cpu.lowering.native_op import Exchanged, NativeOp, StoredWeight
-from quire.program import (
-    LOGITS,
-    Act,
-    Activation,
-    Glu,
-    Linear,
-    Logits,
-    OpPlace,
-    Scale,
-    Value,
-)
+from quire.program import LOGITS, Act, Activation, Glu, Linear, Logits, OpPlace, Scale, Value
 from quire.program.values import Vector
 
 
