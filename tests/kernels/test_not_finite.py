@@ -37,7 +37,8 @@ POISON = 15
 LENGTH = 600
 NUMBERS: list[tuple[Dtype, str, ActivationBits]] = [
     ("float32", "float32", 16), ("bfloat16", "bfloat16", 16), ("float32", "bfloat16", 16),
-    ("bfloat16", "int8", 16), ("bfloat16", "int8", 8),
+    ("bfloat16", "int8", 16), ("bfloat16", "int8", 8), ("bfloat16", "int4", 16),
+    ("bfloat16", "int4", 8),
 ]  # fmt: skip
 SHAPES = [Shape(), Shape(window=20), Shape(heads=6, kv_heads=1, head_dim=80, window=270)]
 WHOLE_NAN, ONE_INF = "a row of NaN", "one infinity"

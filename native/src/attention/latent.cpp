@@ -71,7 +71,7 @@ void write_row(const Step& step, const quire_latent& op, int64_t token, int32_t 
     }
     return;
   }
-  uint8_t* row = group + place * side.padded_dim * kv_item_bytes(side.dtype);
+  uint8_t* row = group + place * side.padded_dim * (4 / kv_word_numbers(side.dtype));
   for (int64_t i = 0; i < side.dim; i += kLanes) {
     store_some(row, side.dtype, i, side.dim - i, load_some(k, op.k.dtype, i, side.dim - i));
   }
@@ -93,7 +93,7 @@ void widen(const KvSide& side, int64_t latent_dim, uint8_t* group, int64_t count
       }
       continue;
     }
-    const uint8_t* from = group + place * side.padded_dim * kv_item_bytes(side.dtype);
+    const uint8_t* from = group + place * side.padded_dim * (4 / kv_word_numbers(side.dtype));
     for (int64_t i = 0; i < side.dim; i += kLanes) {
       store_some(row, QUIRE_F32, i, side.dim - i, load_some(from, side.dtype, i, side.dim - i));
     }

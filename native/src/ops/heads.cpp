@@ -2,6 +2,7 @@
 // rotation, and for k and v the way into the paged cache.
 #include <algorithm>
 
+#include "attention/hadamard.h"
 #include "attention/kv_write.h"
 #include "ops/head.h"
 #include "ops/kernel.h"
@@ -109,7 +110,13 @@ class HeadsOp {
     const int32_t* table = step_.block_table(run.seq, op_.kv.layer_group);
     const KvLayout& layout = kv.layouts[op_.kv.layer_group];
     uint8_t* keys = kv.key_group(op_.kv, table, position, head);
-    if (part.target == QUIRE_HEADS_TARGET_KEYS) {
+    const bool is_keys = part.target == QUIRE_HEADS_TARGET_KEYS;
+    const KvSide& side = is_keys ? layout.keys : layout.values;
+    for (int32_t i = 0; side.dtype == QUIRE_INT4 && i < run.count; ++i) {
+      std::fill(tile_.rows[i] + side.dim, tile_.rows[i] + side.padded_dim, 0.0f);
+      rotate_head(tile_.rows[i], side.padded_dim);
+    }
+    if (is_keys) {
       write_keys(layout.keys, keys, position % kGroup, run.count, tile_.rows);
     } else {
       write_values(layout.values, kv.value_group(layout, keys, position), position % kGroup,
