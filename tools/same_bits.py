@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 FORMATS = (None, "int8", "int8_w8a8", "int4", "int4_w4a8")
-KV_TYPES = ("auto", "int8")
+KV_TYPES = ("auto", "int8", "int4")
 LENGTHS = (75, 11, 40, 33)
 NEW_TOKENS = 24
 

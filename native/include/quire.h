@@ -36,6 +36,7 @@ enum quire_dtype {
   QUIRE_F16 = 2,
   QUIRE_INT8 = 3,
   QUIRE_GROUPED = 4,
+  QUIRE_INT4 = 5,  // of a KV cache only
   QUIRE_GGUF = 256
 };
 
@@ -166,7 +167,7 @@ typedef struct quire_kv_spec {
   int32_t value_dim[QUIRE_MAX_LAYER_GROUPS];     // of V; attention needs those of K; latent: 0
   int32_t state_blocks[QUIRE_MAX_LAYER_GROUPS];  // entries of a table of states; 0: K and V
   int64_t least_block_bytes;                     // what a piece of a state needs
-  int32_t dtype;  // QUIRE_F32, QUIRE_BF16 or QUIRE_INT8
+  int32_t dtype;  // QUIRE_F32, QUIRE_BF16, QUIRE_INT8 or QUIRE_INT4; latent: not the last
 } quire_kv_spec;
 
 // Exchanges value `number` of the step: `rows` rows, `row_bytes` from one to the next, of which this

@@ -83,7 +83,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 FORMATS = [
     ("float32", None, "auto"), ("bfloat16", None, "auto"), ("bfloat16", None, "int8"),
-    ("bfloat16", "int8", "auto"), ("bfloat16", "int8_w8a8", "int8"),
+    ("bfloat16", "int8", "auto"), ("bfloat16", "int8_w8a8", "int8"), ("float32", None, "int4"),
     ("bfloat16", "int4", "auto"), ("bfloat16", "int4_w4a8", "auto"),
 ]  # fmt: skip
 SPLITS = [(t, p) for t in (1, 2, 3, 4, 8) for p in (1, 2, 3) if t * p > 1]

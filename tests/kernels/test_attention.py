@@ -25,8 +25,8 @@ from quire.program import ActivationBits, Attention, Linear, Op, Value
 
 DIM = 64
 F32, BF16 = 3e-6, 1.2e-2
-INT8, BF16_INT8, INT8_A8 = 2e-3, 2e-2, 3e-2
-"""Tolerances. An int8 cache may hold a neighbouring integer where a number lies in the middle."""
+INT8, BF16_INT8, INT8_A8, INT4 = 2e-3, 2e-2, 3e-2, 1.5e-1
+"""Tolerances. A cache of integers may hold a neighbouring one where a number lies in the middle."""
 
 
 @dataclass(frozen=True)
@@ -163,6 +163,13 @@ def test_int8_contexts_of_several_chunks(backend: CpuBackend, shape: Shape, dtyp
     steps(models, plan, int8_tolerance(backend, dtype))
 
 
+@pytest.mark.parametrize("shape", [*SHAPES, Shape(heads=2, head_dim=96)], ids=str)
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_int4_cache(backend: CpuBackend, shape: Shape, dtype: str) -> None:
+    models = both(backend, shape, dtype, "int4")
+    steps(models, [[20, 1, 33], [1, 1, 1], [0, 40, 7], [230, 300, 1], [1, 1, 1]], INT4)
+
+
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_int8_cache_and_activations_of_8_bits(backend: CpuBackend, shape: Shape) -> None:
     models = both(backend, replace(shape, activation_bits=8), "bfloat16", "int8")
@@ -191,7 +198,7 @@ def test_contexts_of_several_chunks(backend: CpuBackend, shape: Shape, dtype: st
     steps(models, plan, F32 if dtype == "float32" else BF16)
 
 
-@pytest.mark.parametrize("kv_dtype", ["bfloat16", "int8"])
+@pytest.mark.parametrize("kv_dtype", ["bfloat16", "int8", "int4"])
 @pytest.mark.parametrize("shape", LONG)
 def test_rows_whose_logits_are_wanted_do_not_miss_the_others(
     backend: CpuBackend, shape: Shape, kv_dtype: str
@@ -218,15 +225,16 @@ def test_a_cache_of_another_type(backend: CpuBackend, dtype: str, kv_dtype: str)
 
 
 @pytest.mark.parametrize("bits", [16, 8])
-def test_an_int8_token_without_a_number_stays_alone(
-    backend: CpuBackend, bits: ActivationBits
+@pytest.mark.parametrize("kv_dtype", ["int8", "int4"])
+def test_a_coded_token_without_a_number_stays_alone(
+    backend: CpuBackend, bits: ActivationBits, kv_dtype: str
 ) -> None:
     """A token whose k and v are NaN reaches those behind it, and no token before it."""
     weights = Weights(7)
     program = program_of(Shape(activation_bits=bits).body(), DIM, weights)
     table = weights.arrays["table"]
     table[15] = np.nan
-    native = compile_on(backend, program, weights, kv_dtype="int8")
+    native = compile_on(backend, program, weights, kv_dtype=kv_dtype)
     [seq] = make_seqs([30])
     seq.tokens[:] = np.arange(30) % 15
     expected = logits_of(native.step(batch_of([(seq, 30)])))
@@ -236,7 +244,7 @@ def test_an_int8_token_without_a_number_stays_alone(
     assert np.isnan(found[20:]).all()
 
 
-@pytest.mark.parametrize("kv_dtype", ["float32", "bfloat16", "int8"])
+@pytest.mark.parametrize("kv_dtype", ["float32", "bfloat16", "int8", "int4"])
 def test_a_token_without_a_number_is_forgotten_behind_its_window(
     backend: CpuBackend, kv_dtype: str
 ) -> None:
@@ -257,7 +265,12 @@ def test_a_token_without_a_number_is_forgotten_behind_its_window(
 
 @pytest.mark.parametrize(
     ("dtype", "kv_dtype"),
-    [("float32", "float32"), ("bfloat16", "bfloat16"), ("bfloat16", "int8")],
+    [
+        ("float32", "float32"),
+        ("bfloat16", "bfloat16"),
+        ("bfloat16", "int8"),
+        ("bfloat16", "int4"),
+    ],
 )
 def test_what_an_earlier_owner_left_in_a_block_harms_nobody(
     backend: CpuBackend, dtype: str, kv_dtype: str
@@ -272,5 +285,5 @@ def test_what_an_earlier_owner_left_in_a_block_harms_nobody(
         compare(
             logits_of(native.step(batch)),
             logits_of(reference.step(batch)),
-            F32 if dtype == "float32" else BF16_INT8,
+            {"float32": F32, "int4": INT4}.get(kv_dtype, BF16_INT8),
         )

@@ -43,7 +43,7 @@ from quire.program import (
 DIM = 64
 CACHES: list[tuple[Dtype, str, ActivationBits]] = [
     ("float32", "float32", 16), ("bfloat16", "bfloat16", 16), ("bfloat16", "int8", 16),
-    ("bfloat16", "int8", 8),
+    ("bfloat16", "int8", 8), ("bfloat16", "int4", 16), ("bfloat16", "int4", 8),
 ]  # fmt: skip
 PLAN = [[250, 60, 1], [10, 1, 100], [1, 1, 1], [60, 0, 120], [1, 1, 1], [30, 29, 1], [1, 1, 1]]
 WINDOWS: list[tuple[int | None, ...]] = [(300, None, 300, 40), (17, 17), (256, 1, 33, None)]

@@ -109,7 +109,7 @@ def test_as_the_reference(
 
 @pytest.mark.parametrize(
     ("dtype", "kv_dtype"),
-    [("float32", "float32"), ("bfloat16", "bfloat16"), ("float32", "int8")],
+    [("float32", "float32"), ("bfloat16", "bfloat16"), ("float32", "int8"), ("float32", "int4")],
 )
 def test_shared_keys_and_values_give_the_bits_of_copies(
     backend: CpuBackend, dtype: Dtype, kv_dtype: str

@@ -31,13 +31,15 @@ from quire.backends.cpu import CpuBackend
 from quire.program import ActivationBits, Glu, Linear, Logits, Op, Param, Program, Value
 from quire.program.values import WeightFormat
 from quire.sampling.reference import not_finite
+from quire.units import round_up
 from quire.weights import TensorDtype
 
 POISON = 15
 LENGTH = 600
 NUMBERS: list[tuple[Dtype, str, ActivationBits]] = [
     ("float32", "float32", 16), ("bfloat16", "bfloat16", 16), ("float32", "bfloat16", 16),
-    ("bfloat16", "int8", 16), ("bfloat16", "int8", 8),
+    ("bfloat16", "int8", 16), ("bfloat16", "int8", 8), ("bfloat16", "int4", 16),
+    ("bfloat16", "int4", 8),
 ]  # fmt: skip
 SHAPES = [Shape(), Shape(window=20), Shape(heads=6, kv_heads=1, head_dim=80, window=270)]
 WHOLE_NAN, ONE_INF = "a row of NaN", "one infinity"
@@ -148,14 +150,19 @@ def test_what_an_earlier_owner_left_in_the_blocks(model: CompiledModel, pattern:
         assert found.tobytes() == expected.tobytes()
 
 
-def test_keys_alone_are_noticed(model: CompiledModel, shape: Shape) -> None:
+def test_keys_alone_are_noticed(
+    model: CompiledModel, shape: Shape, numbers: tuple[Dtype, str, ActivationBits]
+) -> None:
     """A NaN score must not become a weight of zero, which would answer without the token."""
     [seq] = healthy([40])
     in_pieces(model, seq, [30])
     block = seq.blocks[29 // BLOCK_SIZE :][:1]
     data = model.read_blocks(block)
-    keys = data.reshape(2, shape.kv_heads, 2, -1)[0, 0, 0]  # of layer 0 and head 0
-    keys[:] = 0xFF
+    head = data.reshape(2, shape.kv_heads, -1)[0, 0]  # of layer 0 and head 0
+    # K comes first. In int4 it has 5 bits and V 4, of heads that are padded to 32, and scales.
+    dim = round_up(shape.head_dim, 32)
+    share = (5 * dim + 32) / (9 * dim + 64) if numbers[1] == "int4" else 1 / 2
+    head[: round(len(head) * share)] = 0xFF
     model.write_blocks(block, data)
     assert not np.isfinite(logits_of(model.step(batch_of([(seq, 1)])))).all()
     assert not np.isfinite(logits_of(model.step(batch_of([(seq, 9)])))).all()

@@ -19,6 +19,7 @@ from quire.backends.base import (
     StepBatch,
 )
 from quire.backends.reference import ReferenceBackend
+from quire.errors import BackendError
 from quire.program import Builder, HeadLayout, Out, Program, Tensor, Value, keep_all
 from quire.weights import HostTensor
 
@@ -184,3 +185,8 @@ def test_latents_of_bytes(backend: Backend) -> None:
     found = Runs(backend, program, "float32", "int8").step(work)
     wanted = Runs(ReferenceBackend(), program, "float32", "int8").step(work)
     assert np.abs(found - wanted).max() < 2e-3 * np.abs(wanted).max()
+
+
+def test_latents_of_4_bits_are_refused(backend: Backend) -> None:
+    with pytest.raises(BackendError, match=r"latent attention.*'bfloat16' or 'int8'"):
+        Runs(backend, program_of(latent), "float32", "int4")

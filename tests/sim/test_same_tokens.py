@@ -28,8 +28,10 @@ MODES = pytest.mark.parametrize("params", [GREEDY, SEEDED], ids=["greedy", "seed
 FORMATS = {
     "float32": ("float32", None, "auto"),
     "bfloat16": ("bfloat16", None, "auto"), "bfloat16, KV int8": ("bfloat16", None, "int8"),
+    "float32, KV int4": ("float32", None, "int4"),
     "int8": ("bfloat16", "int8", "auto"), "int8_w8a8": ("bfloat16", "int8_w8a8", "auto"),
     "int8_w8a8, KV int8": ("bfloat16", "int8_w8a8", "int8"),
+    "int8_w8a8, KV int4": ("bfloat16", "int8_w8a8", "int4"),
     "int4": ("bfloat16", "int4", "auto"), "int4_w4a8": ("bfloat16", "int4_w4a8", "auto"),
 }  # fmt: skip
 

@@ -45,6 +45,7 @@ TRUTH = Choice("float32", "dense", "float32")
 FORMATS: dict[str, Choice] = {
     "bfloat16": Choice(),
     "bfloat16, KV int8": Choice(kv_cache="int8"),
+    "bfloat16, KV int4": Choice(kv_cache="int4"),
     "int8": Choice(weights="int8"),
     "int8, KV int8": Choice(weights="int8", kv_cache="int8"),
     "int8_w8a8": Choice(weights="int8_w8a8"),

@@ -12,6 +12,7 @@
 #include "attention/attention.h"
 #include "attention/bad_values.h"
 #include "attention/context.h"
+#include "attention/hadamard.h"
 #include "attention/kernels/expand.h"
 #include "attention/kernels/kernel.h"
 #include "attention/kv_write.h"
@@ -37,7 +38,8 @@ class Attend {
         dim_(layout_.keys.padded_dim),
         group_(op.num_heads / layout_.num_kv_heads),
         space_(step.model.attention.worker(worker), dim_),
-        rule_(rule_of(step, op)) {}
+        rule_(rule_of(step, op)),
+        is_rotated_(layout_.keys.dtype == QUIRE_INT4) {}
 
   // Part of one item's context for one kv head, and what this worker does next.
   struct Unit {
@@ -146,6 +148,7 @@ class Attend {
         }
         gemm::store(numbers + d, v);
       }
+      if (is_rotated_) rotate_head(numbers, dim_);
       Kernel::put_query(numbers, dim_, out);
     }
   }
@@ -170,7 +173,8 @@ class Attend {
   void score(const Elem* q, int rows, Groups groups, ChunkView& view) {
     if constexpr (Kernel::kScaleUnit != 0) {
       if (view.fresh) {
-        load_scales(view, view.keys, view.values, Kernel::kScaleUnit, space_.key_scales);
+        load_scales(view, layout_.keys, view.keys, view.values, Kernel::kScaleUnit,
+                    space_.key_scales);
       }
     }
     if constexpr (Kernel::kExpands) {
@@ -249,7 +253,8 @@ class Attend {
     TokenScales scales = {};
     if constexpr (Kernel::kScaleUnit != 0) {
       if (view.fresh) {
-        load_scales(view, view.values, view.next_keys, Kernel::kScaleUnit, space_.value_scales);
+        load_scales(view, layout_.values, view.values, view.next_keys, Kernel::kScaleUnit,
+                    space_.value_scales);
       }
       scales = {Kernel::kScalesKeys ? nullptr : space_.key_scales, space_.value_scales};
     }
@@ -338,7 +343,8 @@ class Attend {
       // Whether chunks were merged must not show: merging makes of -0 a 0.
       const float inverse = 1.0f / (space_.state.sum[r] + sink_weight(r));
       uint8_t* out = step_.row(op_.out, token(r));
-      const float* result = space_.result + r * dim_;
+      float* result = space_.result + r * dim_;
+      if (is_rotated_) rotate_head(result, dim_);
       for (int64_t d = 0; d < head_dim; d += kLanes) {
         store_some(out, op_.out.dtype, query_head(r) * head_dim + d,
                    std::min<int64_t>(head_dim - d, kLanes), load_f32(result + d) * inverse + 0.0f);
@@ -353,6 +359,7 @@ class Attend {
   const int group_;
   Workspace space_;
   const ScoreRule rule_;
+  const bool is_rotated_;  // q, K and V are, in an int4 cache, and so is the sum of V
 
   const AttentionItem* item_ = nullptr;
   HeadContext context_;

@@ -64,21 +64,28 @@ void attend(const Step& step, const quire_attention& op) {
            [&](Worker& worker) { merge_pieces<Kernel>(step, op, worker); });
 }
 
+#if !defined(__AMX_BF16__)
+template <int kBits>
+void attend_bytes(const Step& step, const quire_attention& op) {
+#if defined(QUIRE_DOTS_OF_BYTES)
+  return op.activation_bits == 8 ? attend<ByteKernel<BytePlanes<1>, kBits>>(step, op)
+                                 : attend<ByteKernel<BytePlanes<2>, kBits>>(step, op);
+#else
+  return attend<ByteKernel<Words, kBits>>(step, op);
+#endif
+}
+#endif
+
 void run_attention(const Step& step, const quire_attention& op, int32_t) {
   const int32_t dtype = step.model.kv.dtype;
   if (dtype == QUIRE_F32) return attend<VectorKernel<F32Pairs>>(step, op);
 #if defined(__AMX_BF16__)
-  if (dtype == QUIRE_INT8) return attend<ExpandingAmxKernel>(step, op);
+  if (dtype == QUIRE_INT8) return attend<ExpandingAmxKernel<8>>(step, op);
+  if (dtype == QUIRE_INT4) return attend<ExpandingAmxKernel<4>>(step, op);
   attend<AmxKernel>(step, op);
 #else
-#if defined(QUIRE_DOTS_OF_BYTES)
-  if (dtype == QUIRE_INT8) {
-    return op.activation_bits == 8 ? attend<ByteKernel<BytePlanes<1>>>(step, op)
-                                   : attend<ByteKernel<BytePlanes<2>>>(step, op);
-  }
-#else
-  if (dtype == QUIRE_INT8) return attend<ByteKernel<Words>>(step, op);
-#endif
+  if (dtype == QUIRE_INT8) return attend_bytes<8>(step, op);
+  if (dtype == QUIRE_INT4) return attend_bytes<4>(step, op);
 #if defined(QUIRE_DOTS_OF_BF16)
   attend<VectorKernel<Bf16Pairs>>(step, op);
 #else

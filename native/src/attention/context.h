@@ -103,8 +103,9 @@ ChunkView view_chunk(const ChunkPlace& place, Groups groups, const Workspace& sp
   view.key_space = space.keys;
   view.key_scales = space.key_scales;
   for (int g = groups.first; g < groups.last; ++g) {
-    view.keys[g] = place.context.keys(place.chunk * kChunk + g * kGroup);
-    view.values[g] = view.keys[g] + layout.keys.bytes;
+    const int64_t position = place.chunk * kChunk + g * kGroup;
+    view.keys[g] = place.context.keys(position);
+    view.values[g] = view.keys[g] + layout.value_offset(position);
     view.next_keys[g] = place.next.keys(place.next_chunk * kChunk + g * kGroup);
   }
   const int ahead = std::min(Kernel::kGroupsAhead, groups.last - groups.first);
@@ -119,11 +120,11 @@ ChunkView view_chunk(const ChunkPlace& place, Groups groups, const Workspace& sp
 
 // The scales of a chunk's groups, times `unit`: they follow the numbers. Fetches those of
 // `fetch`.
-inline void load_scales(const ChunkView& view, const uint8_t* const* groups,
+inline void load_scales(const ChunkView& view, const KvSide& side, const uint8_t* const* groups,
                         const uint8_t* const* fetch, float unit, float* scales) {
   for (int g = view.first; g < view.last; ++g) {
-    gemm::store(scales + g * kGroup, gemm::load<F32x16>(groups[g] + view.data_bytes) * unit);
-    if (fetch[g]) __builtin_prefetch(fetch[g] + view.data_bytes, 0, 2);
+    gemm::store(scales + g * kGroup, gemm::load<F32x16>(groups[g] + side.data_bytes) * unit);
+    if (fetch[g]) __builtin_prefetch(fetch[g] + side.data_bytes, 0, 2);
   }
 }
 

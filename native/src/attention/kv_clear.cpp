@@ -15,15 +15,15 @@ void clear_keys(const KvSide& side, uint8_t* group, int first) {
 
 // Values: a row of words has as many tokens as numbers have room in a word.
 void clear_values(const KvSide& side, uint8_t* group, int first) {
-  const int64_t item_bytes = kv_item_bytes(side.dtype);
-  const int tokens_per_row = static_cast<int>(4 / item_bytes);
-  const int64_t row_bytes = int64_t{side.padded_dim} * 4;
-  uint8_t* row = group + first / tokens_per_row * row_bytes;
-  const int64_t kept_bytes = first % tokens_per_row * item_bytes;  // of each word of the first row
-  for (int64_t at = 0; at < row_bytes; at += 4) {
-    std::memset(row + at + kept_bytes, 0, 4 - kept_bytes);
+  const int tokens_per_row = kv_word_numbers(side.dtype);
+  const uint64_t number = (uint64_t{1} << 32 / tokens_per_row) - 1;
+  uint32_t* row = reinterpret_cast<uint32_t*>(group) + first / tokens_per_row * side.padded_dim;
+  uint32_t kept = 0;  // of each word of the first row
+  for (int token = 0; token < first % tokens_per_row; ++token) {
+    kept |= static_cast<uint32_t>(number << kv_shift(tokens_per_row, token));
   }
-  uint8_t* rest = row + row_bytes;
+  for (int64_t i = 0; i < side.padded_dim; ++i) row[i] &= kept;
+  auto* rest = reinterpret_cast<uint8_t*>(row + side.padded_dim);
   std::memset(rest, 0, group + side.data_bytes - rest);
 }
 

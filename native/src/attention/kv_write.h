@@ -8,7 +8,8 @@ namespace quire {
 
 constexpr int kMaxHeadDim = 512;
 
-// `rows[i]` holds token `place + i` of the group, padded with zeros to padded_dim.
+// `rows[i]` holds token `place + i` of the group, padded with zeros to padded_dim. For an int4
+// cache it is rotated (hadamard.h).
 void write_keys(const KvSide& side, uint8_t* group, int place, int count,
                 const float (*rows)[kMaxHeadDim]);
 void write_values(const KvSide& side, uint8_t* group, int place, int count,

@@ -51,8 +51,7 @@ float write_bytes(const float* row, int64_t count, int8_t* bytes) {
   return is_finite ? largest / 127.0f : std::nanf("");
 }
 
-void write_row(const Step& step, const quire_latent& op, int64_t token, int32_t seq,
-               float* wide) {
+void write_row(const Step& step, const quire_latent& op, int64_t token, int32_t seq, float* wide) {
   const KvSide& side = layout_of(step, op).keys;
   const int64_t position = step.batch.positions[token];
   uint8_t* group = group_of(step, op, seq, position);
@@ -71,7 +70,7 @@ void write_row(const Step& step, const quire_latent& op, int64_t token, int32_t 
     }
     return;
   }
-  uint8_t* row = group + place * side.padded_dim * kv_item_bytes(side.dtype);
+  uint8_t* row = group + place * side.padded_dim * (4 / kv_word_numbers(side.dtype));
   for (int64_t i = 0; i < side.dim; i += kLanes) {
     store_some(row, side.dtype, i, side.dim - i, load_some(k, op.k.dtype, i, side.dim - i));
   }
@@ -93,7 +92,7 @@ void widen(const KvSide& side, int64_t latent_dim, uint8_t* group, int64_t count
       }
       continue;
     }
-    const uint8_t* from = group + place * side.padded_dim * kv_item_bytes(side.dtype);
+    const uint8_t* from = group + place * side.padded_dim * (4 / kv_word_numbers(side.dtype));
     for (int64_t i = 0; i < side.dim; i += kLanes) {
       store_some(row, QUIRE_F32, i, side.dim - i, load_some(from, side.dtype, i, side.dim - i));
     }
@@ -108,8 +107,8 @@ struct HeadTile {
   int32_t count;
 };
 
-constexpr int kTilesTogether = 4;        // that share one read of a group
-constexpr int64_t kSegment = 1024;       // positions after which a result begins anew
+constexpr int kTilesTogether = 4;   // that share one read of a group
+constexpr int64_t kSegment = 1024;  // positions after which a result begins anew
 constexpr int64_t kPartialFloats = 1 << 20;
 
 // The sum of a segment's, or of several segments', weighted values [value_dim][16 heads], with the
@@ -166,7 +165,10 @@ struct Space {
 class TileRun {
  public:
   TileRun(const Step& step, const quire_latent& op, float* memory)
-      : step_(step), op_(op), side_(layout_of(step, op).keys), space_(side_, op.value_dim),
+      : step_(step),
+        op_(op),
+        side_(layout_of(step, op).keys),
+        space_(side_, op.value_dim),
         memory_(memory) {}
 
   void load(const HeadTile* tiles, int count) {
@@ -270,7 +272,8 @@ class TileRun {
     }
     out.set(most, sum);
     int64_t d = 0;
-    for (; d + kValues <= op_.value_dim; d += kValues) add_values<kValues>(d, seen, scores, kept, out);
+    for (; d + kValues <= op_.value_dim; d += kValues)
+      add_values<kValues>(d, seen, scores, kept, out);
     for (; d < op_.value_dim; ++d) add_values<1>(d, seen, scores, kept, out);
   }
 
@@ -351,8 +354,11 @@ std::vector<Run> runs_of(const std::vector<HeadTile>& tiles) {
 class LatentWork {
  public:
   LatentWork(const Step& step, const quire_latent& op)
-      : step_(step), op_(op), space_(layout_of(step, op).keys, op.value_dim),
-        tiles_(tiles_of(step, op)), runs_(runs_of(tiles_)) {}
+      : step_(step),
+        op_(op),
+        space_(layout_of(step, op).keys, op.value_dim),
+        tiles_(tiles_of(step, op)),
+        runs_(runs_of(tiles_)) {}
 
   void work() {
     Pool& pool = step_.model.pool;
@@ -466,12 +472,12 @@ void check_latent(const OpChecks& checks, const quire_latent& op) {
 }
 
 void reserve_latent(const Model& model, const quire_latent& op, OpNeeds& needs) {
-  needs.scratch_bytes = std::max<size_t>(
-      needs.scratch_bytes, LatentWork::scratch_floats(model, op) * sizeof(float));
+  needs.scratch_bytes =
+      std::max<size_t>(needs.scratch_bytes, LatentWork::scratch_floats(model, op) * sizeof(float));
 }
 
-const OpRegistration kLatent(op_kind<quire_latent, check_latent, run_latent,
-                                     look_at_out<quire_latent>, reserve_latent>());
+const OpRegistration kLatent(
+    op_kind<quire_latent, check_latent, run_latent, look_at_out<quire_latent>, reserve_latent>());
 
 }  // namespace
 }  // namespace quire

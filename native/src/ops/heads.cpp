@@ -2,6 +2,7 @@
 // rotation, and for k and v the way into the paged cache.
 #include <algorithm>
 
+#include "attention/hadamard.h"
 #include "attention/kv_write.h"
 #include "ops/head.h"
 #include "ops/kernel.h"
@@ -109,7 +110,13 @@ class HeadsOp {
     const int32_t* table = step_.block_table(run.seq, op_.kv.layer_group);
     const KvLayout& layout = kv.layouts[op_.kv.layer_group];
     uint8_t* keys = kv.key_group(op_.kv, table, position, head);
-    if (part.target == QUIRE_HEADS_TARGET_KEYS) {
+    const bool is_keys = part.target == QUIRE_HEADS_TARGET_KEYS;
+    const KvSide& side = is_keys ? layout.keys : layout.values;
+    for (int32_t i = 0; side.dtype == QUIRE_INT4 && i < run.count; ++i) {
+      std::fill(tile_.rows[i] + side.dim, tile_.rows[i] + side.padded_dim, 0.0f);
+      rotate_head(tile_.rows[i], side.padded_dim);
+    }
+    if (is_keys) {
       write_keys(layout.keys, keys, position % kGroup, run.count, tile_.rows);
     } else {
       write_values(layout.values, kv.value_group(layout, keys, position), position % kGroup,
@@ -144,7 +151,9 @@ void check_part(const OpChecks& checks, const quire_heads& op, const quire_heads
     checks.require(part.out.dim == part.x.dim, "dims differ");
   } else {
     const KvLayout& kv = checks.model().kv.layouts[op.kv.layer_group];
-    checks.require(part.target == QUIRE_HEADS_TARGET_KEYS || part.target == QUIRE_HEADS_TARGET_VALUES, "target");
+    checks.require(
+        part.target == QUIRE_HEADS_TARGET_KEYS || part.target == QUIRE_HEADS_TARGET_VALUES,
+        "target");
     const KvSide& side = part.target == QUIRE_HEADS_TARGET_KEYS ? kv.keys : kv.values;
     checks.require(part.num_heads == kv.num_kv_heads && op.head_dim == side.dim &&
                        checks.rows() == QUIRE_ROWS_TOKENS,

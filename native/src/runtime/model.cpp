@@ -34,6 +34,7 @@ quire_model_spec checked(const quire_model_spec& spec) {
     if (kv.value_dim[g] == 0) {
       require(kv.num_kv_heads[g] == 1 && kv.key_dim[g] >= 1 && kv.key_dim[g] <= kMaxLatentDim,
               "a latent layer group has one head of at most 4096 numbers");
+      require(kv.dtype != QUIRE_INT4, "a latent layer group is not stored in 4 bits");
       continue;
     }
     for (const int32_t dim : {kv.key_dim[g], kv.value_dim[g]}) {
@@ -42,7 +43,8 @@ quire_model_spec checked(const quire_model_spec& spec) {
   }
   require(kv.block_size >= kGroup && kv.block_size % kGroup == 0,
           "block_size is not a multiple of 16");
-  require(kv.dtype == QUIRE_F32 || kv.dtype == QUIRE_BF16 || kv.dtype == QUIRE_INT8,
+  require(kv.dtype == QUIRE_F32 || kv.dtype == QUIRE_BF16 || kv.dtype == QUIRE_INT8 ||
+              kv.dtype == QUIRE_INT4,
           "unknown KV cache dtype");
   require(spec.ranks.shared_offset >= 0 && spec.ranks.shared_offset <= spec.workspace_bytes,
           "exchanged values lie outside the workspace");

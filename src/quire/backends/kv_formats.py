@@ -13,11 +13,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quire.errors import BackendError
+from quire.units import ceil_div
 
 Floats = NDArray[np.float32]
 Stored = tuple[NDArray[Any], ...]
 
 _LIMIT = 127
+_STEPS_LIMIT = 127.9
+"""The steps end at 128. The largest number stays below, so it is in the last step."""
+_PADDING = 32
+"""A head is padded with zeros to a multiple of it before it is rotated."""
 _SMALLEST = np.float32(1e-30)
 """Below this a row counts as zeros: 127 divided by it must be a number."""
 
@@ -47,7 +52,7 @@ class Float32KV(KVFormat):
     def encode(self, rows: Floats) -> Stored:
         return (_flat(rows),)
 
-    def decode(self, stored: Stored, head_dim: int) -> Floats:  # noqa: ARG002 (int8 needs it)
+    def decode(self, stored: Stored, head_dim: int) -> Floats:  # noqa: ARG002 (integers need it)
         return stored[0]
 
 
@@ -60,7 +65,7 @@ class Bfloat16KV(KVFormat):
     def encode(self, rows: Floats) -> Stored:
         return (narrow_to_bfloat16(_flat(rows)),)
 
-    def decode(self, stored: Stored, head_dim: int) -> Floats:  # noqa: ARG002 (int8 needs it)
+    def decode(self, stored: Stored, head_dim: int) -> Floats:  # noqa: ARG002 (integers need it)
         return widen_bfloat16(stored[0])
 
 
@@ -74,14 +79,11 @@ class Int8KV(KVFormat):
         return [(np.int8, num_heads * head_dim), (np.float32, num_heads)]
 
     def encode(self, rows: Floats) -> Stored:
-        largest = np.abs(rows).max(axis=-1)
-        largest = np.where(np.isfinite(largest), largest, np.float32(np.nan))
-        inverse = np.zeros_like(largest)
-        np.divide(np.float32(_LIMIT), largest, out=inverse, where=largest >= _SMALLEST)
+        inverse, scales = _scales(rows, _LIMIT)
         # A row whose inverse is zero may hold NaN or infinity.
-        known = np.where(inverse[..., None] > 0, rows, np.float32(0))
-        integers = np.rint(known * inverse[..., None]).astype(np.int8)
-        return _flat(integers), largest / np.float32(_LIMIT)
+        known = np.where(inverse > 0, rows, np.float32(0))
+        integers = np.rint(known * inverse).astype(np.int8)
+        return _flat(integers), scales
 
     def decode(self, stored: Stored, head_dim: int) -> Floats:
         integers, scales = stored
@@ -89,14 +91,52 @@ class Int8KV(KVFormat):
         return _flat(rows * scales[..., None])
 
 
-KV_FORMATS: dict[str, KVFormat] = {
-    "float32": Float32KV(),
-    "bfloat16": Bfloat16KV(),
-    "int8": Int8KV(),
+class RotatedKV(KVFormat):
+    """Equal steps from the negative of a token and head's largest number to that number, once the
+    head has been rotated: padded with zeros to a multiple of 32, and multiplied by a Hadamard
+    matrix for each of the powers of two that make up its size.
+
+    The codes lie bit by bit. A NaN or an infinity makes the head NaN.
+    """
+
+    def __init__(self, bits: int) -> None:
+        self._bits = bits
+        self._step = np.float32(256 >> bits)
+
+    def fields(self, num_heads: int, head_dim: int) -> list[tuple[type[np.generic], int]]:
+        return [
+            (np.uint8, num_heads * _padded(head_dim) * self._bits // 8),
+            (np.float32, num_heads),
+        ]
+
+    def encode(self, rows: Floats) -> Stored:
+        rotated = _rotated(rows)
+        inverse, scales = _scales(rotated, _STEPS_LIMIT)
+        # A row whose inverse is zero may hold NaN or infinity.
+        known = np.where(inverse > 0, rotated, np.float32(0))
+        codes = np.rint(known * (inverse / self._step) - np.float32(0.5)).astype(np.int8)
+        bits = _flat(codes)[..., None] >> np.arange(self._bits, dtype=np.int8) & 1
+        return np.packbits(_flat(bits.astype(np.uint8)), axis=-1), scales
+
+    def decode(self, stored: Stored, head_dim: int) -> Floats:
+        packed, scales = stored
+        bits = np.unpackbits(packed, axis=-1).reshape(*scales.shape, -1, self._bits)
+        last = self._bits - 1
+        worth = np.array([*(1 << bit for bit in range(last)), -(1 << last)], np.float32)
+        numbers = ((bits * worth).sum(axis=-1) + np.float32(0.5)) * self._step
+        return _flat(_rotated(numbers * scales[..., None])[..., :head_dim])
+
+
+KV_FORMATS: dict[str, tuple[KVFormat, KVFormat]] = {
+    "float32": (Float32KV(), Float32KV()),
+    "bfloat16": (Bfloat16KV(), Bfloat16KV()),
+    "int8": (Int8KV(), Int8KV()),
+    "int4": (RotatedKV(5), RotatedKV(4)),
 }
+"""Of K and of V."""
 
 
-def kv_format(dtype: str) -> KVFormat:
+def kv_formats(dtype: str) -> tuple[KVFormat, KVFormat]:
     """Raises BackendError for an unknown name."""
     if dtype not in KV_FORMATS:
         raise BackendError(f"KV cache dtype {dtype!r} is not one of {', '.join(KV_FORMATS)}")
@@ -105,6 +145,40 @@ def kv_format(dtype: str) -> KVFormat:
 
 def _flat(rows: NDArray[Any]) -> NDArray[Any]:
     return rows.reshape(*rows.shape[:-2], -1)
+
+
+def _scales(rows: Floats, limit: float) -> tuple[Floats, Floats]:
+    """What the numbers of each row are multiplied by so that the largest becomes `limit`, [..., 1],
+    and what one of the results is worth, [...]."""
+    largest = np.abs(rows).max(axis=-1)
+    largest = np.where(np.isfinite(largest), largest, np.float32(np.nan))
+    inverse = np.zeros_like(largest)
+    np.divide(np.float32(limit), largest, out=inverse, where=largest >= _SMALLEST)
+    return inverse[..., None], largest / np.float32(limit)
+
+
+def _padded(head_dim: int) -> int:
+    return ceil_div(head_dim, _PADDING) * _PADDING
+
+
+def _rotated(rows: Floats) -> Floats:
+    """The padded rows times a symmetric matrix that is its own inverse. The order of the sums is
+    part of the format: neighbours first, then numbers at twice the distance."""
+    *before, dim = rows.shape
+    rotated = np.zeros((*before, _padded(dim)), np.float32)
+    rotated[..., :dim] = rows
+    first = 0
+    while left := rotated.shape[-1] - first:
+        size = 1 << left.bit_length() - 1
+        part = rotated[..., first : first + size]
+        for stride in (1 << bit for bit in range(size.bit_length() - 1)):
+            pairs = part.reshape(*before, -1, 2, stride)
+            with np.errstate(invalid="ignore", over="ignore"):
+                both = [pairs[..., 0, :] + pairs[..., 1, :], pairs[..., 0, :] - pairs[..., 1, :]]
+            part = np.stack(both, axis=-2).reshape(*before, size)
+        rotated[..., first : first + size] = part * (1 / np.sqrt(np.float32(size)))
+        first += size
+    return rotated
 
 
 def narrow_to_bfloat16(x: Floats) -> NDArray[np.uint16]:

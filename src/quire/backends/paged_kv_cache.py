@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quire.backends.kv_blocks import check_blocks
-from quire.backends.kv_formats import KV_FORMATS, kv_format
+from quire.backends.kv_formats import KV_FORMATS, kv_formats
 from quire.backends.records import KVCacheSpec
 from quire.config.kv_groups import KVGroup, StateGroup
 from quire.config.kv_layout import KVLayout
@@ -36,10 +36,10 @@ def _slot_bytes(group: KVGroup, block_size: int, dtype: str) -> int:
 
 def _fields(group: KVGroup, dtype: str) -> list[tuple[int, int]]:
     """Bytes of a number and numbers of a token, for the arrays of each part of a token."""
-    form, shape = kv_format(dtype), group.shape
+    shape = group.shape
     return [
         (np.dtype(kind).itemsize, count)
-        for width in shape.parts
+        for form, width in zip(kv_formats(dtype), shape.parts, strict=True)
         for kind, count in form.fields(shape.num_heads, width)
         if width
     ]
@@ -62,10 +62,11 @@ def slot_arrays(spec: KVCacheSpec, layer: int) -> tuple[list[SlotArray], list[Sl
     group = spec.layout.groups[place.group]
     begin = place.slot * _slot_bytes(group, spec.block_size, spec.dtype)
     sides: tuple[list[SlotArray], list[SlotArray]] = ([], [])
-    for side, width in zip(sides, group.shape.parts, strict=True):
+    formats = kv_formats(spec.dtype)
+    for side, form, width in zip(sides, formats, group.shape.parts, strict=True):
         if not width:
             continue
-        for kind, count in kv_format(spec.dtype).fields(group.shape.num_heads, width):
+        for kind, count in form.fields(group.shape.num_heads, width):
             side.append(SlotArray(begin, kind, count))
             begin += spec.block_size * count * np.dtype(kind).itemsize
     return sides
@@ -106,7 +107,7 @@ class PagedKVCache:
         self.spec = spec
         self.places = spec.layout.places()
         self.block_bytes = block_bytes(spec.layout, spec.block_size, spec.dtype)
-        self._format = kv_format(spec.dtype)
+        self._formats = kv_formats(spec.dtype)
         self._blocks = np.zeros((spec.num_blocks, self.block_bytes), np.uint8)
         self._states = {
             layer: (state.width, places)
@@ -136,10 +137,10 @@ class PagedKVCache:
         shape = self._group(layer).shape
         if shape.latent_dim:
             k, v = k[:, : shape.latent_dim], k[:, shape.latent_dim :]
-        for arrays, rows in zip(self._layers[layer], (k, v), strict=True):
+        for arrays, form, rows in zip(self._layers[layer], self._formats, (k, v), strict=True):
             if not arrays:
                 continue
-            stored = self._format.encode(rows.reshape(len(rows), shape.num_heads, -1))
+            stored = form.encode(rows.reshape(len(rows), shape.num_heads, -1))
             for array, numbers in zip(arrays, stored, strict=True):
                 array[blocks, places] = numbers
 
@@ -148,12 +149,14 @@ class PagedKVCache:
         [count, K * value_dim]. Where only K is stored, both are K."""
         shape = self._group(layer).shape
         first, second = (
-            self._format.decode(
+            form.decode(
                 tuple(array[blocks].reshape(-1, array.shape[-1])[:count] for array in arrays), width
             )
             if arrays
             else None
-            for arrays, width in zip(self._layers[layer], shape.parts, strict=True)
+            for arrays, form, width in zip(
+                self._layers[layer], self._formats, shape.parts, strict=True
+            )
         )
         if first is None:
             raise BackendError(f"layer {layer} stores no keys")

@@ -11,12 +11,13 @@ from typing import Any, Literal
 from quire.errors import ConfigError, quoted
 from quire.redaction import shown
 
-KVCacheDtype = Literal["float32", "bfloat16", "int8"]
+KVCacheDtype = Literal["float32", "bfloat16", "int8", "int4"]
 
 KV_MEANINGS: dict[KVCacheDtype, str] = {
     "float32": "32 bits a number",
     "bfloat16": "16 bits a number",
     "int8": "8 bits a number, a scale for each token and head",
+    "int4": "5 bits a number of K and 4 of V, rotated, a scale for each token and head",
 }
 
 DEFAULT_BLOCK_SIZE = 16
@@ -32,16 +33,19 @@ class KVMemoryChoice:
     utilization: float = 0.92
 
 
-_SAME: dict[str, KVCacheDtype] = {"float": "float32", "int8_per_token_head": "int8"}
-"""Other names of the formats here; the second is vLLM's name for the same scheme."""
+_SAME: dict[str, KVCacheDtype] = {
+    "float": "float32",
+    "int8_per_token_head": "int8",
+    "int4_per_token_head": "int4",
+}
+"""Other names of the formats here; the last two are vLLM's names for such schemes."""
 
 _REASONS = {
     "fp8": "there are no 8-bit floating-point numbers here",
     "float16": "float16 is not computed here",
     "half": "float16 is not computed here",
-    "int4": "4 bits are not available",
-    "nvfp4": "4 bits are not available",
-    "turboquant": "rotated formats are not available",
+    "nvfp4": "there are no 4-bit floating-point numbers here",
+    "turboquant": "its tables of codes are not available; int4 is rotated too",
 }
 """Why a name is refused, by its prefix."""
 
@@ -57,7 +61,8 @@ def resolve_kv_cache_dtype(name: str, dtype: KVCacheDtype, known: Collection[str
         if known_name == wanted:
             return known_name
     reasons = (why for start, why in _REASONS.items() if name.startswith(start))
-    reason = next(reasons, "unknown name")
+    default = "this backend does not compute it" if wanted in KV_MEANINGS else "unknown name"
+    reason = next(reasons, default)
     choices = "; ".join(f"{known_name} ({KV_MEANINGS[known_name]})" for known_name in works)
     raise ConfigError(
         f"kv_cache_dtype={quoted(name)} is not available: {reason}; use auto (the model's dtype); "

@@ -18,14 +18,19 @@ def reason_against_gpu(args: EngineArgs) -> str | None:
     """Why `device="auto"` does not take a GPU, in a clause; "" if it does. None: nothing is said,
     because another device is asked for, or the machine has no driver. Imports NVIDIA's packages
     only if there is a driver."""
-    is_asked = args.device in (None, "auto") and args.backend == "auto"
+    # Nothing has been checked yet: what is not of the right type is refused where it is checked.
+    names, sizes = (args.device, args.backend), (args.tensor_parallel_size, args.data_parallel_size)
+    has_types = all(isinstance(name, str | None) for name in names)
+    if not has_types or not all(isinstance(size, int) for size in sizes):
+        return None
+    is_asked = names[0] in (None, "auto") and names[1] == "auto"
     if not is_asked or env.forced_backend() or not has_driver():
         return None
     if not env.cuda_is_emulated() and (find_spec("cuda") is None or find_spec("cuda.core") is None):
         return "cuda-core is not installed (pip install quire-engine[cuda,cuda-build])"
     from quire.backends.cuda.self_check import check_gpu, num_gpus
 
-    wanted = args.tensor_parallel_size * args.data_parallel_size
+    wanted = sizes[0] * sizes[1]
     try:
         if (count := num_gpus()) < wanted:
             return f"the engine has {wanted} ranks, and CUDA sees {count} GPUs"

@@ -9,7 +9,7 @@ import pytest
 from quire.config.kv_cache import resolve_block_size, resolve_kv_cache_dtype
 from quire.errors import ConfigError
 
-ALL = ("float32", "bfloat16", "int8")
+ALL = ("float32", "bfloat16", "int8", "int4")
 
 
 @pytest.mark.parametrize(
@@ -17,6 +17,7 @@ ALL = ("float32", "bfloat16", "int8")
     [
         ("auto", "bfloat16"), ("bfloat16", "bfloat16"), ("float32", "float32"),
         ("float", "float32"), ("int8", "int8"), ("int8_per_token_head", "int8"),
+        ("int4", "int4"), ("int4_per_token_head", "int4"),
     ],
 )  # fmt: skip
 def test_names_that_mean_a_format(name: str, found: str) -> None:
@@ -32,8 +33,8 @@ def test_auto_is_the_dtype_of_the_model() -> None:
     [
         ("fp8", "8-bit floating-point"), ("fp8_e4m3", "8-bit floating-point"),
         ("fp8_e5m2", "8-bit floating-point"), ("float16", "float16 is not computed"),
-        ("half", "float16 is not computed"), ("int4_per_token_head", "4 bits"),
-        ("nvfp4", "4 bits"), ("turboquant_4bit", "rotated"), ("int9", "unknown name"),
+        ("half", "float16 is not computed"), ("nvfp4", "4-bit floating-point"),
+        ("turboquant_4bit", "int4 is rotated too"), ("int9", "unknown name"),
     ],
 )  # fmt: skip
 def test_other_names_are_refused_with_what_works(name: str, reason: str) -> None:
@@ -42,8 +43,9 @@ def test_other_names_are_refused_with_what_works(name: str, reason: str) -> None
 
 
 def test_only_what_the_backend_has_is_offered() -> None:
-    with pytest.raises(ConfigError, match="int8") as caught:
-        resolve_kv_cache_dtype("int8", "bfloat16", ("float32", "bfloat16"))
+    with pytest.raises(ConfigError, match="this backend does not") as caught:
+        resolve_kv_cache_dtype("int4_per_token_head", "bfloat16", ("float32", "bfloat16"))
+    assert "bfloat16 (16 bits" in str(caught.value)
     assert "8 bits" not in str(caught.value)
 
 

@@ -91,9 +91,10 @@ def test_an_int8_cache_holds_nearly_twice_as_many_blocks(model_dir: Path) -> Non
             plan_engine(
                 EngineArgs(str(model_dir), backend="cpu", kv_cache_dtype=dtype)
             ).needs.kv_block_bytes
-            for dtype in ("bfloat16", "int8")
+            for dtype in ("bfloat16", "int8", "int4")
         ]
-        assert sizes[1] == sizes[0] // 2 + 2 * 2 * 16 * 2 * 4
+        scales = 2 * 2 * 16 * 2 * 4
+        assert sizes[1:] == [sizes[0] // 2 + scales, sizes[0] * 9 // 32 + scales]
 
 
 def test_a_block_size_that_the_backend_cannot_hold(model_dir: Path) -> None:

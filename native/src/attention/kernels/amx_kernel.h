@@ -30,7 +30,8 @@ struct AmxKernel : PlainNumbers<uint16_t> {
                      float* out);
 };
 
-// The same products for an int8 cache: groups become bfloat16, V at once in tiles.
+// The same products for an int8 or int4 cache: groups become bfloat16, V at once in tiles.
+template <int kBits>
 struct ExpandingAmxKernel : AmxKernel {
   static constexpr bool kExpands = true;
   static constexpr bool kFetchesInScores = false;

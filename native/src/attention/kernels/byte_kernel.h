@@ -11,8 +11,8 @@
 
 namespace quire {
 
-template <class Numbers>
-struct ByteKernel : InPieces<ByteKernel<Numbers>, ByteElem> {
+template <class Numbers, int kBits>
+struct ByteKernel : InPieces<ByteKernel<Numbers, kBits>, ByteElem> {
   using Elem = ByteElem;
   using Sum = IntSum;
   using Weights = typename Numbers::Weights;
@@ -70,7 +70,8 @@ struct ByteKernel : InPieces<ByteKernel<Numbers>, ByteElem> {
   static constexpr int most_columns(int rows) {
     return std::clamp(kVectorRegisters / (kSums * rows), 1, 8);
   }
-  static constexpr int kQuad = 4;  // numbers that one broadcast holds
+  static constexpr int kQuad = 4;           // numbers that one broadcast holds
+  static constexpr int kQuads = 8 / kBits;  // in a line of V
   static constexpr int kGroupQuads = kGroup / kQuad;
 
   template <class Facts>
@@ -108,14 +109,11 @@ struct ByteKernel : InPieces<ByteKernel<Numbers>, ByteElem> {
     }
     const uint8_t* first = q->room;
     const int64_t row_bytes = dim * sizeof(Elem);
-    for (int64_t d = 0, at = 0; d < dim; d += kQuad, at += 64) {
-      for (int i = 0; kFetch && i < G; ++i) fetch_lines(chunk.prefetch_keys[g + i] + at, 64);
+    // `keys_of(c)`: numbers d .. d + 3 of the keys in register c.
+    const auto add_quad = [&](int64_t d, auto keys_of) __attribute__((always_inline)) {
       Sum keys[C];
 #pragma GCC unroll 4
-      for (int c = 0; c < C; ++c) {
-        const uint8_t* line = chunk.keys[g + c / kVectorParts] + at;
-        keys[c] = gemm::load<Sum>(line + c % kVectorParts * sizeof(Sum));
-      }
+      for (int c = 0; c < C; ++c) keys[c] = (Sum)keys_of(c);
 #pragma GCC unroll 2
       for (int unit = 0; unit < Numbers::kUnits; ++unit) {
         Sum operands[C];
@@ -129,6 +127,26 @@ struct ByteKernel : InPieces<ByteKernel<Numbers>, ByteElem> {
             Sum& sum = sums[r][c][Numbers::sum_of(unit)];
             sum = Numbers::add_key(sum, operands[c], b);
           }
+        }
+      }
+    };
+    const auto place_of = [&](int c) {
+      return chunk.keys[g + c / kVectorParts] + c % kVectorParts * sizeof(Sum);
+    };
+    if constexpr (kBits == 8) {
+      for (int64_t d = 0, at = 0; d < dim; d += kQuad, at += 64) {
+        for (int i = 0; kFetch && i < G; ++i) fetch_lines(chunk.prefetch_keys[g + i] + at, 64);
+        add_quad(d, [&](int c) { return gemm::load<gemm::BitVector>(place_of(c) + at); });
+      }
+    } else {
+      for (int64_t d = 0; d < dim; d += kHeadAlign) {
+        for (int i = 0; kFetch && i < G; ++i) fetch_lines(chunk.prefetch_keys[g + i] + d * 10, 320);
+#pragma GCC unroll 8
+        for (int quad = 0; quad < 8; ++quad) {
+          add_quad(d + quad * kQuad, [&](int c) {
+            const uint8_t* keys = place_of(c);
+            return key_quad_of<gemm::BitVector>(keys + d * 8, keys + dim * 8 + d * 2, quad);
+          });
         }
       }
     }
@@ -158,14 +176,15 @@ struct ByteKernel : InPieces<ByteKernel<Numbers>, ByteElem> {
       for (int g = from; g < to; ++g) {
         const uint8_t* v = chunk.values[g] + column * kQuad;
         const uint8_t* next = kFetch ? chunk.prefetch_values[g] : nullptr;
-        if (next) fetch_lines(next + column * kGroup, kGroupQuads * kFetchBytes);
+        if (next) fetch_lines(next + column * kGroup / kQuads, kGroupQuads / kQuads * kFetchBytes);
         // Unrolled, because gcc keeps the sums of two loops in memory.
 #pragma GCC unroll 4
         for (int quad = 0; quad < kGroupQuads; ++quad) {
           Sum line[C];
 #pragma GCC unroll 8
           for (int c = 0; c < C; ++c) {
-            line[c] = gemm::load<Sum>(v + quad * dim * kQuad + c * sizeof(Sum));
+            const uint8_t* words = v + quad / kQuads * dim * kQuad + c * sizeof(Sum);
+            line[c] = (Sum)quad_of<kBits>(gemm::load<gemm::BitVector>(words), quad % kQuads);
           }
 #pragma GCC unroll 2
           for (int unit = 0; unit < Numbers::kUnits; ++unit) {

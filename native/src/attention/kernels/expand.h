@@ -22,8 +22,7 @@ QUIRE_INLINE F32x16 numbers_of(U32x16 line) {
 
 // A line as four rows of 16 float32, or as two rows of 16 pairs of bfloat16, `stride` bytes apart.
 template <class Elem>
-QUIRE_INLINE void expand_line(const uint8_t* from, uint8_t* out, int64_t stride) {
-  const U32x16 line = gemm::load<U32x16>(from);
+QUIRE_INLINE void expand_line(U32x16 line, uint8_t* out, int64_t stride) {
   const F32x16 a = numbers_of<0>(line), b = numbers_of<1>(line);
   const F32x16 c = numbers_of<2>(line), d = numbers_of<3>(line);
   if constexpr (sizeof(Elem) == 4) {
@@ -42,27 +41,46 @@ QUIRE_INLINE void expand_line(const uint8_t* from, uint8_t* out, int64_t stride)
 // of a quad and the first of the next; blocks of 16 columns lie `column_stride` apart. With every
 // kLines lines read, a line of the group at `fetch` (if any) is prefetched into the second-level
 // cache.
-template <class Elem, int kLines = 1>
+template <class Elem, int kBits, int kLines = 1>
 QUIRE_INLINE void expand_group(const uint8_t* group, int64_t quads, int64_t blocks, uint8_t* out,
                                int64_t row_stride, int64_t column_stride, const uint8_t* fetch) {
   constexpr int64_t kRowsOfQuad = sizeof(Elem);
-  for (int64_t quad = 0; quad < quads; ++quad, out += kRowsOfQuad * row_stride) {
+  constexpr int kQuads = 8 / kBits;  // in a line
+  const int64_t quad_stride = kRowsOfQuad * row_stride;
+  for (int64_t first = 0; first < quads; first += kQuads, out += kQuads * quad_stride) {
     for (int64_t block = 0; block < blocks; ++block) {
-      const int64_t line = quad * blocks + block;
+      const int64_t line = first / kQuads * blocks + block;
       if (fetch && line % kLines == 0) __builtin_prefetch(fetch + line / kLines * 64, 0, 2);
-      expand_line<Elem>(group + line * 64, out + block * column_stride, row_stride);
+      const auto words = gemm::load<U32x16>(group + line * 64);
+#pragma GCC unroll 2
+      for (int quad = 0; quad < kQuads; ++quad) {
+        expand_line<Elem>(quad_of<kBits>(words, quad),
+                          out + quad * quad_stride + block * column_stride, row_stride);
+      }
     }
   }
 }
 
 // Puts K of groups [g0, g1) where the products find it, and prefetches what is next to it.
-template <class Elem>
+template <class Elem, int kBits>
 void expand_keys(ChunkView& chunk, int64_t dim, int g0, int g1) {
   const int64_t bytes = kGroup * dim * sizeof(Elem);
   for (int g = g0; g < g1; ++g) {
     uint8_t* out = chunk.key_space + g % chunk.key_slots * bytes;
-    expand_group<Elem>(chunk.keys[g], dim / 4, 1, out, 64, 0, chunk.prefetch_keys[g]);
+    const uint8_t* const keys = chunk.keys[g];
+    const uint8_t* const fetch = chunk.prefetch_keys[g];
     chunk.keys[g] = out;
+    if constexpr (kBits == 8) {
+      expand_group<Elem, kBits>(keys, dim / 4, 1, out, 64, 0, fetch);
+      continue;
+    }
+    for (int64_t d = 0; d < dim; d += kHeadAlign) {
+      if (fetch) fetch_lines(fetch + d * 10, 5 * 64);
+#pragma GCC unroll 8
+      for (int quad = 0; quad < 8; ++quad, out += 64 * sizeof(Elem)) {
+        expand_line<Elem>(key_quad_of<U32x16>(keys + d * 8, keys + dim * 8 + d * 2, quad), out, 64);
+      }
+    }
   }
 }
 

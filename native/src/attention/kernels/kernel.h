@@ -4,9 +4,9 @@
 //   Elem       how it wants q and the probabilities: float, bfloat16 bits, or room for two bytes
 //   kRows      query rows it takes at most
 //   kRowStep   an item's rows of q are made up to a multiple of this with zeros
-//   kScaleUnit what the scales of an int8 cache are multiplied by; 0: the cache has none
+//   kScaleUnit what the scales of an int8 or int4 cache are multiplied by; 0: the cache has none
 //   kScalesKeys   whether scores() multiplies by those of K
-//   kExpands   whether an int8 cache is expanded first
+//   kExpands   whether such a cache is expanded first
 //   kFetchesInScores, kFetchesInValues   whether these prefetch what is next to K and V
 //   kGroupsAhead   how much later what they prefetch is read (ChunkView)
 //   put_query(numbers, dim, out)   makes a row of q of float32
@@ -125,6 +125,23 @@ constexpr int kVectorRegisters = 24;
 constexpr int kVectorRows = 6;
 constexpr int kVectorRegisters = 12;
 #endif
+
+// Quad `index` of a line of an int8 or int4 cache as int8 numbers: 16 words of four.
+template <int kBits, class Line>
+QUIRE_INLINE Line quad_of(Line line, int index) {
+  if constexpr (kBits == 8) return line;
+  return ((index == 0 ? line << 4 : line) & 0xf0f0f0f0u) | 0x08080808u;
+}
+
+// Quad `index` of the eight of 32 numbers of K in an int4 cache: four lines at `words`, and the
+// line of their last bits.
+template <class Line>
+QUIRE_INLINE Line key_quad_of(const uint8_t* words, const uint8_t* last_bits, int index) {
+  const Line word = gemm::load<Line>(words + index / 2 * 64);
+  const Line bits = gemm::load<Line>(last_bits);
+  return ((index % 2 == 0 ? word << 4 : word) & 0xf0f0f0f0u) |
+         ((index < 4 ? bits << index : bits >> 4 << (index - 4)) & 0x08080808u) | 0x04040404u;
+}
 
 // What the kernels have in common that take numbers as they are.
 template <class Elem_>

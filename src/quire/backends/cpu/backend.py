@@ -301,6 +301,11 @@ def _kv_spec(library: Library, program: Program, kv: KVCacheSpec) -> Any:
             f"{program.name}: all layers must have the same number of heads, not {counts}"
         )
     groups = kv.layout.groups
+    if kv.dtype == "int4" and any(group.shape.latent_dim for group in groups):
+        raise BackendError(
+            f"{program.name} has latent attention, whose KV cache is not stored in int4; use "
+            "kv_cache_dtype='auto', 'float32', 'bfloat16' or 'int8'"
+        )
     most_groups = library.code("QUIRE_MAX_LAYER_GROUPS")
     if len(groups) > most_groups:
         raise BackendError(

@@ -33,7 +33,7 @@ TIERS = (
 """The names of `quire_tier` in quire.h. Those of one kind of processor are mostly in order of
 speed; `best_tier` has the exception."""
 
-DTYPES = {"float32": "F32", "bfloat16": "BF16", "int8": "INT8"}
+DTYPES = {"float32": "F32", "bfloat16": "BF16", "int8": "INT8", "int4": "INT4"}
 """The names of dtypes in quire.h."""
 
 REINSTALL = "pip install --force-reinstall --no-cache-dir quire-engine"

@@ -72,6 +72,7 @@ def test_a_copy_has_the_same(model_dir: Path, copied: Path) -> None:
         {"hf_overrides": {"rope_scaling": {"rope_type": "linear", "factor": 2.0}}},
         {"load_format": "dummy"},
         {"kv_cache_dtype": "int8"},  # other bytes in a block
+        {"kv_cache_dtype": "int4"},
         {"block_size": 32},
     ],
     ids=str,
