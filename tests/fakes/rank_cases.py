@@ -105,6 +105,8 @@ def case_of(seed: str) -> Case:
     rng = random.Random(seed)
     family = rng.choice(list(FAMILIES))
     dtype, quantization, kv_cache_dtype = rng.choice(FORMATS)
+    if kv_cache_dtype == "int4" and "kv_lora_rank" in FAMILIES[family]:
+        kv_cache_dtype = "int8"  # of latent attention
     tensor, stages = rng.choice(SPLITS)
     given = {
         "dtype": dtype, "quantization": quantization, "kv_cache_dtype": kv_cache_dtype,
