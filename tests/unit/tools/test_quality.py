@@ -37,10 +37,11 @@ from quire.errors import BackendError
 from quire.models import build_program
 
 LIMITS = {
-    "bfloat16": 1e-4, "bfloat16, KV int8": 5e-4, "bfloat16, KV int4": 5e-3,
+    "bfloat16": 1e-4, "bfloat16, KV int8": 5e-4, "bfloat16, KV int4": 2e-3,
     "int8": 1e-3, "int8, KV int8": 1e-3,
     "int8_w8a8": 2e-3, "int8_w8a8, KV int8": 2e-3,
     "int4": 2e-3, "int4_w4a8": 2e-3, "int4_w4a8, KV int8": 2e-3,
+    "int8_w8a8, calibrated": 2e-3, "int4, calibrated": 2e-3, "int4_w4a8, calibrated": 2e-3,
     "int4_head4": 3e-3, "int4_w4a8_head4": 3e-3,
     "GGUF Q8_0": 1e-3, "GGUF Q8_0, a8": 2e-3, "GGUF Q4_1": 1e-2, "GGUF Q4_1, a8": 1e-2,
 }  # fmt: skip
