@@ -133,7 +133,7 @@ KV_FORMATS: dict[str, tuple[KVFormat, KVFormat]] = {
     "int8": (Int8KV(), Int8KV()),
     "int4": (RotatedKV(5), RotatedKV(4)),
 }
-"""Of K and of V."""
+"""The formats of K and of V, by the dtype of the cache."""
 
 
 def kv_formats(dtype: str) -> tuple[KVFormat, KVFormat]:
@@ -148,8 +148,8 @@ def _flat(rows: NDArray[Any]) -> NDArray[Any]:
 
 
 def _scales(rows: Floats, limit: float) -> tuple[Floats, Floats]:
-    """What the numbers of each row are multiplied by so that the largest becomes `limit`, [..., 1],
-    and what one of the results is worth, [...]."""
+    """The factors [..., 1] by which the numbers of each row are multiplied, so that the largest
+    becomes `limit`, and the value of one of the results [...]."""
     largest = np.abs(rows).max(axis=-1)
     largest = np.where(np.isfinite(largest), largest, np.float32(np.nan))
     inverse = np.zeros_like(largest)
