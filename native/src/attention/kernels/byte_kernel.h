@@ -1,5 +1,5 @@
-// Attention over an int8 cache: K and V are taken as they lie, and q and the weights P become
-// integers (`byte_numbers.h`). Sums of these are exact in any order.
+// Attention over an int8 or int4 cache: K and V are bytes in a register, as they lie or unpacked,
+// and q and the weights P become integers (`byte_numbers.h`). Sums of these are exact in any order.
 //
 // With 16 bits, a row has one scale for all its numbers: of q over its head, of P over the chunk.
 // They are kept to 2^-16 of the row's largest number, closer than bfloat16 does for whatever

@@ -1,6 +1,6 @@
-// The integers that q and the weights P become over an int8 cache, and how these meet the bytes of
-// K and V: four bytes of a column, which follow each other along the summed dimension, meet kUnits
-// broadcasts of 4 bytes of a row.
+// The integers that q and the weights P become over an int8 or int4 cache, and how these meet the
+// bytes of K and V: four bytes of a column, which follow each other along the summed dimension,
+// meet kUnits broadcasts of 4 bytes of a row.
 #pragma once
 
 #include <type_traits>
@@ -92,12 +92,7 @@ struct Words {
     return key_operand(line, unit);
   }
   static QUIRE_INLINE IntSum add_key(IntSum sum, IntSum key, IntSum q) {
-    sum = gemm::dot_words(sum, key, q);
-#if defined(__AVX2__)
-    // Without it gcc delays the sums of both units, which needs too many registers.
-    asm("" : "+x"(sum));
-#endif
-    return sum;
+    return gemm::Int8Product<1>::multiply_add(sum, q, key);
   }
   static QUIRE_INLINE IntSum add_value(IntSum sum, IntSum value, IntSum weight) {
     return add_key(sum, value, weight);
