@@ -13,7 +13,6 @@
 #include "attention/bad_values.h"
 #include "attention/context.h"
 #include "attention/hadamard.h"
-#include "attention/kernels/expand.h"
 #include "attention/kernels/kernel.h"
 #include "attention/kv_write.h"
 #include "attention/softmax.h"

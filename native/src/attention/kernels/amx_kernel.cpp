@@ -154,7 +154,7 @@ void AmxKernel::load_values(ChunkView& chunk, int64_t dim) {
 
 template <int kBits>
 void ExpandingAmxKernel<kBits>::load_keys(ChunkView& chunk, int64_t dim, int g0, int g1) {
-  expand_keys<Elem, kBits>(chunk, dim, g0, g1);
+  expand_keys<kBits>(chunk, dim, g0, g1);
 }
 
 template <int kBits>
@@ -162,8 +162,8 @@ void ExpandingAmxKernel<kBits>::load_values(ChunkView& chunk, int64_t dim) {
   for (int g = chunk.first / 2 * 2; g < (chunk.last + 1) / 2 * 2; ++g) {
     uint8_t* out = chunk.tile_space + g * (kGroup / 2) * 64;
     if (g >= chunk.first && g < chunk.last) {
-      expand_group<Elem, kBits, 2>(chunk.values[g], kGroup / 4, dim / kLanes, out, 64, kColumnBytes,
-                                   chunk.prefetch_values[g]);
+      expand_group<kBits, 2>(chunk.values[g], kGroup / 4, dim / kLanes, out, 64, kColumnBytes,
+                             chunk.prefetch_values[g]);
       continue;
     }
     for (int64_t c = 0; c < dim / kLanes; ++c) {
