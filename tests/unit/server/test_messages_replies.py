@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 from fake_core import FakeCore
-from starlette.types import Message
+from starlette.types import Message, Receive, Scope, Send
 
 from quire.errors import CapacityError
 from quire.protocol import EngineCoreOutputs
@@ -221,15 +221,26 @@ def test_a_request_that_the_server_aborts_ends_with_an_error(
     make_scripted: MakeScripted, is_streamed: bool
 ) -> None:
     harness = make_scripted("x" * 300, step_s=0.002, enable_dev_routes=True)
+    app, has_begun = harness.app, asyncio.Event()
+
+    async def watched(scope: Scope, receive: Receive, send: Send) -> None:
+        async def sent(message: Message) -> None:
+            await send(message)
+            has_begun.set()
+
+        await app(scope, receive, sent)
 
     async def aborted(client: httpx.AsyncClient) -> httpx.Response:
         body = {**BODY, "stream": is_streamed}
         asking = asyncio.create_task(client.post(PATH, json=body))
+        if is_streamed:  # an error before the first event would have a status of its own
+            await has_begun.wait()
         while not harness.context.num_generating:
             await asyncio.sleep(0.01)
         await client.post("/pause?mode=abort")
         return await asking
 
+    harness.app = watched
     reply = harness.run(aborted)
     assert reply.status_code == (200 if is_streamed else 500)
     error = events_of(reply)[-1] if is_streamed else reply.json()

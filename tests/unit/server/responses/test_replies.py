@@ -187,7 +187,7 @@ def test_the_options_of_a_prompts_cache_are_repeated(make_scripted: Any) -> None
 
 
 def test_an_error_after_the_first_event_is_the_last_one(make_scripted: Any) -> None:
-    harness = make_scripted("x" * 400, step_s=0.002, request_timeout=0.1)
+    harness = make_scripted("x" * 400, step_s=0.005, request_timeout=0.5)
     events = streamed(harness, max_output_tokens=400)
     assert events[-1]["type"] == "response.failed"
     response = events[-1]["response"]
