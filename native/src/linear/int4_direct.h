@@ -38,43 +38,70 @@ void add_slab(const uint32_t* x, const uint32_t* totals, const uint8_t* slab, co
               float* sums) {
   using Sum = typename Product::Sum;
   using Words = CodeWords;
-  // One row is read as fast as memory gives it, and prefetches only slow that down.
-  if constexpr (kRows > 1) {
+  // Two vectors of columns share what is read of x.
+  constexpr int kVectors = kRows <= Product::kRowsOfTwoVectors ? 2 : 1;
+  if constexpr (kRows > 1 || Product::kPrefetchesForOne) {
     for (int64_t i = 0; i < kSlabBytes; i += 64) __builtin_prefetch(ahead + i);
   }
 #pragma GCC unroll 4
-  for (int64_t c = 0; c < kSlabColumns; c += kPartLanes) {
-    Sum total[kRows];
-    const Words steps = widen_codes(slab + kStepsAt + c);
-    const Sum offsets = (Sum)(widen_codes(slab + c) | widen_codes(slab + kSlabColumns + c) << 16);
-    for (int r = 0; r < kRows; ++r) {
-      total[r] = dot_words(load<Sum>(sums + r * kStripColumns + c), Product::broadcast(totals + r),
-                           offsets);
+  for (int64_t c = 0; c < kSlabColumns; c += kVectors * kPartLanes) {
+    Sum total[kRows][kVectors];
+    Words steps[kVectors];
+#pragma GCC unroll 2
+    for (int v = 0; v < kVectors; ++v) {
+      const int64_t column = c + v * kPartLanes;
+      steps[v] = widen_codes(slab + kStepsAt + column);
+      const Sum offsets =
+          (Sum)(widen_codes(slab + column) | widen_codes(slab + kSlabColumns + column) << 16);
+      for (int r = 0; r < kRows; ++r) {
+        total[r][v] = dot_words(load<Sum>(sums + r * kStripColumns + column),
+                                Product::broadcast(totals + r), offsets);
+      }
     }
 #pragma GCC unroll 2
     for (int64_t group = 0; group < kSlabGroups; ++group) {
-      const Sum step = Product::step_of(steps_of(steps, group));
       constexpr int kRun = Product::kLinesInSum;
 #pragma GCC unroll 2
       for (int64_t first = group * kGroupLines; first < (group + 1) * kGroupLines; first += kRun) {
-        Sum dot[kRows] = {};
+        Sum dot[kRows][kVectors] = {};
 #pragma GCC unroll 4
         for (int64_t i = first; i < first + kRun; ++i) {
-          const auto line = load<Words>(slab + kCodeBytes + i * kInt4LineBytes + c * 4);
-          const Sum low = (Sum)(line & 0x0f0f0f0fu);
-          const Sum high = (Sum)((line >> 4) & 0x0f0f0f0fu);
+          Sum low[kVectors], high[kVectors];
+#pragma GCC unroll 2
+          for (int v = 0; v < kVectors; ++v) {
+            const int64_t column = c + v * kPartLanes;
+            const auto line = load<Words>(slab + kCodeBytes + i * kInt4LineBytes + column * 4);
+            low[v] = (Sum)(line & 0x0f0f0f0fu);
+            high[v] = (Sum)((line >> 4) & 0x0f0f0f0fu);
+          }
 #pragma GCC unroll 6
           for (int r = 0; r < kRows; ++r) {
             const uint32_t* units = x + 2 * i * kRows + r;
-            dot[r] = Product::multiply_add(dot[r], Product::broadcast(units), low);
-            dot[r] = Product::multiply_add(dot[r], Product::broadcast(units + kRows), high);
+            const auto first_four = Product::broadcast(units);
+            const auto last_four = Product::broadcast(units + kRows);
+#pragma GCC unroll 2
+            for (int v = 0; v < kVectors; ++v) {
+              dot[r][v] = Product::multiply_add(dot[r][v], first_four, low[v]);
+              dot[r][v] = Product::multiply_add(dot[r][v], last_four, high[v]);
+            }
           }
         }
+#pragma GCC unroll 2
+        for (int v = 0; v < kVectors; ++v) {
+          const Sum step = Product::step_of(steps_of(steps[v], group));
 #pragma GCC unroll 6
-        for (int r = 0; r < kRows; ++r) total[r] = Product::add_scaled(total[r], dot[r], step);
+          for (int r = 0; r < kRows; ++r) {
+            total[r][v] = Product::add_scaled(total[r][v], dot[r][v], step);
+          }
+        }
       }
     }
-    for (int r = 0; r < kRows; ++r) store(sums + r * kStripColumns + c, total[r]);
+#pragma GCC unroll 2
+    for (int v = 0; v < kVectors; ++v) {
+      for (int r = 0; r < kRows; ++r) {
+        store(sums + r * kStripColumns + c + v * kPartLanes, total[r][v]);
+      }
+    }
   }
 }
 

@@ -24,6 +24,8 @@ struct Int4PairProduct : QuantisedX<kPlanes> {
   // Rows whose sums, of 16 and of 32 bits, fit in registers with two vectors of columns.
   static constexpr int kLines = 3;
   static constexpr int kLinesInSum = 2;  // of 4-bit weights, eight of K each
+  static constexpr int kRowsOfTwoVectors = 2;
+  static constexpr bool kPrefetchesForOne = true;
   static constexpr int kQuadsInSum = 4;
 
   static QUIRE_INLINE IntVector multiply_add(IntVector sum, IntVector x, IntVector w) {

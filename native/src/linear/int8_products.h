@@ -59,6 +59,9 @@ struct Int8Product : QuantisedX<kPlanes> {
   static constexpr bool kUnsignedX = !kSignedDots;
   static constexpr int kUnits = 1;
   static constexpr int kLinesInSum = kGroupLines;  // of 4-bit weights: any number, so a group
+  static constexpr int kRowsOfTwoVectors = 0;      // of x that meet 4-bit weights
+  // One row is read as fast as memory gives it, and prefetches only slow that down.
+  static constexpr bool kPrefetchesForOne = false;
   static QUIRE_INLINE IntVector weight(const uint8_t* line, int /*unit*/) {
     return load<IntVector>(line);
   }
