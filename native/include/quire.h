@@ -20,7 +20,7 @@
 extern "C" {
 #endif
 
-#define QUIRE_ABI_VERSION 20
+#define QUIRE_ABI_VERSION 21
 
 // Tokens that are stored together in the KV cache: a block consists of whole groups.
 #define QUIRE_KV_GROUP 16
@@ -44,7 +44,8 @@ enum quire_dtype {
 // matrix and one for each row of x; A8 rounds x to 8 bits, A16 to two planes of 8 bits, A8_BLOCKS
 // to 8 bits with a scale for each QUIRE_X_BLOCK numbers of a row, which groups must not exceed.
 // 4-bit weights have whole steps within a row besides (int4_weights.h). Codes of GROUPED_BF16 and
-// GROUPED_F32 stand for floats: x is multiplied as bfloat16 or as float32.
+// GROUPED_F32 stand for floats: x is multiplied as bfloat16 or as float32. HELD formats keep the
+// 16-bit numbers of a checkpoint and multiply them as float32: the products are those of F32.
 enum quire_format {
   QUIRE_FORMAT_F32 = 0,
   QUIRE_FORMAT_BF16 = 1,
@@ -56,7 +57,9 @@ enum quire_format {
   QUIRE_FORMAT_GROUPED_A16 = 7,
   QUIRE_FORMAT_GROUPED_A8_BLOCKS = 8,
   QUIRE_FORMAT_GROUPED_BF16 = 9,
-  QUIRE_FORMAT_GROUPED_F32 = 10
+  QUIRE_FORMAT_GROUPED_F32 = 10,
+  QUIRE_FORMAT_HELD_BF16 = 11,
+  QUIRE_FORMAT_HELD_F16 = 12
 };
 
 // The grouped formats hold a quantised checkpoint's numbers as they are. A code stands for a whole

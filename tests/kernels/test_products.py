@@ -89,6 +89,35 @@ def test_weights_of_every_source(
     assert results(source, transposed) == results("F32", False)
 
 
+@pytest.mark.parametrize("source", ["BF16", "F16"])
+@pytest.mark.parametrize(("k", "n"), SHAPES)
+def test_numbers_of_16_bits_are_kept_and_multiplied_as_float32(
+    backend: CpuBackend, k: int, n: int, source: TensorDtype
+) -> None:
+    """A matrix takes half the bytes and gives the bits of float32 weights, also where float16 is
+    subnormal, infinite or no number."""
+    weights = Weights()
+    program = program_of(product(k, n), k, weights)
+    if source == "F16":
+        random = np.random.default_rng(n)
+        numbers = weights.arrays["w"]
+        numbers *= np.exp2(random.integers(-24, 1, numbers.shape))
+        weights.arrays["w"] = numbers.astype(np.float16).astype(np.float32)
+        weights.arrays["w"][0, :2] = 0.0
+        weights.arrays["w"][n // 2, -1] = random.choice([np.inf, -np.inf, np.nan, 65504.0])
+    found, sizes = [], []
+    for kind in ("F32", source):
+        model = compile_on(backend, program, weights, "float32", source=kind)
+        for lengths in (LENGTHS, [1], [2, 5]):
+            batch = batch_of([(seq, len(seq.tokens)) for seq in make_seqs(lengths)])
+            found.append(logits_of(model.step(batch)).tobytes())
+        sizes.append(model.memory().weight_bytes)
+        model.close()
+    assert found[:3] == found[3:]
+    strips, pairs = -(-n // 32), -(-k // 2)
+    assert sizes[0] - sizes[1] >= strips * 32 * (4 * k - 4 * pairs)
+
+
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("act", ["silu", "gelu", "gelu_tanh", "relu"])
 @pytest.mark.parametrize("n", [16, 50, 129])

@@ -126,6 +126,10 @@ auto with_family(Format format, int64_t rows, Use use) {
       return use(FamilyTag<E4m3Bf16Family>{});
     case Format::kGroupedF32:
       return with_floats(format, use);
+    case Format::kHeldBF16:
+      return use(FamilyTag<VectorFamily<HeldBf16>>{});
+    case Format::kHeldF16:
+      return use(FamilyTag<VectorFamily<HeldF16>>{});
     case Format::kF32:
       break;
   }

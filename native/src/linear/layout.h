@@ -26,6 +26,8 @@ inline Layout layout_of(Format format) {
       with_family(format, 1, [](auto tag) -> int64_t { return decltype(tag)::Family::kDepth; });
   switch (format) {
     case Format::kBF16:
+    case Format::kHeldBF16:
+    case Format::kHeldF16:
       return {depth, depth * kStripColumns * 2, false};
     case Format::kInt8A8:
     case Format::kInt8A16:

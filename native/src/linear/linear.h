@@ -36,7 +36,9 @@ enum class Format : int32_t {
   kGroupedA16 = QUIRE_FORMAT_GROUPED_A16,
   kGroupedA8Blocks = QUIRE_FORMAT_GROUPED_A8_BLOCKS,
   kGroupedBf16 = QUIRE_FORMAT_GROUPED_BF16,
-  kGroupedF32 = QUIRE_FORMAT_GROUPED_F32
+  kGroupedF32 = QUIRE_FORMAT_GROUPED_F32,
+  kHeldBF16 = QUIRE_FORMAT_HELD_BF16,
+  kHeldF16 = QUIRE_FORMAT_HELD_F16
 };
 
 // The format without the bits that say how a grouped one is made up.
@@ -53,8 +55,14 @@ inline bool is_grouped_float(Format format) {
   return kind_of(format) == Format::kGroupedBf16 || kind_of(format) == Format::kGroupedF32;
 }
 
+// Whether numbers of 16 bits are kept for products of float32.
+inline bool is_held(Format format) {
+  return format == Format::kHeldBF16 || format == Format::kHeldF16;
+}
+
 inline bool is_integer(Format format) {
-  return format != Format::kF32 && format != Format::kBF16 && !is_grouped_float(format);
+  return format != Format::kF32 && format != Format::kBF16 && !is_held(format) &&
+         !is_grouped_float(format);
 }
 
 // Longest row of an integer format: sums of products of two bytes, at most 128 * 127 each, and 128

@@ -7,6 +7,7 @@
 #pragma once
 
 #include "linear/family.h"
+#include "linear/float16.h"
 #include "linear/x_segment.h"
 #include "simd/dots.h"
 #include "simd/simd.h"
@@ -73,6 +74,19 @@ struct Bf16Widened : PlainX {
     read_segment(x, row, k, count, segment);
     for (int64_t i = 0; i < kSegment; ++i) out[0][i] = static_cast<uint32_t>(segment[i]) << 16;
   }
+};
+
+// Weights that have 16 bits in the checkpoint and meet x in float32: the sums are those of
+// F32Product, and half as many bytes are read.
+struct HeldBf16 : Bf16Widened {
+  static void units_of(const Rows& x, int64_t row, int64_t k, int64_t count, float inverse,
+                       uint32_t (*out)[kSegment]) {
+    F32Product::units_of(x, row, k, count, inverse, out);
+  }
+};
+
+struct HeldF16 : HeldBf16 {
+  static QUIRE_INLINE Weight weight(const uint8_t* line, int unit) { return widen_f16(line, unit); }
 };
 
 #if defined(QUIRE_DOTS_OF_BF16)

@@ -194,7 +194,8 @@ void check(const quire_packing& weight) {
     matrix_bytes(*weight.matrix);
     require(rows == weight.matrix->n * weight.matrix->count,
             "matrix: the parts do not make up its rows");
-    const bool grouped = is_grouped(static_cast<Format>(weight.matrix->format));
+    const auto format = static_cast<Format>(weight.matrix->format);
+    const bool grouped = is_grouped(format);
     for (int32_t p = 0; p < weight.num_parts; ++p) {
       const quire_part& part = weight.parts[p];
       const gemm::BlockKind* kind = kind_of(part);
@@ -203,6 +204,9 @@ void check(const quire_packing& weight) {
                 "matrix: blocks of another format");
         continue;
       }
+      require(
+          !is_held(format) || part.dtype == (format == Format::kHeldF16 ? QUIRE_F16 : QUIRE_BF16),
+          "matrix: a held matrix has numbers of its own type");
       require((part.dtype == QUIRE_GROUPED) == grouped,
               "matrix: groups of codes go into a grouped matrix, and only they");
       require(!grouped || (!part.transposed && !part.mapped),
@@ -277,7 +281,7 @@ size_t matrix_bytes(const quire_matrix_spec& spec) {
   const auto format = static_cast<Format>(spec.format);
   require((spec.format >= static_cast<int32_t>(Format::kF32) &&
            spec.format <= static_cast<int32_t>(Format::kInt4A16)) ||
-              (is_grouped(format) && gemm::Grouping(format).is_known()),
+              is_held(format) || (is_grouped(format) && gemm::Grouping(format).is_known()),
           "matrix: unknown format");
   require(!is_integer(format) || spec.k <= kMaxIntegerDepth,
           "matrix: rows of integers have at most 131071 numbers");

@@ -20,6 +20,16 @@ void unpack_row(const PackedMatrix& matrix, int64_t row, float* out) {
     for (int64_t i = 0; i < matrix.k; ++i) std::memcpy(out + i, column + i * kLine, 4);
     return;
   }
+  if (matrix.format == Format::kHeldF16) {
+    const auto* strip = static_cast<const uint8_t*>(matrix.data) +
+                        row / gemm::kStripColumns * layout.strip_bytes(matrix.k);
+    for (int64_t i = 0; i < matrix.k; ++i) {
+      uint16_t half;
+      std::memcpy(&half, strip + gemm::f16_place(row % gemm::kStripColumns, i), 2);
+      out[i] = gemm::f16_to_f32(half);
+    }
+    return;
+  }
   if (is_grouped(matrix.format)) {
     const auto* strip = static_cast<const uint8_t*>(matrix.data) +
                         row / gemm::kStripColumns * layout.strip_bytes(matrix.k);

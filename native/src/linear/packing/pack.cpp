@@ -61,6 +61,10 @@ struct HalfStripWriter {
         finite &= gemm::all_finite(block[0], kHalfStrip * kBlockElements);
       }
       uint32_t* lines = half + w * kStripColumns;
+      if constexpr (std::is_same_v<T, gemm::Float16>) {
+        put_float16(block, column, end, width, reinterpret_cast<uint8_t*>(lines));
+        continue;
+      }
       if (column == 0 && end == kHalfStrip && width % 4 == 0) {
         const auto* words = reinterpret_cast<const uint32_t*>(block[0]);
         gemm::transpose_group(words, kBlockWords, width, lines, kStripColumns);
@@ -72,6 +76,16 @@ struct HalfStripWriter {
       }
     }
     return finite;
+  }
+
+  // Columns of float16, at the places that they have in a strip.
+  static void put_float16(const T (&block)[kHalfStrip][kBlockElements], int64_t column, int64_t end,
+                          int64_t width, uint8_t* lines) {
+    for (int64_t i = 0; i < width * kWordElements; ++i) {
+      for (int64_t c = column; c < end; ++c) {
+        std::memcpy(lines + gemm::f16_place(c, i), &block[c][i], sizeof(T));
+      }
+    }
   }
 
   bool prepare_scales(int64_t row, int64_t count, int64_t column, int64_t end, float* inverse) {
@@ -183,7 +197,10 @@ bool pack_rows(const PackedMatrix& matrix, const void* src, DType src_dtype, boo
     case Format::kF32:
       return pack_format<float>(matrix, source, src_row0, row0, rows);
     case Format::kBF16:
+    case Format::kHeldBF16:
       return pack_format<uint16_t>(matrix, source, src_row0, row0, rows);
+    case Format::kHeldF16:
+      return pack_format<gemm::Float16>(matrix, source, src_row0, row0, rows);
     case Format::kInt8A8:
     case Format::kInt8A16:
       return pack_format<int8_t>(matrix, source, src_row0, row0, rows);

@@ -76,6 +76,13 @@ void read_row(const Source& source, int64_t row, int64_t first, int64_t count, u
   std::fill(out + have, out + count, uint16_t{0});
 }
 
+void read_row(const Source& source, int64_t row, int64_t first, int64_t count, Float16* out) {
+  const int64_t have = std::clamp<int64_t>(source.k - first, 0, count);
+  const auto* from = static_cast<const Float16*>(source.data);
+  for (int64_t c = 0; c < have; ++c) out[c] = from[source.index(row, first + c)];
+  std::fill(out + have, out + count, Float16{});
+}
+
 // Magnitudes have the order of their bits; the loops are plain for the compiler again.
 bool all_finite(const float* values, int64_t count) {
   int32_t largest = 0;
@@ -93,6 +100,14 @@ bool all_finite(const uint16_t* values, int64_t count) {
     largest = std::max(largest, static_cast<int16_t>(values[i] & 0x7fff));
   }
   return largest < 0x7f80;
+}
+
+bool all_finite(const Float16* values, int64_t count) {
+  int16_t largest = 0;
+  for (int64_t i = 0; i < count; ++i) {
+    largest = std::max(largest, static_cast<int16_t>(values[i].bits & 0x7fff));
+  }
+  return largest < 0x7c00;
 }
 
 WeightScale weight_scale(const Source& source, int64_t row, float limit) {

@@ -24,9 +24,16 @@ struct Source {
 void read_row(const Source& source, int64_t row, int64_t first, int64_t count, float* out);
 void read_row(const Source& source, int64_t row, int64_t first, int64_t count, uint16_t* out);
 
-// Whether numbers are finite: float32, and bfloat16.
+// Those of a source of float16 as they are.
+struct Float16 {
+  uint16_t bits;
+};
+void read_row(const Source& source, int64_t row, int64_t first, int64_t count, Float16* out);
+
+// Whether numbers are finite: float32, bfloat16, and float16.
 bool all_finite(const float* values, int64_t count);
 bool all_finite(const uint16_t* values, int64_t count);
+bool all_finite(const Float16* values, int64_t count);
 
 // How a row of weights becomes integers from -limit to limit: number * inverse, rounded. A NaN or
 // an infinity anywhere in the row makes the scale NaN and the inverse 0, as a row of zeros does.

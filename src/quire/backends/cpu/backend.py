@@ -6,9 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from quire import env
 from quire.backends.base import (
     Backend,
@@ -42,7 +39,7 @@ from quire.backends.cpu.source_ops import SourceOps
 from quire.backends.cpu.stand_ins import stand_ins
 from quire.backends.cpu.step_in_pieces import PieceOps
 from quire.backends.cpu.step_kv import has_step_kv, step_kv
-from quire.backends.cpu.stored_weights import num_bytes, stored_weights
+from quire.backends.cpu.stored_weights import Place, num_bytes, stored_weights
 from quire.backends.cpu.unpooled import UnpooledOps
 from quire.backends.cpu.weights import WeightLoader, unread_places
 from quire.config.kv_groups import StateGroup
@@ -114,8 +111,8 @@ class CpuBackend(Backend):
     def weight_bytes(self, program: Program, dtype: Dtype, held: Program | None = None) -> int:
         """Bytes of the packed weights, including padding and scales.
 
-        A table of a float32 model counts as float32, because only the checkpoint shows whether it
-        is stored in bfloat16.
+        The weights of a float32 model count as float32, because only the checkpoint shows which of
+        them are stored in 16 bits.
         """
         shared = frozenset() if held is None else frozenset(self._lower(held, dtype).weights)
         weights = self._lower(program, dtype).weights
@@ -148,7 +145,7 @@ class CpuBackend(Backend):
         there = held.places if isinstance(held, CpuModel) else {}
         shared = {weight: there[weight] for weight in lowered.weights if weight in there}
         own = [weight for weight in lowered.weights if weight not in shared]
-        places: Mapping[StoredWeight, NDArray[np.uint8]]
+        places: Mapping[StoredWeight, Place]
         if isinstance(weights, PackedFile):
             with phase(logger, "packed weights mapped"):
                 places = find_packed(self._library, weights, own, options.dtype)
@@ -197,11 +194,11 @@ class CpuBackend(Backend):
     def _build(
         self,
         lowered: _Lowered,
-        places: Mapping[StoredWeight, NDArray[np.uint8]],
+        places: Mapping[StoredWeight, Place],
         kv: KVCacheSpec,
         options: CompileOptions,
         ranks: RankGroup | None = None,
-        shared: Mapping[StoredWeight, NDArray[np.uint8]] | None = None,
+        shared: Mapping[StoredWeight, Place] | None = None,
     ) -> CpuModel:
         """`places`: the model's own weights; `shared`: those of another model."""
         ffi, lib = self._library.ffi, self._library.lib
@@ -257,7 +254,7 @@ class CpuBackend(Backend):
             adapters=AdapterLoader(self._library, loader.ids),
             given=GivenRowPlaces.of(program, kv.layout),
             caller=caller,
-            shared_bytes=sum(place.nbytes for place in shared.values()),
+            shared_bytes=sum(place.data.nbytes for place in shared.values()),
             pieces=None if pieces is None or width is None
             else PieceOps(pieces, encoded, kv.block_size, width),
             unpooled=None if width is None

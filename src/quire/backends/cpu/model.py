@@ -30,6 +30,7 @@ from quire.backends.cpu.lowering import NativeOp, StoredWeight
 from quire.backends.cpu.source_ops import SomeOps, SourceOps
 from quire.backends.cpu.step_in_pieces import CpuStepInPieces, PieceOps
 from quire.backends.cpu.step_kv import step_tables
+from quire.backends.cpu.stored_weights import Place
 from quire.backends.cpu.unpooled import UnpooledOps
 from quire.backends.source_rows import divided, joined_rows
 from quire.config.kv_groups import KVGroup, StateGroup
@@ -57,7 +58,7 @@ class CpuModel(CompiledModel):
         library: Library,
         model: Any,
         pool: Any,
-        places: Mapping[StoredWeight, NDArray[np.uint8]],
+        places: Mapping[StoredWeight, Place],
         vocab_size: int,
         ops: tuple[NativeOp, ...],
         kv_groups: tuple[KVGroup, ...],
@@ -73,7 +74,7 @@ class CpuModel(CompiledModel):
         unpooled: UnpooledOps | None = None,
         sources: SourceOps | None = None,
     ) -> None:
-        """`places`: the bytes of the weights, which are kept alive. `kv_groups`: the groups
+        """`places`: the weights, whose bytes are kept alive. `kv_groups`: the groups
         of layers; a request has a block table for each. `vector_width`: numbers in a row of the
         result of a program that ends in vectors. `step_block_size`: K and V live for one step, in
         blocks of so many tokens (`step_kv`). `given`: the places of rows that steps are given.

@@ -10,14 +10,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import prod
 
-import numpy as np
-from numpy.typing import NDArray
-
 from quire.backends.base import Dtype
 from quire.backends.cpu.library import Library
 from quire.backends.cpu.lowering.native_op import StoredWeight
 from quire.backends.cpu.packing import allocate
-from quire.backends.cpu.stored_weights import has_scales, layout, num_bytes
+from quire.backends.cpu.stored_weights import (
+    Place,
+    has_scales,
+    layout,
+    num_bytes,
+    stored_numbers,
+)
 from quire.errors import CheckpointError
 from quire.program import Param
 from quire.program.values import Share
@@ -29,20 +32,19 @@ _STRIP = 32
 _SCALES = (4, 4)
 """Bytes of what each column of an integer format has after all strips: a scale and an offset."""
 
-Bytes = NDArray[np.uint8]
 Spans = list[tuple[int, int]]
 """The first and the number of bytes, or strips, that follow each other."""
 
 
 def find_packed(
     library: Library, file: PackedFile, weights: Sequence[StoredWeight], dtype: Dtype
-) -> Mapping[StoredWeight, Bytes]:
+) -> Mapping[StoredWeight, Place]:
     """Read the weights into memory and return them; they are views of the file where it is used in
     place. Raises CheckpointError unless the file has all of them in the layout that this library
     reads, and the parts begin and end at strips."""
     found = {weight: _find(library, file, weight, dtype) for weight in weights}
     parts = {
-        weight: _spans(library, file, weight, weight.param.share, found[weight].nbytes, dtype)
+        weight: _spans(library, file, weight, weight.param.share, found[weight].data.nbytes, dtype)
         for weight in weights
         if weight.param.share is not None
     }
@@ -51,24 +53,27 @@ def find_packed(
     for weight, spans in parts.items():
         end = 0
         for first, count in spans:
-            places[weight][end : end + count] = found[weight][first : first + count]
+            places[weight][end : end + count] = found[weight].data[first : first + count]
             end += count
         file.release(str(weight))
-    return {**found, **places}
+    copies = {weight: Place(place, found[weight].numbers) for weight, place in places.items()}
+    return {**found, **copies}
 
 
-def _find(library: Library, file: PackedFile, weight: StoredWeight, dtype: Dtype) -> Bytes:
-    """The bytes of a weight, also where a rank has only a part of it."""
+def _find(library: Library, file: PackedFile, weight: StoredWeight, dtype: Dtype) -> Place:
+    """A weight, whole also where a rank has only a part of it."""
     whole, tensors = weight, weight.tensors
     if weight.param.share is not None:
         whole = replace(weight, param=_whole(weight.param, weight.param.share))
         tensors = _tensors_of_whole(file, weight)
-    size = num_bytes(library, whole, dtype)
-    narrow = num_bytes(library, whole, "bfloat16") if weight.kind == "table" else size
-    if file.num_bytes(str(weight)) == narrow:  # a float32 model may hold a bfloat16 table
-        size = narrow
-    text = layout(library, whole, dtype, size)
-    return file.section(str(weight), tensors, (text,), size)
+    numbers = stored_numbers(whole, (), dtype)
+    if weight.kind == "table":  # a float32 model may hold a bfloat16 table
+        narrow = stored_numbers(whole, ("BF16",), dtype)
+        if file.num_bytes(str(weight)) == num_bytes(library, whole, dtype, narrow):
+            numbers = narrow
+    text = layout(library, whole, dtype, numbers)
+    size = num_bytes(library, whole, dtype, numbers)
+    return Place(file.section(str(weight), tensors, (text,), size), numbers)
 
 
 def _whole(param: Param, share: Share) -> Param:

@@ -18,7 +18,16 @@ from numpy.typing import NDArray
 from quire.backends.base import Dtype
 from quire.backends.cpu.library import Library
 from quire.backends.cpu.lowering.native_op import StoredWeight
-from quire.backends.cpu.stored_weights import layout, matrix_spec, num_bytes, table_spec
+from quire.backends.cpu.stored_weights import (
+    Bytes,
+    Numbers,
+    Place,
+    layout,
+    matrix_spec,
+    num_bytes,
+    stored_numbers,
+    table_spec,
+)
 from quire.errors import CheckpointError
 from quire.program import Tensor
 from quire.program.values import GroupedFormat, WeightFormat
@@ -26,8 +35,6 @@ from quire.units import MiB, ceil_div
 from quire.weights import HostTensor, WeightStore
 from quire.weights.packed_file import PackedWriter
 from quire.weights.quantised.groups import Groups
-
-Bytes = NDArray[np.uint8]
 
 _HUGE_PAGE = 2 * MiB
 _ALIGNMENT = 64
@@ -47,21 +54,32 @@ class Packer:
         self.not_finite: list[str] = []
         """Names of the tensors packed so far that hold a NaN or an infinity."""
 
-    def into_memory(self, weights: Sequence[StoredWeight]) -> Mapping[StoredWeight, Bytes]:
-        """Pack all weights into one mapping of huge pages. One native call does it if the store
-        maps its files. Raises CheckpointError for a tensor with a wrong shape or format.
+    def into_memory(self, weights: Sequence[StoredWeight]) -> Mapping[StoredWeight, Place]:
+        """Pack all weights into huge pages, in one native call if the store maps its files. Raises
+        CheckpointError for a tensor with a wrong shape or format.
         """
-        bounds = {w: num_bytes(self._library, w, self._dtype) for w in weights}
-        places = allocate(bounds)
+        places: dict[StoredWeight, Place] = {}
         tensors: dict[StoredWeight, list[HostTensor]] = {}
         num_copied = 0
         for weight in weights:
             tensors[weight] = self._tensors(weight)
-            places[weight] = places[weight][: self._num_bytes(weight, tensors[weight])]
             num_copied += sum(t.data.nbytes for t in tensors[weight] if not t.is_mapped)
             if num_copied >= _MAX_COPIED_BYTES:
-                self._pack(tensors, places)
+                places |= self._packed(tensors)
                 tensors, num_copied = {}, 0
+        return places | self._packed(tensors)
+
+    def _packed(
+        self, tensors: Mapping[StoredWeight, list[HostTensor]]
+    ) -> dict[StoredWeight, Place]:
+        numbers = {
+            weight: stored_numbers(weight, [one.dtype for one in sources], self._dtype)
+            for weight, sources in tensors.items()
+        }
+        room = allocate(
+            {w: num_bytes(self._library, w, self._dtype, kept) for w, kept in numbers.items()}
+        )
+        places = {weight: Place(room[weight], numbers[weight]) for weight in tensors}
         self._pack(tensors, places)
         return places
 
@@ -69,38 +87,38 @@ class Packer:
         """Pack the weights one by one into a file; one weight is in memory at a time."""
         for weight in weights:
             tensors = self._tensors(weight)
-            size = self._num_bytes(weight, tensors)
-            place = allocate({weight: size})
+            numbers = self._numbers_in_file(weight, tensors)
+            size = num_bytes(self._library, weight, self._dtype, numbers)
+            place = Place(allocate({weight: size})[weight], numbers)
             num_before = len(self.not_finite)
-            self._pack({weight: tensors}, place)
-            text = layout(self._library, weight, self._dtype, size)
+            self._pack({weight: tensors}, {weight: place})
+            text = layout(self._library, weight, self._dtype, numbers)
             bad_names = tuple(self.not_finite[num_before:])
-            writer.add(str(weight), weight.tensors, text, place[weight], bad_names)
+            writer.add(str(weight), weight.tensors, text, place.data, bad_names)
 
-    def _num_bytes(self, weight: StoredWeight, tensors: Sequence[HostTensor]) -> int:
-        """Bytes of a weight. A table whose source is bfloat16 is stored in bfloat16."""
-        if weight.kind == "table" and all(tensor.dtype == "BF16" for tensor in tensors):
-            return num_bytes(self._library, weight, "bfloat16")
-        return num_bytes(self._library, weight, self._dtype)
+    def _numbers_in_file(self, weight: StoredWeight, tensors: Sequence[HostTensor]) -> Numbers:
+        """The type of a weight's numbers in a file; matrices have that of the model."""
+        sources = [t.dtype for t in tensors] if weight.kind == "table" else []
+        return stored_numbers(weight, sources, self._dtype)
 
     def _pack(
-        self, tensors: Mapping[StoredWeight, list[HostTensor]], places: Mapping[StoredWeight, Bytes]
+        self, tensors: Mapping[StoredWeight, list[HostTensor]], places: Mapping[StoredWeight, Place]
     ) -> None:
         ffi = self._library.ffi
         alive: list[Any] = []
         records = []
         checked: list[tuple[list[HostTensor], Any]] = []
         for weight, sources in tensors.items():
-            place = places[weight]
+            place, numbers = places[weight]
             if weight.kind == "vector":
                 self._fill_vector(weight, place, sources)
                 continue
             parts = self._parts(weight, sources)
             matrix = table = ffi.NULL
             if weight.kind == "matrix":
-                matrix = matrix_spec(self._library, weight, self._dtype)
+                matrix = matrix_spec(self._library, weight, self._dtype, numbers)
             else:
-                table = table_spec(self._library, weight, place.nbytes)
+                table = table_spec(self._library, weight, numbers)
             out = ffi.cast("void *", place.ctypes.data)
             is_bad = ffi.new("uint8_t[]", len(parts))
             checked.append((_source_of_pieces(weight, sources), is_bad))

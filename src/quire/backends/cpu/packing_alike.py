@@ -11,17 +11,14 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from quire.backends.base import Dtype
 from quire.backends.cpu.library import Library
 from quire.backends.cpu.lowering.native_op import StoredWeight
 from quire.backends.cpu.packing import Packer, allocate
-from quire.backends.cpu.stored_weights import layout, num_bytes
+from quire.backends.cpu.stored_weights import Bytes, Place, layout, num_bytes
 from quire.units import MiB
 from quire.weights.packed_file import PackedWriter
-
-Bytes = NDArray[np.uint8]
 
 _EXPERTS = 2
 """Number of experts packed per layer if each expert has its own tensors. With two, neighbouring
@@ -48,7 +45,7 @@ class AlikePacker:
         """Tensors with a NaN or an infinity, as in `Packer`."""
         return self._packer.not_finite
 
-    def into_memory(self, weights: Sequence[StoredWeight]) -> Mapping[StoredWeight, Bytes]:
+    def into_memory(self, weights: Sequence[StoredWeight]) -> Mapping[StoredWeight, Place]:
         """Packs all weights into memory. Raises CheckpointError for a shape that the format does
         not allow."""
         samples = _samples(weights)
@@ -57,8 +54,8 @@ class AlikePacker:
         packed = self._pack_samples(samples)
         with ThreadPoolExecutor(self._num_threads) as threads:
             for weight, sample in samples.items():
-                _repeat(packed[sample], copies[weight], threads)
-        return {**own, **copies}
+                _repeat(packed[sample].data, copies[weight], threads)
+        return {**own, **{w: Place(copy, packed[samples[w]].numbers) for w, copy in copies.items()}}
 
     def into_file(self, weights: Iterable[StoredWeight], writer: PackedWriter) -> None:
         """Packs the weights one by one into a file. Besides the samples, at most one weight is in
@@ -71,13 +68,13 @@ class AlikePacker:
                 self._packer.into_file([weight], writer)
                 continue
             size = num_bytes(self._library, weight, self._dtype)
-            text = layout(self._library, weight, self._dtype, size)
-            data = np.resize(packed[samples[weight]], size)
+            text = layout(self._library, weight, self._dtype)
+            data = np.resize(packed[samples[weight]].data, size)
             writer.add(str(weight), weight.tensors, text, data)
 
     def _pack_samples(
         self, samples: Mapping[StoredWeight, StoredWeight]
-    ) -> Mapping[StoredWeight, Bytes]:
+    ) -> Mapping[StoredWeight, Place]:
         return self._packer.into_memory(list(dict.fromkeys(samples.values())))
 
 

@@ -16,7 +16,7 @@ from quire.backends.base import Dtype
 from quire.backends.cpu.library import Library
 from quire.backends.cpu.lowering.native_op import StoredWeight
 from quire.backends.cpu.packing import huge_pages
-from quire.backends.cpu.stored_weights import num_bytes
+from quire.backends.cpu.stored_weights import Place, num_bytes, stored_numbers
 from quire.program.values import GroupedFormat
 from quire.units import MiB, ceil_div
 
@@ -40,18 +40,19 @@ _ALIGNMENT = 64
 
 def stand_ins(
     library: Library, weights: Sequence[StoredWeight], dtype: Dtype
-) -> Mapping[StoredWeight, NDArray[np.uint8]]:
+) -> Mapping[StoredWeight, Place]:
     """Return filled memory for each weight. Vectors have their own memory, full of 0.5."""
     sizes = {weight: num_bytes(library, weight, dtype) for weight in weights}
     plain = {weight: size for weight, size in sizes.items() if weight.param.format == "dense"}
     rounded = [item for item in sizes.items() if item[0] not in plain]
     vectors = {weight: size for weight, size in plain.items() if weight.kind == "vector"}
-    return {
+    places = {
         **_in_buffer([item for item in plain.items() if item[0] not in vectors], _plain_numbers()),
         **_in_buffer([item for item in rounded if not _is_divided(item[0])], _rounded_numbers()),
         **_in_buffer([item for item in rounded if _is_divided(item[0])], _rounded_numbers(_LARGE)),
         **{w: np.full(size // 4, 0.5, np.float32).view(np.uint8) for w, size in vectors.items()},
     }
+    return {w: Place(place, stored_numbers(w, (), dtype)) for w, place in places.items()}
 
 
 def _is_divided(weight: StoredWeight) -> bool:

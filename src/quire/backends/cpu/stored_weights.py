@@ -7,7 +7,10 @@ a file, and `weights` adds them to a model.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
 
 from quire.backends.base import Dtype
 from quire.backends.cpu.library import DTYPES, Library
@@ -15,6 +18,29 @@ from quire.backends.cpu.lowering.native_op import NativeOp, StoredWeight
 from quire.errors import BackendError
 from quire.program import Program
 from quire.program.values import BITS, GroupedFormat, Param, WeightFormat
+
+Bytes = NDArray[np.uint8]
+Numbers = Literal["float32", "bfloat16", "float16"]
+"""The types in which the numbers of a dense weight may be stored."""
+
+
+class Place(NamedTuple):
+    """Where a weight lies, and the type of its numbers if it is dense."""
+
+    data: Bytes
+    numbers: Numbers
+
+
+def stored_numbers(weight: StoredWeight, sources: Sequence[str], dtype: Dtype) -> Numbers:
+    """Return the type in which a dense weight is stored, whose tensors in the checkpoint have the
+    types `sources`. A float32 model keeps a checkpoint's 16-bit numbers, which are multiplied as
+    float32, so that results are those of float32 weights."""
+    kept: dict[str, Numbers] = {"BF16": "bfloat16"}
+    if weight.kind == "matrix":
+        kept["F16"] = "float16"
+    if dtype == "float32" and weight.kind != "vector" and len(set(sources)) == 1:
+        return kept.get(sources[0], "float32")
+    return "float32" if dtype == "float32" else "bfloat16"
 
 
 def stored_weights(ops: Sequence[NativeOp], program: Program) -> tuple[StoredWeight, ...]:
@@ -24,31 +50,35 @@ def stored_weights(ops: Sequence[NativeOp], program: Program) -> tuple[StoredWei
     return (*found, *vectors)
 
 
-def num_bytes(library: Library, weight: StoredWeight, dtype: Dtype) -> int:
-    """Bytes of a weight; for a table, the maximum. Raises BackendError for a weight that cannot be
-    stored."""
+def num_bytes(
+    library: Library, weight: StoredWeight, dtype: Dtype, numbers: Numbers | None = None
+) -> int:
+    """Bytes of a weight in a model of this dtype; the maximum if the type of its numbers is not
+    given. Raises BackendError for a weight that cannot be stored."""
     param = weight.param
     if weight.kind == "vector":
         return 4 * param.num_elements
     if weight.kind == "table":
         if param.format != "dense":
             raise BackendError(f"the table {param} must have the format dense, not {param.format}")
-        return (2 if dtype == "bfloat16" else 4) * param.num_elements
-    size: int = library.lib.quire_matrix_bytes(matrix_spec(library, weight, dtype))
+        return (2 if (numbers or dtype) == "bfloat16" else 4) * param.num_elements
+    size: int = library.lib.quire_matrix_bytes(matrix_spec(library, weight, dtype, numbers))
     if size < 0:
         raise library.error(f"weight {param} cannot be stored")
     return size
 
 
-def layout(library: Library, weight: StoredWeight, dtype: Dtype, size: int) -> str:
-    """Return a text that describes the layout of the `size` bytes of a weight. Equal texts mean
-    equal layouts."""
+def layout(
+    library: Library, weight: StoredWeight, dtype: Dtype, numbers: Numbers | None = None
+) -> str:
+    """Return a text that describes the layout of a weight. Equal texts mean equal layouts."""
     param = weight.param
     shape = f"[{', '.join(map(str, param.shape))}]"
     if weight.kind != "matrix":
-        return f"{'float32' if size == 4 * param.num_elements else 'bfloat16'} {shape}"
-    name = dtype if param.format == "dense" else str(param.format)
-    text = library.lib.quire_format_layout(_format(library, param.format, dtype))
+        return f"{'float32' if weight.kind == 'vector' else numbers or dtype} {shape}"
+    name = (numbers or dtype) if param.format == "dense" else str(param.format)
+    code = _format(library, param.format, dtype, numbers)
+    text = library.lib.quire_format_layout(code)
     if text == library.ffi.NULL:
         raise library.error(f"weight {param} cannot be stored")
     return f"{name} {shape}, {library.ffi.string(text).decode()}"
@@ -59,25 +89,32 @@ def has_scales(param: Param) -> bool:
     return param.format in BITS
 
 
-def matrix_spec(library: Library, weight: StoredWeight, dtype: Dtype) -> Any:
+def matrix_spec(
+    library: Library, weight: StoredWeight, dtype: Dtype, numbers: Numbers | None = None
+) -> Any:
     """Return the quire_matrix_spec of a matrix."""
-    code = _format(library, weight.param.format, dtype)
+    code = _format(library, weight.param.format, dtype, numbers)
     *experts, n, k = weight.param.shape
     return library.ffi.new("quire_matrix_spec *", (n, k, code, weight.glu, *(experts or [1])))
 
 
-def table_spec(library: Library, weight: StoredWeight, size: int) -> Any:
-    """Return the quire_table_spec of a table that has `size` bytes."""
-    is_wide = size == 4 * weight.param.num_elements
-    dtype = library.dtype("float32" if is_wide else "bfloat16")
-    return library.ffi.new("quire_table_spec *", (*weight.param.shape, dtype))
+def table_spec(library: Library, weight: StoredWeight, numbers: Numbers) -> Any:
+    """Return the quire_table_spec of a table."""
+    return library.ffi.new("quire_table_spec *", (*weight.param.shape, library.dtype(numbers)))
 
 
-def _format(library: Library, weight_format: WeightFormat | GroupedFormat, dtype: Dtype) -> int:
+def _format(
+    library: Library,
+    weight_format: WeightFormat | GroupedFormat,
+    dtype: Dtype,
+    numbers: Numbers | None,
+) -> int:
     """Return the quire_format of a matrix in a model of this dtype, including the quire_grouping of
     a grouped format."""
     if isinstance(weight_format, GroupedFormat):
         return _grouped(library, weight_format, dtype)
+    if weight_format == "dense" and numbers not in (None, dtype):
+        return library.code("QUIRE_FORMAT_HELD_" + ("F16" if numbers == "float16" else "BF16"))
     if weight_format == "dense":
         return library.code(f"QUIRE_FORMAT_{DTYPES[dtype]}")
     weight_bits, activation_bits = BITS[weight_format]

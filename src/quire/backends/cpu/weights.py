@@ -15,7 +15,13 @@ from numpy.typing import NDArray
 from quire.backends.base import Dtype
 from quire.backends.cpu.library import Library
 from quire.backends.cpu.lowering.native_op import StoredWeight
-from quire.backends.cpu.stored_weights import matrix_spec, num_bytes, table_spec
+from quire.backends.cpu.stored_weights import (
+    Place,
+    matrix_spec,
+    num_bytes,
+    stored_numbers,
+    table_spec,
+)
 from quire.program import Param, Rotary
 
 _ALIGNMENT = 64
@@ -23,16 +29,19 @@ _ALIGNMENT = 64
 
 def unread_places(
     library: Library, weights: Iterable[StoredWeight], dtype: Dtype
-) -> Mapping[StoredWeight, NDArray[np.uint8]]:
+) -> Mapping[StoredWeight, Place]:
     """Return places for the weights that share a few bytes, for a model that is built only to
     measure its size."""
     line = np.zeros(2 * _ALIGNMENT, np.uint8)
     first = line[-line.ctypes.data % _ALIGNMENT :][:1]
     sizes = {weight: num_bytes(library, weight, dtype) for weight in weights}
     return {
-        weight: np.zeros(size, np.uint8)
-        if weight.kind == "vector"
-        else np.broadcast_to(first, (size,))
+        weight: Place(
+            np.zeros(size, np.uint8)
+            if weight.kind == "vector"
+            else np.broadcast_to(first, (size,)),
+            stored_numbers(weight, (), dtype),
+        )
         for weight, size in sizes.items()
     }
 
@@ -44,10 +53,10 @@ class WeightLoader:
         self,
         library: Library,
         model: Any,
-        places: Mapping[StoredWeight, NDArray[np.uint8]],
+        places: Mapping[StoredWeight, Place],
         dtype: Dtype,
     ) -> None:
-        """`places`: the bytes of every stored weight; they must outlive the model."""
+        """`places`: every stored weight; their bytes must outlive the model."""
         self._library = library
         self._model = model
         self._places = places
@@ -73,14 +82,16 @@ class WeightLoader:
             return -1
         weight = StoredWeight("vector", param)
         if (weight, plus) not in self._vectors:
-            values = self._places[weight].view(np.float32)
+            values = self._places[weight].data.view(np.float32)
             with np.errstate(invalid="ignore", over="ignore"):  # `warn_not_finite` reports these
                 self._vectors[weight, plus] = self.constant(values + np.float32(plus))
         return self._vectors[weight, plus]
 
     def gathered(self, param: Param, places: NDArray[np.intp]) -> int:
         """Add a vector of the weight's numbers at these places and return its id."""
-        return self.constant(self._places[StoredWeight("vector", param)].view(np.float32)[places])
+        return self.constant(
+            self._places[StoredWeight("vector", param)].data.view(np.float32)[places]
+        )
 
     def constant(self, values: NDArray[np.float32]) -> int:
         """Add a vector of these numbers and return its id."""
@@ -118,13 +129,13 @@ class WeightLoader:
 
     def _add(self, weight: StoredWeight) -> int:
         place = self._places[weight]
-        data = self._library.ffi.cast("void *", place.ctypes.data)
+        data = self._library.ffi.cast("void *", place.data.ctypes.data)
         added: int
         if weight.kind == "matrix":
-            spec = matrix_spec(self._library, weight, self._dtype)
+            spec = matrix_spec(self._library, weight, self._dtype, place.numbers)
             added = self._library.lib.quire_add_matrix(self._model, spec, data)
         else:
-            spec = table_spec(self._library, weight, place.nbytes)
+            spec = table_spec(self._library, weight, place.numbers)
             added = self._library.lib.quire_add_table(self._model, spec, data)
         if added < 0:
             raise self._library.error(f"{weight} cannot be loaded")
