@@ -25,7 +25,7 @@ Numbers = Literal["float32", "bfloat16", "float16"]
 
 
 class Place(NamedTuple):
-    """Where a weight lies, and the type of its numbers if it is dense."""
+    """The packed bytes of a weight and, if it is dense, the type of its numbers."""
 
     data: Bytes
     numbers: Numbers
