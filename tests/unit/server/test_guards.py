@@ -329,12 +329,10 @@ def test_the_document_is_made_when_it_is_asked_for(make_harness: MakeHarness) ->
 
 def test_an_application_of_ray_serve_limits_the_time_of_a_body(make_harness: MakeHarness) -> None:
     """The HTTP server of Ray Serve does not, and each slow body takes a place of its own there."""
-    from quire.ray.serve.replica import Ingress
+    from quire.ray.serve.replica import served_app
 
-    harness = make_harness(body_timeout=0.5)
-    served = object.__new__(Ingress)
-    served._context, served._keys = harness.context, ()
-    harness = Harness(harness.context, served._app())
+    context = make_harness(body_timeout=0.5).context
+    harness = Harness(context, served_app(context, ()))
     was_left = False
 
     async def slowly() -> AsyncIterator[bytes]:

@@ -32,6 +32,13 @@ if TYPE_CHECKING:
     from quire.ray.serve.replicas import Replicas
 
 
+def served_app(context: ServerContext, keys: tuple[str, ...]) -> Starlette:
+    """The application, with the limits that Quire's own HTTP server has for a connection."""
+    app = build_app(context, keys)
+    app.add_middleware(BodyDeadline, seconds=context.args.body_timeout)
+    return app
+
+
 class Server:
     """Ray Serve makes it in a process of its own, sends HTTP requests to its application, and asks
     for its health."""
@@ -48,12 +55,6 @@ class Server:
         sys.setswitchinterval(SWITCH_INTERVAL_S)
         self._llm_configs = llm_configs
         self._keys = keys
-
-    def _app(self) -> Starlette:
-        """The application that gets the requests, with the models that are loaded."""
-        app = build_app(self._context, self._keys)
-        app.add_middleware(BodyDeadline, seconds=self._context.args.body_timeout)
-        return app
 
     async def _load(
         self, llm_config: LLMConfig, config: EngineConfig, client: EngineCoreClient | None = None
@@ -97,7 +98,7 @@ class Replica(Server):
     async def __serve_build_asgi_app__(self) -> Any:
         """The application that gets the requests, with the model loaded."""
         await self._load(self._llm_configs[0], self._config)
-        return self._app()
+        return served_app(self._context, self._keys)
 
     def record_autoscaling_stats(self) -> dict[str, float]:
         """Numbers that `scale_on_queue_seconds` reads."""
@@ -143,7 +144,7 @@ class Ingress(Server):
             else:
                 group = await self._decode_group(config, replicas)
             await self._load(llm_config, config, group)
-        return self._app()
+        return served_app(self._context, self._keys)
 
     async def _decode_group(self, config: EngineConfig, replicas: Replicas) -> ReplicaGroup:
         """Raises ConfigError."""
