@@ -16,8 +16,10 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import numpy as np
 import pytest
-from adapter_writer import write_adapter
+from adapter_writer import write_files
+from safetensors import safe_open
 from serve_application import BODY, KEY, LONG, PORT, URL, post, processes, streamed, until
 from test_ray_serve_faults import Serving
 
@@ -28,12 +30,29 @@ HEADERS = {"Authorization": f"Bearer {KEY}"}
 CHAT = "/v1/chat/completions"
 
 
+def write_red(folder: Path) -> None:
+    """An adapter of the demo model, whose weights NumPy cannot read."""
+    rng, rank = np.random.default_rng(0), 4
+    tensors = {}
+    with safe_open(DEMO_MODEL_PATH / "model.safetensors", "np") as weights:
+        for name in weights.keys():  # noqa: SIM118  # it is no mapping
+            module = name.removesuffix(".weight")
+            if not module.endswith(("q_proj", "v_proj", "down_proj")):
+                continue
+            rows, depth = weights.get_slice(name).get_shape()
+            prefix = f"base_model.model.{module}"
+            tensors[f"{prefix}.lora_A.weight"] = rng.standard_normal((rank, depth)) / depth**0.5
+            tensors[f"{prefix}.lora_B.weight"] = rng.standard_normal((rows, rank)) / 2
+    write_files(folder, tensors, r=rank, target_modules=["q_proj", "v_proj", "down_proj"])
+
+
 @pytest.fixture(scope="module")
 def ingress(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
     """The process of the ingress."""
     pytest.importorskip("ray")
     patch = pytest.MonkeyPatch()
-    adapter = write_adapter(tmp_path_factory.mktemp("red"), DEMO_MODEL_PATH)
+    adapter = tmp_path_factory.mktemp("red")
+    write_red(adapter)
     patch.setenv("QUIRE_TEST_ADAPTER", str(adapter))
     serving = Serving(2)
     until(lambda: len(processes("ServeReplica:default:Quire")) == 4)

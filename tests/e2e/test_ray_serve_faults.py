@@ -149,13 +149,15 @@ def test_replicas_come_and_go() -> None:
     end = time.monotonic() + CHURN_S
     while time.monotonic() < end:
         time.sleep(PERIOD_S)
+        until(replicas, 600.0)  # on a busy machine, all may have been gone before one was replaced
         there = replicas()
         victim = there[number % len(there)]
         load.faults.append(time.monotonic())
         if number % 2:
             os.kill(victim, signal.SIGSTOP)
             time.sleep(STOPPED_S)
-            os.kill(victim, signal.SIGCONT)
+            with suppress(ProcessLookupError):  # Serve ends one that stands still for too long
+                os.kill(victim, signal.SIGCONT)
         else:
             os.kill(victim, signal.SIGKILL)
         number += 1
