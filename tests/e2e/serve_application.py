@@ -33,11 +33,15 @@ def start(num_replicas: int, num_prefill: int = 0) -> Any:
     """Ray Serve, with the application, in the cluster whose address is QUIRE_TEST_CLUSTER or one of
     its own. `num_prefill`: replicas that compute the prompts of others,
     which share a KV store with them in the folder that QUIRE_TEST_STORE names."""
+    os.environ.update(
+        RAY_worker_niceness="0",  # and on a busy machine, the proxy is not given up at once
+        RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S="120",
+        RAY_SERVE_PROXY_HEALTH_CHECK_TIMEOUT_S="60",
+    )
     from ray import init, serve
 
     from quire.ray.serve import LLMConfig, build_openai_app, build_pd_openai_app
 
-    os.environ.update(RAY_worker_niceness="0")
     cluster = os.environ.get("QUIRE_TEST_CLUSTER")
     if cluster is not None:
         init(address=cluster, _node_ip_address=cluster.partition(":")[0], log_to_driver=False)

@@ -239,10 +239,14 @@ def test_a_header_chooses_the_engine(make_harness: MakeHarness) -> None:
     harness = make_harness(core=Core)
     engine, body = harness.model.engine, {"prompt": "Hi", "max_tokens": 2, "n": 2}
     engine.config = replace(engine.config, parallel=ParallelConfig(data_parallel_size=3))
-    for value in ("2", "0", "two"):
-        header = {"X-data-parallel-rank": value}
+    for header in ({"X-data-parallel-rank": "2"}, {"X-data-parallel-rank": "0"}, {}):
         assert harness.post("/v1/completions", body, headers=header).status_code == 200
     assert ranks == [2, 2, 0, 0, None, None]
+    for value in ("two", "", "1_0", "1.0", "0x1", "+1", "9" * 5000):
+        wrong = harness.post("/v1/completions", body, headers={"X-data-parallel-rank": value})
+        assert wrong.status_code == 400
+        assert wrong.json()["error"]["param"] == "X-data-parallel-rank"
+        assert "must be the number of an engine, from 0 to 2" in wrong.json()["error"]["message"]
     wrong = harness.post("/v1/completions", body, headers={"X-data-parallel-rank": "3"})
     assert wrong.status_code == 400
     assert "data_parallel_rank 3 is out of range [0, 3)" in wrong.json()["error"]["message"]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +30,6 @@ OPEN |= {("POST", "/ping")}
 
 def call_raw(harness: Harness, raw_path: bytes, method: str = "GET", headers: Any = ()) -> int:
     """The status of a request whose path is exactly these bytes."""
-    import asyncio
     from urllib.parse import unquote
 
     statuses = []
@@ -324,3 +325,52 @@ def test_the_document_is_made_when_it_is_asked_for(make_harness: MakeHarness) ->
     assert set(document["paths"]) >= {"/v1/completions", "/live"}
     assert "/v1/completions" in harness.request("GET", "/docs").text
     assert harness.app.state.openapi.cache_info().misses == 1
+
+
+def test_an_application_of_ray_serve_limits_the_time_of_a_body(make_harness: MakeHarness) -> None:
+    """The HTTP server of Ray Serve does not, and each slow body takes a place of its own there."""
+    from quire.ray.serve.replica import served_app
+
+    context = make_harness(body_timeout=0.5).context
+    harness = Harness(context, served_app(context, ()))
+    was_left = False
+
+    async def slowly() -> AsyncIterator[bytes]:
+        nonlocal was_left
+        yield b'{"prompt": "'
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            was_left = True
+            raise
+
+    headers = {"content-type": "application/json"}
+    late = harness.request("POST", "/v1/completions", content=slowly(), headers=headers)
+    assert late.status_code == 408
+    assert "longer than body_timeout 0.5 s" in late.json()["error"]["message"]
+    assert was_left
+    assert harness.post("/v1/completions", {"prompt": "a", "max_tokens": 2}).status_code == 200
+
+
+def test_the_limit_of_a_body_is_not_one_of_the_reply() -> None:
+    """After the body, only a disconnect is waited for, without a limit."""
+    from quire.server.http.middleware import BodyDeadline
+
+    messages = [
+        {"type": "http.request", "body": b"{}", "more_body": False},
+        {"type": "http.disconnect"},
+    ]
+    found = []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        del scope, send
+        found.append(await receive())
+        found.append(await receive())
+
+    async def receive() -> Any:
+        if len(messages) == 1:
+            await asyncio.sleep(0.3)
+        return messages.pop(0)
+
+    asyncio.run(BodyDeadline(app, 0.1)({"type": "http"}, receive, print))  # type: ignore[arg-type]
+    assert [one["type"] for one in found] == ["http.request", "http.disconnect"]

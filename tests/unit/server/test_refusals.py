@@ -165,6 +165,51 @@ def test_what_is_no_json_is_named_by_its_field(harness: Harness, value: str) -> 
             assert (error["code"], error["param"]) == (400, "logit_bias"), error
 
 
+_HALF = "\\ud800"
+
+
+@pytest.mark.parametrize(
+    ("data", "param"),
+    [
+        (f'{{"prompt": "{_HALF}"}}', "prompt"),
+        (f'{{"prompt": "a {_HALF} and more words"}}', "prompt"),
+        ('{"prompt": "\\udc00"}', "prompt"),
+        ('{"prompt": "\\ud83d\\ud83d"}', "prompt"),
+        (f'{{"messages": [{{"role": "user", "content": "{_HALF}"}}], "n": 1}}', "messages"),
+        (f'{{"{_HALF}":1}}', None),
+        (f'"{_HALF}"', None),
+    ],
+)
+def test_half_of_a_surrogate_pair_is_named(harness: Harness, data: str, param: str | None) -> None:
+    """It is not reported as a body that was truncated."""
+    headers = {"content-type": "application/json"}
+    for path in ("/v1/completions", "/v1/chat/completions", "/tokenize"):
+        error = harness.request("POST", path, content=data, headers=headers).json()["error"]
+        assert error["code"] == 400
+        assert error["param"] == param
+        assert "must be half of a pair" in error["message"]
+        assert "truncated" not in error["message"]
+
+
+@pytest.mark.parametrize("prompt", [f'["{"a" * 300_000}", "{_HALF}"]', f'"{"a" * 300_000}{_HALF}"'])
+def test_half_of_a_surrogate_pair_is_named_in_a_large_body(harness: Harness, prompt: str) -> None:
+    headers = {"content-type": "application/json"}
+    reply = harness.request(
+        "POST", "/v1/completions", content=f'{{"prompt": {prompt}}}', headers=headers
+    )
+    error = reply.json()["error"]
+    assert (error["code"], error["param"]) == (400, "prompt")
+    assert "must be half of a pair" in error["message"]
+
+
+@pytest.mark.parametrize("data", ['{"prompt": "a', '{"prompt": "a\\ud83d\\ude42', '{"prompt": '])
+def test_a_body_that_was_cut_is_not_blamed_on_a_pair(harness: Harness, data: str) -> None:
+    headers = {"content-type": "application/json"}
+    reply = harness.request("POST", "/v1/completions", content=data, headers=headers)
+    assert reply.status_code == 400
+    assert "half of a pair" not in reply.text
+
+
 @pytest.mark.parametrize(
     "number", ["1e999", "-1e999", "9" * 5000, "1.5", "{}", '"1.5"', '"9223372036854775808"', '""']
 )

@@ -8,6 +8,8 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from starlette.applications import Starlette
+
 from quire.config import EngineConfig
 from quire.core.client import EngineCoreClient
 from quire.core.loop import SWITCH_INTERVAL_S
@@ -22,11 +24,19 @@ from quire.server.app import build_app
 from quire.server.context import ServerContext
 from quire.server.fleet.live_models import context_of_configs
 from quire.server.fleet.loading import ModelLoader
+from quire.server.http.middleware import BodyDeadline
 from quire.server.served_adapters import served_modules
 
 if TYPE_CHECKING:
     from quire.ray.serve.replica_group import ReplicaGroup
     from quire.ray.serve.replicas import Replicas
+
+
+def served_app(context: ServerContext, keys: tuple[str, ...]) -> Starlette:
+    """The application, with the limits that Quire's own HTTP server has for a connection."""
+    app = build_app(context, keys)
+    app.add_middleware(BodyDeadline, seconds=context.args.body_timeout)
+    return app
 
 
 class Server:
@@ -88,7 +98,7 @@ class Replica(Server):
     async def __serve_build_asgi_app__(self) -> Any:
         """The application that gets the requests, with the model loaded."""
         await self._load(self._llm_configs[0], self._config)
-        return build_app(self._context, self._keys)
+        return served_app(self._context, self._keys)
 
     def record_autoscaling_stats(self) -> dict[str, float]:
         """Numbers that `scale_on_queue_seconds` reads."""
@@ -134,7 +144,7 @@ class Ingress(Server):
             else:
                 group = await self._decode_group(config, replicas)
             await self._load(llm_config, config, group)
-        return build_app(self._context, self._keys)
+        return served_app(self._context, self._keys)
 
     async def _decode_group(self, config: EngineConfig, replicas: Replicas) -> ReplicaGroup:
         """Raises ConfigError."""

@@ -23,6 +23,12 @@ MAX_FIELDS = 1024
 """Most fields of a request; each takes some microseconds."""
 _BYTE = re.compile(r" \(byte \d+\)$")
 """Offset within the value, which does not help a caller who sees the whole body."""
+_BLANKS = b" " * 8
+"""With them at the end, msgspec does not report half of a surrogate pair as a text that was cut."""
+_HALF_PAIR = (
+    "JSON is malformed: a \\u escape from \\ud800 to \\udfff must be half of a pair, such as "
+    "\\ud83d\\ude00; leave a half out, or send \\ufffd"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,11 +95,18 @@ def in_its_field(data: bytes, error: msgspec.DecodeError) -> msgspec.DecodeError
     fault: one that holds NaN, for example. As it is where no single value is."""
     with suppress(msgspec.DecodeError, RequestError):
         for field in scan_object(data):
-            try:
-                msgspec.json.decode(data[field.begin : field.end])
-            except msgspec.DecodeError as cause:
-                return msgspec.DecodeError(f"{_BYTE.sub('', str(cause))} - at `$.{field.name}`")
-    return error
+            if (cause := fault_of(data[field.begin : field.end])) is not None:
+                return msgspec.DecodeError(f"{cause} - at `$.{field.name}`")
+    return msgspec.DecodeError(_HALF_PAIR) if fault_of(data) == _HALF_PAIR else error
+
+
+def fault_of(value: bytes) -> str | None:
+    """What is wrong with a JSON text; None: nothing."""
+    try:
+        msgspec.json.decode(value + _BLANKS)
+    except msgspec.DecodeError as error:
+        return _HALF_PAIR if "surrogate" in str(error) else _BYTE.sub("", str(error))
+    return None
 
 
 def count_byte(data: bytes, byte: bytes) -> int:

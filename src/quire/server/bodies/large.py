@@ -17,7 +17,13 @@ import msgspec
 
 from quire.errors import RequestError
 from quire.frontend.inputs.refusals import prompt_too_long
-from quire.server.bodies.json_scan import PIECE_BYTES, JsonField, count_byte, scan_object
+from quire.server.bodies.json_scan import (
+    PIECE_BYTES,
+    JsonField,
+    count_byte,
+    fault_of,
+    scan_object,
+)
 from quire.server.bodies.lax_values import Body, Decoded, decode_lax_value
 from quire.server.requests.fields import PROMPT_KINDS, TokenId
 
@@ -130,6 +136,8 @@ def _prompt(
             return _texts.decode(raw)
         except msgspec.ValidationError:
             raise RequestError(PROMPT_KINDS, parameter="prompt") from None
+        except msgspec.DecodeError:
+            raise msgspec.DecodeError(f"{fault_of(raw)} - at `$.prompt`") from None
     if first == b"[":
         return _id_lists(raw, limits)
     return _ids(raw, num_items, "prompt", limits)

@@ -21,7 +21,13 @@ from quire.server.connection.shared_state import (
     PhaseTimer,
     SharedState,
 )
-from quire.server.http.problems import HttpError, Problem, all_in_use, headers_too_late
+from quire.server.http.problems import (
+    HttpError,
+    Problem,
+    all_in_use,
+    body_too_late,
+    headers_too_late,
+)
 from quire.units import KiB
 
 _PIECE_BYTES = 4 * KiB
@@ -298,9 +304,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         if phase is Phase.HEAD:
             problem = headers_too_late(self._args.header_timeout)
         elif phase is Phase.BODY:
-            seconds = self._args.body_timeout
-            text = f"The request body took longer than body_timeout {seconds:g} s to arrive."
-            problem = Problem(408, text)
+            problem = body_too_late(self._args.body_timeout)
         else:
             self.close()
             return

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import re
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
 TIMEOUT_HEADER = "x-request-timeout"
 DATA_PARALLEL_HEADER = "x-data-parallel-rank"
+_NUMBER = re.compile(r"-?[0-9]{1,9}")
 _SUBMITTED_AT_ONCE = 1 << 15
 """Tokens of core requests, plus 64 for each, that are added before other tasks may run."""
 _GRAMMAR_SIZE = 1 << 12
@@ -68,14 +70,19 @@ def deadline_of(request: Request, longest_s: float) -> Deadline:
 
 
 def chosen_engine(request: Request, num_engines: int) -> int | None:
-    """The engine that the caller has chosen with vLLM's header; None: any. A header that is not a
-    number is ignored, as by vLLM. Raises RequestError for an engine that does not exist."""
-    try:
-        rank = int(request.headers[DATA_PARALLEL_HEADER])
-    except (KeyError, ValueError):
+    """The engine that the caller has chosen with vLLM's header; None: any. Raises RequestError for
+    a header that is not the number of an engine. (vLLM ignores one that is not a number.)"""
+    given = request.headers.get(DATA_PARALLEL_HEADER)
+    if given is None:
         return None
-    check_data_parallel_rank(rank, num_engines)
-    return rank
+    if not _NUMBER.fullmatch(given):
+        raise RequestError(
+            f"X-data-parallel-rank must be the number of an engine, from 0 to {num_engines - 1}, "
+            f"got {given[:50]!r}",
+            parameter="X-data-parallel-rank",
+        )
+    check_data_parallel_rank(int(given), num_engines)
+    return int(given)
 
 
 def params_work(params: SamplingParams, num_prompts: int = 1) -> int:

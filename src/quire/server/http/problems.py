@@ -124,6 +124,11 @@ def headers_too_late(seconds: float) -> Problem:
     return Problem(408, text)
 
 
+def body_too_late(seconds: float) -> Problem:
+    """408 to a client whose body did not end in time."""
+    return Problem(408, f"The request body took longer than body_timeout {seconds:g} s to arrive.")
+
+
 def problem_of(error: BaseException) -> Problem:
     """The reply to an exception. An unexpected one is logged, and its reply has no details."""
     if isinstance(error, HttpError):
