@@ -35,7 +35,9 @@ class Core:
         return self.num_left > 0
 
     def use_idle_time(self) -> bool:
-        self.was_alone = self.was_alone and self._lock._inside.locked() and not self.is_busy
+        self.was_alone = (
+            self.was_alone and repr(self._lock._inside).startswith("<locked") and not self.is_busy
+        )
         if not self.num_left:
             self.ended.set()
             return False

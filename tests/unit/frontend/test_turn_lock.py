@@ -1,19 +1,23 @@
-"""One thread at a time, in turn, and what a forked child finds."""
+"""One thread at a time, in turn; forked children; and threads in which another one raises."""
 
 from __future__ import annotations
 
+import ctypes
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 
 import pytest
 
 from quire.errors import EngineDeadError, EngineError
+from quire.frontend.offline import turn_lock
 from quire.frontend.offline.turn_lock import TurnLock
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 """Python's own, about fork and threads."""
+
+WAIT_S = 60.0
 
 
 def test_a_thread_may_enter_again() -> None:
@@ -163,3 +167,85 @@ def test_nobody_has_a_turn_while_another_thread_is_aside() -> None:
     with lock:
         assert has_left
     holding.join()
+
+
+class TimedOut(BaseException):
+    """Raised in a thread from outside."""
+
+
+def raise_in(thread: threading.Thread) -> None:
+    assert thread.ident is not None
+    ident, kind = ctypes.c_ulong(thread.ident), ctypes.py_object(TimedOut)
+    assert ctypes.pythonapi.PyThreadState_SetAsyncExc(ident, kind) == 1
+
+
+def started(work: Callable[[], None]) -> threading.Thread:
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    return thread
+
+
+def test_a_waiting_thread_that_is_interrupted_does_not_keep_the_lock() -> None:
+    lock = TurnLock()
+    raised: list[BaseException] = []
+    taken = threading.Event()
+
+    def wait() -> None:
+        try:
+            with lock:
+                pass
+        except TimedOut as error:
+            raised.append(error)
+
+    def take() -> None:
+        with lock:
+            taken.set()
+
+    with lock:
+        thread = started(wait)
+        while not lock._door.locked():
+            pass
+        raise_in(thread)
+    thread.join(WAIT_S)
+    assert raised
+    started(take)
+    assert taken.wait(WAIT_S)
+
+
+def test_a_thread_that_ended_in_its_turn_is_an_error_of_those_that_wait(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(turn_lock, "_CHECK_S", 0.01)
+    lock = TurnLock()
+    has_ended = threading.Event()
+    errors: list[str] = []
+
+    def wait() -> None:
+        has_ended.wait(WAIT_S)
+        try:
+            with lock:
+                pass
+        except EngineDeadError as error:
+            errors.append(str(error))
+
+    waiting = [started(wait) for _ in range(2)]  # first: a later thread may get the id of the ended
+    started(lambda: lock.__enter__()).join(WAIT_S)
+    has_ended.set()
+    for thread in waiting:
+        thread.join(WAIT_S)
+    assert [error.endswith("create a new engine") for error in errors] == [True, True]
+
+
+def test_a_thread_that_takes_long_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(turn_lock, "_CHECK_S", 0.01)
+    lock = TurnLock()
+    taken = threading.Event()
+
+    def take() -> None:
+        with lock:
+            taken.set()
+
+    with lock:
+        started(take)
+        assert not taken.wait(0.2)
+    assert taken.wait(WAIT_S)

@@ -4,17 +4,20 @@ between calls."""
 from __future__ import annotations
 
 import os
+import sys
 import threading
 import time
 import weakref
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Protocol
 
 from quire.errors import EngineDeadError, EngineError
 
 _DELAY_S = 0.05
 """Seconds of idle time before the work starts, so that quick successive calls are not delayed."""
+_CHECK_S = 1.0
+"""How often a waiting thread checks that the thread whose turn it is still exists, in seconds."""
 
 
 class IdleCore(Protocol):
@@ -81,6 +84,10 @@ class TurnLock:
 
     A forked child gets its own lock. It is unusable if another thread held the lock during the
     fork, because the guarded state was then copied in the middle of a change.
+
+    A program may raise an exception in another thread, as functions with a timeout do
+    (`PyThreadState_SetAsyncExc`). A thread that gets one while it waits does not keep the lock. A
+    thread that ends with the lock makes it unusable: others get an error and do not wait for ever.
     """
 
     def __init__(self) -> None:
@@ -88,20 +95,27 @@ class TurnLock:
         self._owner: int | None = None
         self._depth = 0
         self._is_stepping = False
-        self._inside = threading.Lock()
+        self._inside = threading.RLock()
+        """Only its owner can release it."""
         self._door = threading.Lock()
         """Held by the next thread until it has the lock; other threads wait for it."""
 
     def __enter__(self) -> None:
         """Wait for the turn. Raises EngineError inside a step of this thread, and EngineDeadError
-        in a child whose state was copied during a change."""
+        in a child whose state was copied during a change, or if a thread ended in its turn."""
         me = threading.get_ident()
         if self._pid != os.getpid():
             self._adopt(me)
         if self._owner != me:
-            with self._door:
-                self._inside.acquire()
-            self._owner = me
+            try:
+                with self._door:
+                    while not self._inside.acquire(timeout=_CHECK_S):
+                        self._refuse_if_abandoned()
+                self._owner = me
+            except BaseException:
+                with suppress(RuntimeError):  # not acquired
+                    self._inside.release()
+                raise
         elif self._is_stepping:
             raise EngineError(
                 "a function that a step calls, such as a logits processor, must not call the engine"
@@ -134,6 +148,14 @@ class TurnLock:
         finally:
             self._inside.release()
 
+    def _refuse_if_abandoned(self) -> None:
+        owner = self._owner
+        if owner is not None and owner not in sys._current_frames():
+            raise EngineDeadError(
+                "the thread that was using the engine has ended in the middle of a change: another "
+                "thread raised an exception in it; create a new engine"
+            )
+
     def _adopt(self, me: int) -> None:
         """Called at the first use in a forked child, where threads of the parent may hold the
         locks."""
@@ -143,6 +165,6 @@ class TurnLock:
                 "cannot be used here; create a new engine in the child"
             )
         if self._owner is None:
-            self._inside = threading.Lock()
+            self._inside = threading.RLock()
         self._door = threading.Lock()
         self._pid = os.getpid()
