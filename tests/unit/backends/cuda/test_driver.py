@@ -1,0 +1,43 @@
+"""`CudaDevice` with NVIDIA's own package `cuda-core`, on a driver that computes with NumPy.
+
+The driver (`tests/fakes/cuda_driver.cpp`) is stricter than a GPU: it does asynchronous work as late
+as it may, fills memory that is not in use, and refuses what a GPU refuses while it records.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import cuda_driver
+import pytest
+
+CASES = Path(__file__).with_name("driver_cases.py")
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    if find_spec("cuda") is None:
+        pytest.skip("cuda-core is not installed (quire-engine[cuda])")
+    found = cuda_driver.compiled(tmp_path_factory.mktemp("cuda"))
+    if found is None:
+        pytest.skip("there is no C++ compiler, or no cuda.h, which Triton brings")
+    return found
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        line.removeprefix("def ").partition("(")[0]
+        for line in CASES.read_text().splitlines()
+        if line.endswith("(fake: FakeDriver) -> None:")
+    ],
+)
+def test_it(library: Path, name: str) -> None:
+    done = subprocess.run(
+        [sys.executable, str(CASES), str(library), name],
+        capture_output=True, text=True, check=False, timeout=600,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-4000:]
