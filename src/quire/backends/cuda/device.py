@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from quire.backends.cuda.kernel import Action, DeviceRanks, Exchange, Launch
 from quire.backends.cuda.memory import Buffer, Memory
+from quire.errors import BackendError
 from quire.ranks import RankGroup
 
 
@@ -167,3 +168,10 @@ class Recording(ABC):
     @abstractmethod
     def close(self) -> None:
         """Forgets them; calling it twice is harmless."""
+
+
+def raw_bytes(data: NDArray[np.generic]) -> NDArray[np.uint8]:
+    """The bytes of an array whose numbers follow each other. Raises BackendError for others."""
+    if not data.flags.c_contiguous:
+        raise BackendError("an array that is copied must be contiguous")
+    return data.reshape(-1).view(np.uint8)

@@ -9,6 +9,7 @@ downloads are done on one stream; `read` and `write`, which any thread may call,
 from __future__ import annotations
 
 import ctypes
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from threading import Lock, local
@@ -18,17 +19,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quire.backends.cuda.compiled import find_cubin
-from quire.backends.cuda.device import Device, DeviceFacts, Download, Recording
+from quire.backends.cuda.device import Device, DeviceFacts, Download, Recording, raw_bytes
 from quire.backends.cuda.kernel import ARRAY_TYPES, DeviceRanks, Kernel, Launch
 from quire.backends.cuda.memory import Buffer, Memory
 from quire.backends.cuda.nccl import NcclRanks
-from quire.errors import BackendError
+from quire.errors import BackendError, DeviceError
 from quire.ranks import RankGroup
 
 _STAGING_BYTES = 32 << 20
 _STATIC_SHARED_BYTES = 48 << 10
 """A kernel that needs more shared memory must ask for it before it is launched."""
 _NULL = 0
+_LAST_ERRORS = re.compile(
+    "CUDA_ERROR_(ILLEGAL_(ADDRESS|INSTRUCTION)|LAUNCH_(FAILED|TIMEOUT)|MISALIGNED_ADDRESS"
+    "|INVALID_(ADDRESS_SPACE|PC)|ECC_|NVLINK_|CONTAINED|ASSERT|HARDWARE_|CONTEXT_IS_DESTROYED"
+    "|TENSOR_MEMORY|EXTERNAL_DEVICE|UNKNOWN)"
+)
+"""Errors after which the driver refuses all further work of the process on this GPU. Source:
+NVIDIA, "CUDA Driver API", section "Data types", `CUresult`."""
 _CHOSEN = local()
 """`index`: the GPU that `CudaDevice` has chosen last for this thread."""
 
@@ -56,6 +64,8 @@ class CudaDevice(Device):
             major, minor = own.compute_capability_major, own.compute_capability_minor
             self._architecture = 10 * major + minor
         self._kernels: dict[Kernel, tuple[Any, Any]] = {}
+        self.is_lost = False
+        """Whether it has failed: then the end of the process gives everything back."""
         self._target = self._stream
 
     @property
@@ -86,6 +96,8 @@ class CudaDevice(Device):
         """After everything that was launched: the driver waits for it."""
         if memory.handle is not None:
             address, memory.handle = memory.handle, None
+            if self.is_lost:
+                return
             with self._doing("memory of the GPU cannot be given back"):
                 self._stream.sync()
                 _called("cuMemFree", address)
@@ -123,12 +135,12 @@ class CudaDevice(Device):
     def upload(self, target: Buffer, data: NDArray[np.generic]) -> None:
         """By way of pinned memory, so that the copy is done while the host goes on."""
         with self._doing("the GPU takes no data"):
-            self._uploads.to_device(_address(target), _raw(data))
+            self._uploads.to_device(_address(target), raw_bytes(data))
 
     def download(self, source: Buffer, out: NDArray[np.generic]) -> None:
         """By way of pinned memory."""
         with self._doing("the GPU gives no data"):
-            self._uploads.to_host(_address(source), _raw(out))
+            self._uploads.to_host(_address(source), raw_bytes(out))
 
     def send(self, source: Buffer) -> Download:
         """To pinned memory, and an event after it."""
@@ -143,20 +155,26 @@ class CudaDevice(Device):
     def read(self, source: Buffer, out: NDArray[np.generic]) -> None:
         """On a stream of its own."""
         with self._doing("the GPU gives no data"):
-            self._copies.to_host(_address(source), _raw(out))
+            self._copies.to_host(_address(source), raw_bytes(out))
 
     def write(self, target: Buffer, data: NDArray[np.generic]) -> None:
         """On a stream of its own."""
         with self._doing("the GPU takes no data"):
-            self._copies.to_device(_address(target), _raw(data))
+            self._copies.to_device(_address(target), raw_bytes(data))
             self._copies.wait()
 
     @contextmanager
     def _doing(self, what: str) -> Iterator[None]:
         """The thread has this GPU meanwhile, and errors say what failed."""
-        with _errors(what):
-            self._gpu_of_thread()
-            yield
+        try:
+            with _errors(what):
+                self._gpu_of_thread()
+                yield
+        except BackendError as error:
+            if not _LAST_ERRORS.search(str(error)):
+                raise
+            self.is_lost = True
+            raise DeviceError(f"{error}; the engine must be started again") from error
 
     def _gpu_of_thread(self) -> None:
         """Each thread has to choose the GPU once, and again after another one."""
@@ -210,6 +228,8 @@ class _Graph(Recording):
             self._graph.launch(self._stream)
 
     def close(self) -> None:
+        if self._device.is_lost:
+            return
         with self._device._doing("recorded launches cannot be forgotten"):
             self._stream.sync()  # it may be under way
             self._graph.close()
@@ -355,13 +375,6 @@ def _address(buffer: Buffer) -> int:
     if buffer.memory.handle is None:
         raise BackendError("the device does not hold this memory")
     return int(buffer.memory.handle) + buffer.begin
-
-
-def _raw(data: NDArray[np.generic]) -> NDArray[np.uint8]:
-    """The bytes of an array whose numbers follow each other."""
-    if not data.flags.c_contiguous:
-        raise BackendError("an array that is copied must be contiguous")
-    return data.reshape(-1).view(np.uint8)
 
 
 @contextmanager

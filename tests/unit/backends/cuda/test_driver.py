@@ -6,6 +6,7 @@ as it may, fills memory that is not in use, and refuses what a GPU refuses while
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from importlib.util import find_spec
@@ -32,12 +33,13 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     [
         line.removeprefix("def ").partition("(")[0]
         for line in CASES.read_text().splitlines()
-        if line.endswith("(fake: FakeDriver) -> None:")
+        if line.endswith("fake: FakeDriver) -> None:")
     ],
 )
 def test_it(library: Path, name: str) -> None:
     done = subprocess.run(
         [sys.executable, str(CASES), str(library), name],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
         capture_output=True, text=True, check=False, timeout=600,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-4000:]
