@@ -111,13 +111,13 @@ class Device(ABC):
 
     @abstractmethod
     def read(self, source: Buffer, out: NDArray[np.generic]) -> None:
-        """The same as `download`, by any thread, without waiting for launches that are under way.
-        What wrote these bytes must be done."""
+        """The same as `download`, by any thread: what was launched before is done then, and later
+        launches do not wait."""
 
     @abstractmethod
     def write(self, target: Buffer, data: NDArray[np.generic]) -> None:
-        """The same as `upload`, by any thread, and waits until it is done. No launch under way may
-        use these bytes."""
+        """The same as `upload`, by any thread, and waits until it is done. It is done after what
+        was launched before."""
 
     def record(self, work: Callable[[], None]) -> Recording:
         """Runs `work`, whose launches are not done but recorded. It may not copy."""

@@ -155,13 +155,21 @@ class CudaDevice(Device):
     def read(self, source: Buffer, out: NDArray[np.generic]) -> None:
         """On a stream of its own."""
         with self._doing("the GPU gives no data"):
+            self._copies.follow(self._launched())
             self._copies.to_host(_address(source), raw_bytes(out))
 
     def write(self, target: Buffer, data: NDArray[np.generic]) -> None:
         """On a stream of its own."""
         with self._doing("the GPU takes no data"):
+            self._copies.follow(self._launched())
             self._copies.to_device(_address(target), raw_bytes(data))
             self._copies.wait()
+
+    def _launched(self) -> Any:
+        """An event after all that was launched. Not while launches are recorded, where it would
+        become a part of the recording."""
+        with self._lock:
+            return self._stream.record()
 
     @contextmanager
     def _doing(self, what: str) -> Iterator[None]:
@@ -262,6 +270,10 @@ class _Copies:
                 _copy(piece.address, address + begin, part.size, self._stream)
                 self._stream.sync()
                 part[:] = piece.array[: part.size]
+
+    def follow(self, event: Any) -> None:
+        """Later copies are done after an event of another stream."""
+        self._stream.wait(event)
 
     def wait(self) -> None:
         """Until all copies are done."""

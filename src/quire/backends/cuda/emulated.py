@@ -182,14 +182,18 @@ class EmulatedDevice(Device):
                 self._queue.popleft()()
 
     def read(self, source: Buffer, out: NDArray[np.generic]) -> None:
-        """Copies at once, also before what a lazy device has not done yet."""
+        """Does what was launched before, and copies."""
         raw = raw_bytes(out)
-        raw[:] = _bytes(source.from_byte(0, raw.size))
+        with self._computing:
+            self.finish()
+            raw[:] = _bytes(source.from_byte(0, raw.size))
 
     def write(self, target: Buffer, data: NDArray[np.generic]) -> None:
-        """Copies at once, also before what a lazy device has not done yet."""
+        """Does what was launched before, and copies."""
         raw = raw_bytes(data)
-        _bytes(target.from_byte(0, raw.size))[:] = raw
+        with self._computing:
+            self.finish()
+            _bytes(target.from_byte(0, raw.size))[:] = raw
 
     @property
     def _is_recording(self) -> bool:

@@ -134,6 +134,27 @@ def any_thread_may_copy(_fake: FakeDriver) -> None:
     assert on_thread(lambda: device.facts.free_bytes) > 0
 
 
+def other_threads_see_what_was_launched_before(fake: FakeDriver) -> None:
+    """Their copies follow the launches, and a recording does not get them."""
+    device = cuda_driver.device()
+    first, second = held(device, 4096, 4096)
+    found = np.zeros(1024, np.int32)
+    waits = fake.count("cuStreamSynchronize")
+    device.upload(first, numbers(1024))
+    device.copy(first, second)
+    assert fake.count("cuStreamSynchronize") == waits
+    on_thread(lambda: device.read(second, found) or 1)
+    assert np.array_equal(found, numbers(1024))
+    device.copy(first, second)
+    on_thread(lambda: device.write(first, numbers(1024, 7)) or 1)
+    device.download(second, found)
+    assert np.array_equal(found, numbers(1024))
+    reader = Thread(target=lambda: device.read(first, found))
+    device.record(reader.start).replay()
+    reader.join(60)
+    assert np.array_equal(found, numbers(1024, 7))
+
+
 def a_failed_recording_leaves_the_stream(fake: FakeDriver) -> None:
     device = cuda_driver.device()
     [part] = held(device, 64)

@@ -91,7 +91,7 @@ def address(buffer: Buffer) -> int:
 
 
 def gathered(group: RankGroup, stream: int) -> list[int]:
-    device, memory = EmulatedDevice(), Memory()
+    device, memory = EmulatedDevice(is_lazy=False), Memory()
     parts = memory.add(3 * 4)
     device.hold(memory)
     ranks = nccl.NcclRanks(group, stream, address)
