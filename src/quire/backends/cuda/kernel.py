@@ -127,7 +127,12 @@ class DeviceRanks(ABC):
     @abstractmethod
     def gather(self, own: Buffer, parts: Buffer) -> None:
         """Fills `parts` with the bytes of `own` of all ranks, in the order of ranks. This rank's
-        are in their place already. Done in order with launches and copies."""
+        are in their place already. Done in order with launches and copies, and recorded with
+        launches."""
+
+    def count(self, own: Buffer, parts: Buffer) -> None:
+        """A recorded exchange was done again without a call of `gather`."""
+        del own, parts
 
     @abstractmethod
     def close(self) -> None:
