@@ -27,8 +27,6 @@ _LAUNCHER = ctypes.CFUNCTYPE(
     ctypes.c_int, ctypes.c_char_p, ctypes.POINTER(ctypes.c_uint32),
     ctypes.POINTER(ctypes.c_void_p), ctypes.c_int,
 )  # fmt: skip
-_SCRATCH_SIZES = (8, 8)
-"""Triton adds two pointers to the arguments."""
 
 
 def compiled(folder: Path) -> Path | None:
@@ -78,8 +76,7 @@ class FakeDriver:
         assert architecture == 90
         symbol = f"kernel{len(self._kernels)}"
         self._kernels[symbol] = kernel
-        sizes = [8 if kind[0] == "*" else ARRAY_TYPES[kind]().nbytes for _, kind in kernel.types]
-        text = " ".join(["CUBIN", symbol, *map(str, (*sizes, *_SCRATCH_SIZES))])
+        text = " ".join(["CUBIN", symbol, *map(str, kernel.parameter_sizes)])
         return Cubin(text.encode() + b"\0", CubinFacts(symbol, kernel.num_warps, 50 << 10, 0, 0))
 
     def arguments(self, launch: Launch) -> Iterator[Any]:

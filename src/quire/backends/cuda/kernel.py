@@ -58,6 +58,13 @@ class Kernel:
     num_warps: int = 4
     num_stages: int = 2
 
+    @property
+    def parameter_sizes(self) -> list[int]:
+        """Bytes of each argument at run time, and of the two pointers to scratch memory that Triton
+        adds."""
+        own = [8 if kind[0] == "*" else ARRAY_TYPES[kind]().nbytes for _, kind in self.types]
+        return [*own, 8, 8]
+
     def aligned(self) -> Kernel:
         """The same kernel for aligned arguments."""
         return replace(self, is_aligned=True)
