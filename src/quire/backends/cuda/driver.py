@@ -27,6 +27,8 @@ from quire.errors import BackendError, DeviceError
 from quire.ranks import RankGroup
 
 _STAGING_BYTES = 32 << 20
+_NUM_UPLOADS = 8
+"""Uploads that may be under way: those of two steps, so that the second one does not wait."""
 _STATIC_SHARED_BYTES = 48 << 10
 """A kernel that needs more shared memory must ask for it before it is launched."""
 _NULL = 0
@@ -57,8 +59,8 @@ class CudaDevice(Device):
             self._gpu = core.Device(index)
             self._gpu_of_thread()
             self._stream = self._gpu.create_stream()
-            self._copies = _Copies(self._gpu.create_stream())
-            self._uploads = _Copies(self._stream)
+            self._copies = _Copies(self._gpu.create_stream(), 2)
+            self._uploads = _Copies(self._stream, _NUM_UPLOADS)
             self._downloads = _Downloads(self._stream)
             own = self._gpu.properties
             major, minor = own.compute_capability_major, own.compute_capability_minor
@@ -244,11 +246,11 @@ class _Graph(Recording):
 
 
 class _Copies:
-    """Copies on one stream through two pinned pieces of host memory, which are used in turn."""
+    """Copies on one stream through pinned pieces of host memory, which are used in turn."""
 
-    def __init__(self, stream: Any) -> None:
+    def __init__(self, stream: Any, num_pieces: int) -> None:
         self._stream, self._lock = stream, Lock()
-        self._pieces = [_Pinned() for _ in range(2)]
+        self._pieces = [_Pinned() for _ in range(num_pieces)]
         self._turn = 0
 
     def to_device(self, address: int, data: NDArray[np.uint8]) -> None:
@@ -287,7 +289,7 @@ class _Copies:
         return int(found)
 
     def _next(self, num_bytes: int) -> _Pinned:
-        self._turn ^= 1
+        self._turn = (self._turn + 1) % len(self._pieces)
         piece = self._pieces[self._turn]
         if piece.event is not None:
             piece.event.sync()

@@ -97,8 +97,9 @@ class EmulatedDevice(Device):
     def _check(self, launch: Launch) -> None:
         """Raises BackendError for a launch that a GPU refuses, or would compute wrongly."""
         kernel, args = launch.kernel, launch.args
-        if any(size > most for size, most in zip(launch.grid, _MOST_PROGRAMS, strict=False)):
-            raise BackendError(f"{kernel}: a grid of {launch.grid} is too large")
+        for size, most in zip(launch.grid, _MOST_PROGRAMS, strict=False):
+            if not isinstance(size, int) or not 0 < size <= most:
+                raise BackendError(f"{kernel}: a grid of {launch.grid} is too large, or not whole")
         if args.keys() != {name for name, _ in kernel.types}:
             raise BackendError(f"{kernel} has other arguments than {sorted(args)}")
         for name, kind in kernel.types:

@@ -125,6 +125,8 @@ def test_what_a_gpu_would_compute_wrongly_is_refused() -> None:
             device.launch(wrong)
     with pytest.raises(BackendError, match="is too large"):
         device.launch(Launch(launch.kernel, (1, 65536), launch.args))
+    with pytest.raises(BackendError, match="not whole"):
+        device.launch(Launch(launch.kernel, (1, np.int64(1)), launch.args))  # type: ignore[arg-type]
     with pytest.raises(BackendError, match="not a multiple of 16"):
         device.launch(Launch(launch.kernel.aligned(), (1, 1), launch.args))
     every_other = np.zeros((4, 2), np.int32)[:, 0]
