@@ -37,9 +37,19 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ],
 )
 def test_it(library: Path, name: str) -> None:
+    run(library, name)
+
+
+def test_an_older_driver_is_enough(library: Path) -> None:
+    """12.4, without the functions that came later."""
+    run(library, "a_model_gives_the_numbers_of_its_twins", FAKE_DRIVER_VERSION="12040")
+
+
+def run(library: Path, name: str, **environment: str) -> None:
+    """A case in a process of its own."""
     done = subprocess.run(
         [sys.executable, str(CASES), str(library), name],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), **environment},
         capture_output=True, text=True, check=False, timeout=600,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-4000:]
