@@ -21,8 +21,8 @@ from typing import IO, Any
 from tools.gpu_check.parts import EMULATED, GPU, PARTS, entry_of
 from tools.gpu_check.report import Row, failed, line_of
 
-_TAIL = 600
-"""Characters of a failed part's errors that are shown."""
+_TAIL = 250
+"""The last characters of a process's errors, which are shown."""
 _MOST_STARTS = 4
 """Processes of a part: after a check that ends one, the others are done in the next."""
 _BEGIN = "QUIRE_CHECK_BEGIN"
