@@ -1,8 +1,8 @@
 """`guarded`: one check of a part, whose failure does not lose the others.
 
 An exception becomes a result, and the part goes on. A check that spoils the GPU, ends the process
-or hangs ends the part's process: the parent, which was told the name of the check, starts another
-one, which leaves out all checks before it (`Sizes.done`).
+or hangs ends the part's process. The parent knows the name of the check from the output, and starts
+another process, which leaves out this check and all before it (`Sizes.done`).
 """
 
 from __future__ import annotations

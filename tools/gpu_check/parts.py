@@ -37,7 +37,7 @@ class Sizes:
     done: frozenset[str] = frozenset()
     """Names of checks that are left out."""
     is_child: bool = False
-    """Whether a parent process is told which check begins."""
+    """Whether the names of checks are printed as they begin, for a parent process."""
 
 
 GPU = Sizes(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 _MOST_CHARS = 300
-"""Of an error."""
+"""Characters of an error that are shown."""
 
 
 @dataclass(frozen=True, slots=True)

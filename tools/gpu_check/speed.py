@@ -48,7 +48,7 @@ def _check(device: Device, sizes: Sizes, model: str, given: dict[str, Any]) -> I
 def _engine_rows(
     sizes: Sizes, model: str, given: dict[str, Any], steps: dict[int, float]
 ) -> Iterator[Row]:
-    """What users see. Adds the seconds of a step to `steps`, by the number of requests."""
+    """Speed as users see it. Adds the seconds of a step to `steps`, by the number of requests."""
     prompt = min(_PROMPT, sizes.prompt)
     llm = LLM(
         model, device="cuda", dtype="bfloat16", max_model_len=sizes.prompt + 16,

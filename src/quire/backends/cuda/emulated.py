@@ -31,7 +31,7 @@ _PROCESSORS = 4
 _MOST_PROGRAMS = (2**31 - 1, 65535, 65535)
 """Sizes of a grid. Source: NVIDIA, "CUDA C++ Programming Guide", section "Compute Capabilities"."""
 _FREED = 0xA5
-"""What memory has that was given back."""
+"""The bytes of memory that was given back."""
 
 
 class EmulatedDevice(Device):

@@ -92,7 +92,7 @@ class StepGraphs:
         self._recordings: dict[Hashable, Recording | None] = {}
         """None: launched once, or not to be recorded."""
         self._exchanges: dict[Hashable, list[Exchange]] = {}
-        """What ranks exchange in a recording."""
+        """The exchanges among ranks in a recording."""
         self._plain: set[Hashable] = set()
         """Steps that copy something, or could not be recorded."""
 
