@@ -25,6 +25,8 @@ _TAIL = 250
 """The last characters of a process's errors, which are shown."""
 _MOST_STARTS = 4
 """Processes of a part: after a check that ends one, the others are done in the next."""
+_EMULATED_TIMES = 5
+"""All limits are so many times longer without a GPU."""
 _BEGIN = "QUIRE_CHECK_BEGIN"
 """The environment variable with the time at which a part's process was started."""
 
@@ -42,12 +44,13 @@ def main() -> int:
     if args.child:
         return _be_child(args.child, json.loads(args.done), is_emulated=args.emulated)
     names = args.part or list(PARTS)
+    times = _EMULATED_TIMES if args.emulated else 1
     try:
-        limits = [entry_of(name).most_seconds for name in names]
+        limits = [times * entry_of(name).most_seconds for name in names]
     except ValueError as error:
         parser.error(str(error))
     found: dict[str, Any] = {"date": time.strftime("%Y-%m-%d %H:%M"), "parts": {}}
-    end = time.monotonic() + args.seconds
+    end = time.monotonic() + times * args.seconds
     for name, most in zip(names, limits, strict=True):
         run = _Run(name, is_emulated=args.emulated)
         found["parts"][name] = run.found
@@ -109,7 +112,8 @@ class _Run:
 
     def _once(self, end: float, keep: Callable[[], None]) -> str:
         """Runs a process of the part; returns why it failed, or nothing."""
-        most = entry_of(self.name).check_seconds
+        times = _EMULATED_TIMES if self.is_emulated else 1
+        most = times * entry_of(self.name).check_seconds
         lines: queue.Queue[str | None] = queue.Queue()
         with (
             tempfile.TemporaryFile("w+") as errors,

@@ -60,11 +60,11 @@ def test_a_check_that_fails_does_not_lose_the_others(
 ) -> None:
     """By an exception, the end of its process, a spoiled GPU or a hang."""
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))  # for the processes of the parts
-    entry = replace(parts.entry_of("faulty_check:check_faults"), most_seconds=500, check_seconds=40)
+    entry = replace(parts.entry_of("faulty_check:check_faults"), most_seconds=300, check_seconds=8)
     monkeypatch.setattr(command, "entry_of", lambda _: entry)
     out = tmp_path / "result.json"
     given = ["--emulated", "--json", str(out), "--part", "faulty_check:check_faults"]
-    monkeypatch.setattr(sys, "argv", ["gpu_check", *given, "--seconds", "500"])
+    monkeypatch.setattr(sys, "argv", ["gpu_check", *given, "--seconds", "300"])
     assert command.main() == 1
     [part] = json.loads(out.read_text())["parts"].values()
     assert part["error"] == ""
