@@ -13,6 +13,7 @@
     │   └── PromptError                         its prompt is wrong, whatever its parameters are
     ├── CapacityError                       too much is waiting already; try again later (HTTP 503)
     ├── BackendError                        a compute backend failed or is missing
+    │   ├── DeviceError                         a GPU has failed: its process computes no more
     │   └── RankError                           a rank ended, or is not in step with the others
     ├── EngineError                         the engine failed, not the caller
     │   ├── EngineDeadError                     its loop ended; requests get no more answers
@@ -104,6 +105,10 @@ class CapacityError(QuireError):
 
 class BackendError(QuireError):
     """A compute backend cannot be loaded, or a native call reported a failure."""
+
+
+class DeviceError(BackendError):
+    """A GPU has failed in a way that ends all work of this process on it."""
 
 
 class RankError(BackendError):

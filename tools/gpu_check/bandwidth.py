@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 
+from tools.gpu_check.guard import guarded
 from tools.gpu_check.parts import Sizes
 from tools.gpu_check.profile import Profile, Times
 from tools.gpu_check.report import Row, share
@@ -21,22 +22,32 @@ def check_bandwidth(device: Device, sizes: Sizes) -> Iterator[Row]:
     """Each kind of op alone, in steps of several sizes."""
     config = shape_of(is_emulated=sizes.is_emulated)
     config["num_hidden_layers"] = 1 if sizes.is_emulated else _LAYERS
-    peak = device.facts.bytes_per_second
     with model_folder(config) as folder:
         profile = Profile(device, folder, max(sizes.requests), sizes.context, sizes.prompt)
         for count in sizes.requests:
-            times = profile.decode(count, sizes.least_seconds)
             name = f"{count} request{'s' * (count > 1)}"
-            if not times.is_recorded:
-                yield Row(name, "launches were not recorded: times include the host's")
-            # More requests are bound by operations, and a few have little K and V.
-            products = profile.linear_bytes / (times.by_op["Linear"] + times.by_op["Logits"])
-            yield from _rates(f"{name}, products", products, peak, has_goal=count <= 32)
-            attended = times.work.kv_bytes / times.by_op["Attention"]
-            yield from _rates(f"{name}, attention", attended, peak, has_goal=count >= 32)
-            yield from _by_op(name, times)
-        times = profile.prefill(sizes.least_seconds)
+            rows = _generating(profile, name, count, sizes, device.facts.bytes_per_second)
+            yield from guarded(sizes, name, rows)
+        yield from guarded(sizes, "prompt", _prompt(profile, sizes))
         profile.close()
+
+
+def _generating(
+    profile: Profile, name: str, count: int, sizes: Sizes, peak: float
+) -> Iterator[Row]:
+    times = profile.decode(count, sizes.least_seconds)
+    if not times.is_recorded:
+        yield Row(name, "launches were not recorded: times include the host's")
+    # More requests are bound by operations, and a few have little K and V.
+    products = profile.linear_bytes / (times.by_op["Linear"] + times.by_op["Logits"])
+    yield from _rates(f"{name}, products", products, peak, has_goal=count <= 32)
+    attended = times.work.kv_bytes / times.by_op["Attention"]
+    yield from _rates(f"{name}, attention", attended, peak, has_goal=count >= 32)
+    yield from _by_op(name, times)
+
+
+def _prompt(profile: Profile, sizes: Sizes) -> Iterator[Row]:
+    times = profile.prefill(sizes.least_seconds)
     name, operations = f"prompt of {sizes.prompt}", times.work.operations / times.of_step
     yield Row(f"{name}, all kernels", operations / 1e12, "TFLOP/s")
     yield from _by_op(name, times)

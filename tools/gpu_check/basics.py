@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator
 
 import numpy as np
+from tools.gpu_check.guard import guarded
 from tools.gpu_check.launches import held, seconds_of, wait
 from tools.gpu_check.parts import Sizes
 from tools.gpu_check.report import Row, equal
@@ -18,11 +19,21 @@ _WIDTH, _CHUNKS = 256, 3
 
 
 def check_launch(device: Device, sizes: Sizes) -> Iterator[Row]:
-    """The sum of a product's chunks, which is exact."""
+    """The sum of a product's chunks, which is exact; copies; and what they take."""
+    yield from guarded(sizes, "facts", _facts(device))
+    yield from guarded(sizes, "numbers of one kernel", _numbers(device))
+    yield from guarded(sizes, "launches", _launches(device, sizes))
+    yield from guarded(sizes, "copies", _copies(device, sizes))
+
+
+def _facts(device: Device) -> Iterator[Row]:
     facts = device.facts
     yield Row("GPU", facts.name, f"sm_{facts.architecture}, {facts.num_processors} processors")
     yield Row("memory", facts.total_bytes / 2**30, "GiB")
     yield Row("peak bandwidth by its properties", facts.bytes_per_second / 1e9, "GB/s")
+
+
+def _numbers(device: Device) -> Iterator[Row]:
     launch = _launch(device)
     begin = time.perf_counter()
     device.launch(launch)
@@ -31,13 +42,15 @@ def check_launch(device: Device, sizes: Sizes) -> Iterator[Row]:
     yield Row("first launch and its result", 1e3 * (time.perf_counter() - begin), "ms")
     wanted = np.arange(_CHUNKS * _WIDTH, dtype=np.float32).reshape(_CHUNKS, _WIDTH).sum(0)
     yield equal("numbers of one kernel", int((found != wanted).sum()), found.size)
+
+
+def _launches(device: Device, sizes: Sizes) -> Iterator[Row]:
+    launch, least = _launch(device), sizes.least_seconds
     y = launch.args["y"]
-    least = sizes.least_seconds
     finish = lambda: wait(device, y)  # type: ignore[arg-type]  # noqa: E731
     seconds = seconds_of(lambda: device.launch(launch), finish, least)
     yield Row("a launch, one after the other", 1e6 * seconds, "us")
     yield Row("a wait with a copy of 4 bytes", 1e6 * seconds_of(finish, finish, least) / 2, "us")
-    yield from _copies(device, sizes)
 
 
 def _launch(device: Device) -> Launch:

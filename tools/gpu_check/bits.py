@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
+from tools.gpu_check.guard import guarded
 from tools.gpu_check.launches import held, numbers, wait
 from tools.gpu_check.parts import Sizes
 from tools.gpu_check.report import Row, equal
@@ -15,9 +16,8 @@ from quire.backends.cuda.device import Device
 from quire.backends.cuda.kernel import Kernel, Launch
 from quire.backends.cuda.lowering.linear import CHUNK, all_rows, product_kernel, reduce_kernel
 from quire.backends.cuda.memory import Buffer
-from quire.errors import BackendError
 
-TILE_ROWS = (16, 64, 128)
+TILE_ROWS = (64, 16, 128)
 _ROWS, _WIDTH, _DEPTH = 70, 256, 2048
 _EMULATED_DEPTH = 1280
 
@@ -82,29 +82,46 @@ def check_bits(device: Device, sizes: Sizes) -> Iterator[Row]:
     """A row alone, in a batch, with each size of tile, divided or not, recorded or not."""
     product = _Product(device, _EMULATED_DEPTH if sizes.is_emulated else _DEPTH)
     whole = product.rows(64, 0, _ROWS, is_split=False)
-    for tile in TILE_ROWS:
-        for is_split in (False, True):
-            how = f"tiles of {tile} rows{', divided' * is_split}"
-            try:
-                found = product.rows(tile, 0, _ROWS, is_split=is_split)
-            except BackendError as error:
-                yield Row(how, f"not run: {error}"[:200])
-                continue
-            different = (found != whole).any(axis=1)
-            # Other sizes than 64 are not used by models: their bits may differ.
-            if tile == 64:
-                yield equal(f"rows with {how}", int(different.sum()), _ROWS)
-            else:
-                yield Row(f"rows with {how}", f"{different.sum()} of {_ROWS} differ")
-    alone = [0, 1, 15, 16, 63, 64, _ROWS - 1]
+    ways = [(tile, is_split) for tile in TILE_ROWS for is_split in (False, True)]
+    for tile, is_split in ways:
+        name = f"rows with tiles of {tile} rows{', divided' * is_split}"
+        yield from guarded(sizes, name, _tiles(product, whole, name, tile, is_split=is_split))
     for is_split in (False, True):
-        different = sum(
-            (product.rows(64, row, 1, is_split=is_split) != whole[row]).any() for row in alone
-        )
-        yield equal(f"rows alone{', divided' * is_split}", int(different), len(alone))
-    recording = device.record(
-        lambda: [device.launch(one) for one in product.launches(64, 0, _ROWS, is_split=True)]  # type: ignore[func-returns-value]
+        name = f"rows alone{', divided' * is_split}"
+        yield from guarded(sizes, name, _alone(product, whole, name, is_split=is_split))
+    yield from guarded(sizes, "recorded launches", _recorded(device, product, whole))
+
+
+def _tiles(
+    product: _Product, whole: NDArray[np.uint32], name: str, tile: int, *, is_split: bool
+) -> Iterator[Row]:
+    different = (product.rows(tile, 0, _ROWS, is_split=is_split) != whole).any(axis=1)
+    # Other sizes than 64 are not used by models: their bits may differ.
+    if tile == 64:
+        yield equal(name, int(different.sum()), _ROWS)
+    else:
+        yield Row(name, f"{different.sum()} of {_ROWS} differ")
+
+
+def _alone(
+    product: _Product, whole: NDArray[np.uint32], name: str, *, is_split: bool
+) -> Iterator[Row]:
+    alone = [0, 1, 15, 16, 63, 64, _ROWS - 1]
+    different = sum(
+        (product.rows(64, row, 1, is_split=is_split) != whole[row]).any() for row in alone
     )
+    yield equal(name, int(different), len(alone))
+
+
+def _recorded(device: Device, product: _Product, whole: NDArray[np.uint32]) -> Iterator[Row]:
+    launches = product.launches(64, 0, _ROWS, is_split=True)
+
+    def launch() -> None:
+        for one in launches:
+            device.launch(one)
+
+    launch()  # loads the kernels
+    recording = device.record(launch)
     device.upload(product.y, np.zeros(_ROWS * _WIDTH, np.float32))
     recording.replay()
     wait(device, product.y)

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from tools.gpu_check.guard import guarded
 from tools.gpu_check.parts import Sizes
 from tools.gpu_check.report import Row
 
@@ -18,7 +19,7 @@ from quire.backends.cuda import CudaBackend
 from quire.backends.cuda.device import Device
 from quire.backends.reference import ReferenceBackend
 from quire.config.records import Dtype
-from quire.errors import QuireError
+from quire.errors import DeviceError, QuireError
 from quire.models import build_program
 from quire.planning.speed.timing import blocks_needed, prompt_step
 from quire.program import Program, kv_layout
@@ -67,21 +68,29 @@ def check_families(device: Device, sizes: Sizes) -> Iterator[Row]:
     """Logits of a prompt."""
     backend = CudaBackend(device)
     for name, config in list(families().items())[: 2 if sizes.is_emulated else None]:
-        program = program_of(config)
         for dtype, limit in LIMITS.items():
             title = f"{name} in {dtype}"
-            try:
-                found = _logits(program, backend, dtype, dtype)
-            except QuireError as error:
-                yield Row(title, f"not run: {error}"[:160])
-                continue
-            wanted = _logits(program, ReferenceBackend(), dtype, "float32")
-            difference = float(np.abs(found - wanted).max() / np.abs(wanted).max())
-            title += ", difference of logits"
-            if limit is None:
-                yield Row(title, difference)
-            else:
-                yield Row(title, difference, "", f"<= {limit:g}", difference <= limit)
+            yield from guarded(sizes, title, _family(backend, title, config, dtype, limit))
+
+
+def _family(
+    backend: Backend, title: str, config: dict[str, Any], dtype: Dtype, limit: float | None
+) -> Iterator[Row]:
+    program = program_of(config)
+    try:
+        found = _logits(program, backend, dtype, dtype)
+    except DeviceError:
+        raise
+    except QuireError as error:
+        yield Row(title, f"not run: {error}"[:160])
+        return
+    wanted = _logits(program, ReferenceBackend(), dtype, "float32")
+    difference = float(np.abs(found - wanted).max() / np.abs(wanted).max())
+    title += ", difference of logits"
+    if limit is None:
+        yield Row(title, difference)
+    else:
+        yield Row(title, difference, "", f"<= {limit:g}", difference <= limit)
 
 
 def _logits(

@@ -34,6 +34,10 @@ class Sizes:
     """For so long a measurement is repeated."""
     sameness_seconds: float
     most_cases: int
+    done: frozenset[str] = frozenset()
+    """Names of checks that are left out."""
+    is_child: bool = False
+    """Whether the names of checks are printed as they begin, for a parent process."""
 
 
 GPU = Sizes(
@@ -51,29 +55,45 @@ Part = Callable[[Device, Sizes], Iterator[Row]]
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A part, which runs in a process of its own."""
+    """A part, which runs in a process of its own, and in another one after a fault."""
 
     module: str
     function: str
     most_seconds: float
     """After so long its process is ended."""
+    check_seconds: float
+    """After so long in one check its process is ended, and another one does the other checks."""
 
     def run(self, sizes: Sizes) -> Iterator[Row]:
         """The results, as they are found."""
-        made: Part = getattr(import_module(f"tools.gpu_check.{self.module}"), self.function)
+        made: Part = getattr(import_module(self.module), self.function)
         return made(open_device(0), sizes)
 
 
+def _entry(module: str, function: str, most_seconds: float, check_seconds: float) -> Entry:
+    return Entry(f"tools.gpu_check.{module}", function, most_seconds, check_seconds)
+
+
 PARTS = {
-    "launch": Entry("basics", "check_launch", 20),
-    "bits": Entry("bits", "check_bits", 20),
-    "sampling": Entry("sampling", "check_sampling", 15),
-    "steps": Entry("steps", "check_steps", 25),
-    "bandwidth": Entry("bandwidth", "check_bandwidth", 25),
-    "demo": Entry("speed", "check_demo", 30),
-    "8b": Entry("speed", "check_8b", 60),
-    "sameness": Entry("sameness", "check_sameness", 35),
-    "families": Entry("families", "check_families", 20),
-    "ranks": Entry("ranks", "check_ranks", 30),
+    "launch": _entry("basics", "check_launch", 20, 10),
+    "bits": _entry("bits", "check_bits", 20, 8),
+    "sampling": _entry("sampling", "check_sampling", 15, 8),
+    "steps": _entry("steps", "check_steps", 25, 12),
+    "bandwidth": _entry("bandwidth", "check_bandwidth", 25, 12),
+    "demo": _entry("speed", "check_demo", 30, 20),
+    "8b": _entry("speed", "check_8b", 60, 45),
+    "sameness": _entry("sameness", "check_sameness", 35, 30),
+    "families": _entry("families", "check_families", 20, 6),
+    "ranks": _entry("ranks", "check_ranks", 30, 30),
 }
-"""A kernel that fails can spoil its process, so each part has one."""
+"""The most informative first: if no time is left, the last ones are left out."""
+
+
+def entry_of(name: str) -> Entry:
+    """A part by its name, or the function `MODULE:FUNCTION`. Raises ValueError."""
+    if name in PARTS:
+        return PARTS[name]
+    module, _, function = name.partition(":")
+    if not function:
+        raise ValueError(f"no part {name!r}; one of {', '.join(PARTS)}, or MODULE:FUNCTION")
+    return Entry(module, function, 30, 10)

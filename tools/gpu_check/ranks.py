@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from typing import Any
 
+from tools.gpu_check.guard import guarded
 from tools.gpu_check.parts import Sizes
 from tools.gpu_check.report import Row, equal
 
@@ -24,6 +25,10 @@ def check_ranks(device: Device, sizes: Sizes) -> Iterator[Row]:
     if why_not:
         yield Row("two ranks", f"left out: {why_not}")
         return
+    yield from guarded(sizes, "two ranks", _two(sizes))
+
+
+def _two(sizes: Sizes) -> Iterator[Row]:
     prompts = [{"prompt_token_ids": list(range(3, 3 + n))} for n in (5, sizes.prompt // 2, 9)]
     params = [
         SamplingParams(temperature=t, seed=1, max_tokens=sizes.new_tokens, ignore_eos=True)

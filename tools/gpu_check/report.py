@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+_MOST_CHARS = 300
+"""Characters of an error that are shown."""
+
 
 @dataclass(frozen=True, slots=True)
 class Row:
@@ -23,6 +26,11 @@ def share(name: str, value: float, wanted: float, *, least: bool = True) -> Row:
     sign = ">=" if least else "<="
     is_good = value >= wanted if least else value <= wanted
     return Row(name, 100 * value, "%", f"{sign} {100 * wanted:g} %", is_good)
+
+
+def failed(name: str, why: str) -> Row:
+    """A check that has no result."""
+    return Row(name, f"FAILED: {' '.join(why.split())[:_MOST_CHARS]}", "", "a result", False)
 
 
 def equal(name: str, num_different: int, num_compared: int) -> Row:

@@ -8,6 +8,7 @@ from contextlib import closing
 from typing import Any
 
 import numpy as np
+from tools.gpu_check.guard import guarded
 from tools.gpu_check.parts import Sizes
 from tools.gpu_check.report import Row, equal
 
@@ -49,6 +50,10 @@ def check_sameness(device: Device, sizes: Sizes) -> Iterator[Row]:
     begin steps before their last token is known. The first requests are compared with
     those of an engine that computes one at a time, the others with one that has memory for all."""
     del device
+    yield from guarded(sizes, "requests in company", _sameness(sizes))
+
+
+def _sameness(sizes: Sizes) -> Iterator[Row]:
     most, at_once = (48, 4) if sizes.is_emulated else (_MOST, 48)
     shared = {"device": "cuda", "dtype": "bfloat16", "max_model_len": most}
     roomy = {

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
+from tools.gpu_check.guard import guarded
 from tools.gpu_check.launches import launch_seconds
 from tools.gpu_check.parts import Sizes
 from tools.gpu_check.report import Row, equal
@@ -83,19 +84,30 @@ def check_sampling(device: Device, sizes: Sizes) -> Iterator[Row]:
     sampling = _Sampling(device, sizes, max(count, *sizes.requests))
     random = np.random.default_rng(2)
     logits = random.standard_normal((count, sampling.width), np.float32) * np.float32(3)
-    kinds = [list(_KINDS)[row % len(_KINDS)] for row in range(count)]
     for name in ("chosen tokens", "chosen tokens, with penalties"):
-        columns = _columns(kinds, 7)
-        if "penalties" in name:
-            ids = np.unique(random.integers(0, sampling.width, 50)).astype(np.int32)
-            counts = np.ones(len(ids), np.float32)
-            columns.seen = TokenLists.join([(ids, counts)] * count)
-            columns.presence_penalty = np.full(count, 0.7, np.float32)
-        wanted = sample(logits, columns)
-        different = int((sampling.tokens(logits, columns) != wanted).sum())
-        yield equal(name, different, count)
+        yield from guarded(sizes, name, _chosen(sampling, logits, name))
     for rows in sizes.requests:
-        many = np.resize(logits, (rows, sampling.width))
         for kind in _KINDS:
-            seconds = sampling.seconds(many, _columns([kind] * rows, 1), sizes.least_seconds / 4)
-            yield Row(f"{rows} rows, {kind}", 1e6 * seconds, "us")
+            name = f"{rows} rows, {kind}"
+            many = np.resize(logits, (rows, sampling.width))
+            yield from guarded(sizes, name, _timed(sampling, many, name, kind, sizes))
+
+
+def _chosen(sampling: _Sampling, logits: NDArray[np.float32], name: str) -> Iterator[Row]:
+    count, random = len(logits), np.random.default_rng(3)
+    columns = _columns([list(_KINDS)[row % len(_KINDS)] for row in range(count)], 7)
+    if "penalties" in name:
+        ids = np.unique(random.integers(0, sampling.width, 50)).astype(np.int32)
+        counts = np.ones(len(ids), np.float32)
+        columns.seen = TokenLists.join([(ids, counts)] * count)
+        columns.presence_penalty = np.full(count, 0.7, np.float32)
+    wanted = sample(logits, columns)
+    different = int((sampling.tokens(logits, columns) != wanted).sum())
+    yield equal(name, different, count)
+
+
+def _timed(
+    sampling: _Sampling, logits: NDArray[np.float32], name: str, kind: str, sizes: Sizes
+) -> Iterator[Row]:
+    columns = _columns([kind] * len(logits), 1)
+    yield Row(name, 1e6 * sampling.seconds(logits, columns, sizes.least_seconds / 4), "us")

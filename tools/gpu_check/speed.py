@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from typing import Any
 
 import numpy as np
+from tools.gpu_check.guard import guarded
 from tools.gpu_check.parts import Sizes
 from tools.gpu_check.profile import Profile
 from tools.gpu_check.report import Row, share
@@ -37,6 +39,16 @@ def check_8b(device: Device, sizes: Sizes) -> Iterator[Row]:
 
 
 def _check(device: Device, sizes: Sizes, model: str, given: dict[str, Any]) -> Iterator[Row]:
+    steps: dict[int, float] = {}
+    yield from guarded(sizes, "the engine", _engine_rows(sizes, model, given, steps))
+    context = min(_PROMPT, sizes.prompt) + sizes.new_tokens // 2
+    yield from guarded(sizes, "kernels", _outside(device, sizes, model, steps, context))
+
+
+def _engine_rows(
+    sizes: Sizes, model: str, given: dict[str, Any], steps: dict[int, float]
+) -> Iterator[Row]:
+    """Speed as users see it. Adds the seconds of a step to `steps`, by the number of requests."""
     prompt = min(_PROMPT, sizes.prompt)
     llm = LLM(
         model, device="cuda", dtype="bfloat16", max_model_len=sizes.prompt + 16,
@@ -44,30 +56,31 @@ def _check(device: Device, sizes: Sizes, model: str, given: dict[str, Any]) -> I
         enable_prefix_caching=False, gpu_memory_utilization=0.6, **given,
         **({"num_gpu_blocks_override": 64} if sizes.is_emulated else {}),
     )  # fmt: skip
-    timer = _Timer(llm)
-    timer.seconds(1, prompt, 1)
-    begin = float(os.environ.get("QUIRE_CHECK_BEGIN", "nan"))
-    if begin == begin:
-        yield Row("from the start to the first token", time.time() - begin, "s")
-    first = timer.seconds(1, prompt, 1)
-    yield Row(f"first token after a prompt of {prompt}", 1e3 * first, "ms")
-    first = timer.seconds(1, sizes.prompt, 1)
-    yield Row(f"first token after a prompt of {sizes.prompt}", 1e3 * first, "ms")
-    yield Row(f"prompt of {sizes.prompt}", sizes.prompt / first, "tokens/s")
-    steps: dict[int, float] = {}
-    for count in sizes.requests:
-        prompts = timer.seconds(count, prompt, 1)
-        all_steps = timer.seconds(count, prompt, 1 + sizes.new_tokens)
-        steps[count] = max(1e-9, all_steps - prompts) / sizes.new_tokens
-        yield Row(f"{_requests(count)}, generating", count / steps[count], "tokens/s")
-    llm.close()
-    yield from _outside(device, sizes, model, steps, prompt + sizes.new_tokens // 2)
+    with closing(llm):
+        timer = _Timer(llm)
+        timer.seconds(1, prompt, 1)
+        begin = float(os.environ.get("QUIRE_CHECK_BEGIN", "nan"))
+        if begin == begin:
+            yield Row("from the start to the first token", time.time() - begin, "s")
+        first = timer.seconds(1, prompt, 1)
+        yield Row(f"first token after a prompt of {prompt}", 1e3 * first, "ms")
+        first = timer.seconds(1, sizes.prompt, 1)
+        yield Row(f"first token after a prompt of {sizes.prompt}", 1e3 * first, "ms")
+        yield Row(f"prompt of {sizes.prompt}", sizes.prompt / first, "tokens/s")
+        for count in sizes.requests:
+            prompts = timer.seconds(count, prompt, 1)
+            all_steps = timer.seconds(count, prompt, 1 + sizes.new_tokens)
+            steps[count] = max(1e-9, all_steps - prompts) / sizes.new_tokens
+            yield Row(f"{_requests(count)}, generating", count / steps[count], "tokens/s")
 
 
 def _outside(
     device: Device, sizes: Sizes, model: str, steps: dict[int, float], context: int
 ) -> Iterator[Row]:
     """The time of the same steps' kernels alone, and the bound by bandwidth."""
+    if not steps:
+        yield Row("kernels", "left out: the engine has computed no steps")
+        return
     peak = device.facts.bytes_per_second
     profile = Profile(device, model, max(steps), context, sizes.prompt)
     for count, seconds in steps.items():

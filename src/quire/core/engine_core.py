@@ -24,7 +24,13 @@ from quire.core.images import image_stage
 from quire.core.kv_events import BlockReports, kv_events
 from quire.core.kv_transfers import BlockWriter, KVTransfers, MemoryAhead, stored_kv
 from quire.core.pausing import EnginePause
-from quire.errors import BackendError, ConfigError, EngineDeadError, IntegrityError
+from quire.errors import (
+    BackendError,
+    ConfigError,
+    DeviceError,
+    EngineDeadError,
+    IntegrityError,
+)
 from quire.executor.base import Executor
 from quire.executor.factory import make_executor
 from quire.kvcache import KVCacheManager
@@ -140,7 +146,8 @@ class EngineCore:
         """Submits as many plans as the executor accepts, and processes the oldest result. A failure
         of the backend ends only the requests of that step.
 
-        Raises IntegrityError if the engine's state is inconsistent; the engine is unusable then.
+        Raises EngineDeadError if the workers compute no more, and IntegrityError if the engine's
+        state is inconsistent; the engine is unusable then.
         """
         profiler = self._profiler
         return self._step() if profiler.session is None else profiler.run(self._step)
@@ -188,6 +195,9 @@ class EngineCore:
             if submitted.error is not None:
                 raise submitted.error
             result = self.executor.collect()
+        except DeviceError as error:
+            scheduler.drop(plan)
+            raise EngineDeadError(str(error)) from error
         except BackendError as error:
             logger.exception("a step of %d requests failed", len(plan.request_ids))
             return scheduler.fail(plan, f"the step failed: {error}")

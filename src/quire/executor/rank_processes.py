@@ -17,7 +17,14 @@ from typing import Any
 from quire import errors
 from quire.config.ranks import Rank
 from quire.config.records import EngineConfig
-from quire.errors import BackendError, ConfigError, EngineDeadError, ModelError, RankError
+from quire.errors import (
+    BackendError,
+    ConfigError,
+    DeviceError,
+    EngineDeadError,
+    ModelError,
+    RankError,
+)
 from quire.executor.messages import Answer, Call, decode_answer, encode
 from quire.executor.nodes.gather import start_nodes
 from quire.executor.nodes.node import EXIT_S, Node, RankLine
@@ -29,7 +36,8 @@ logger = get_logger(__name__)
 _WATCH_S = 0.1
 _OTHERS_S = 0.8
 """Seconds in which the other ranks must report the same error as one of them."""
-_RANK_ERROR = RankError.__name__
+_LAST_ERRORS = {RankError.__name__, DeviceError.__name__}
+"""Errors after which a rank computes no more."""
 StartNodes = Callable[[EngineConfig], list[Node]]
 
 
@@ -51,7 +59,7 @@ class _Called:
     @property
     def is_complete(self) -> bool:
         """Whether nothing is left to wait for. An error may come from all ranks."""
-        if any(answer.kind == _RANK_ERROR for answer in self.found.values()):
+        if any(answer.kind in _LAST_ERRORS for answer in self.found.values()):
             return True
         if self.errors or self.answering is None:
             return self.found.keys() == self.ranks
@@ -176,10 +184,12 @@ class RankProcesses:
 
     def _error_of_call(self, number: int, called: _Called) -> Exception:
         """Return the exception for the errors of a call."""
-        rank_number, answer = min(called.errors.items(), key=lambda one: one[1].kind == _RANK_ERROR)
+        rank_number, answer = min(
+            called.errors.items(), key=lambda one: one[1].kind == RankError.__name__
+        )
         rank = self.ranks[rank_number].rank
         is_alone = number > 0 and len(called.errors) < len(called.ranks)
-        if answer.kind != _RANK_ERROR and not is_alone:
+        if answer.kind not in _LAST_ERRORS and not is_alone:
             return _error_of(answer, rank)
         time.sleep(_WATCH_S)
         for node in self._nodes:  # the cause, where the others only notice that a rank has ended

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from small_families import FAMILIES
 from quire.backends.base import KVCacheSpec
 from quire.backends.cuda import CudaBackend
 from quire.backends.cuda.emulated import EmulatedDevice
+from quire.backends.cuda.model import CudaModel
 from quire.planning.speed.timing import decode_step, prompt_step
 from quire.program import Program, kv_layout
 
@@ -41,6 +43,40 @@ def test_ranks_give_the_bits_of_one(family: str, num_ranks: int) -> None:
     one, found = logits(program, 1), logits(program, num_ranks)
     assert all(np.array_equal(a, b) for a, b in zip(one, found, strict=True))
     assert np.isfinite(one[0]).all()
+
+
+@pytest.mark.parametrize("family", ["qwen3", "qwen2_moe"])
+def test_ranks_record_the_same_steps(family: str) -> None:
+    """Each rank pads and records decoding steps, also one that chooses no tokens, and whether
+    the host or the device of another rank chooses them."""
+    program = program_of(family, None)
+    layout = kv_layout(program, OPTIONS.max_model_len)
+    kv = KVCacheSpec(12 * len(layout.groups), 16, "bfloat16", layout)
+    batch = decode_step(kv, 3, 33, 288)
+    assert batch.sampling is not None
+    by_host = replace(batch.sampling, num_logprobs=np.array([-1, 2, -1], np.int32))
+    changed = replace(batch, token_ids=np.array([5, 200, 31], np.int32), sampling=by_host)
+    found = []
+    for num_ranks, enforce_eager in ((1, True), (2, False), (3, False)):
+        groups = connected(1, num_ranks)
+        devices = [EmulatedDevice() for _ in groups]
+        backends = [CudaBackend(one, enforce_eager=enforce_eager) for one in devices]
+        model = RankThreads(backends, program, PlainDummy(program), kv, OPTIONS, 1, groups)
+        outputs = [model.step(one) for one in (batch, changed, batch, changed)]
+        both = [model.step(replace(one, want_logits=True)).logits for one in (batch, changed)]
+        assert not np.array_equal(*both)
+        found.append(
+            [output.sampled.tolist() for output in outputs]
+            + [logits.tolist() for logits in both if logits is not None]
+        )
+        for one in model.models:
+            assert isinstance(one, CudaModel)
+            recordings = None if one._graphs is None else [*one._graphs._recordings.values()]
+            assert (recordings is None) == enforce_eager
+            assert all(recordings or [True])
+            assert enforce_eager or len(recordings or []) == 1
+        model.close()
+    assert found[0] == found[1] == found[2]
 
 
 @pytest.mark.parametrize("weights", ["int8_w8a8", "int4", "int4_w4a8"])

@@ -88,6 +88,31 @@ def test_an_archive_has_what_a_launch_needs(tmp_path: Path) -> None:
         assert facts["global_scratch_bytes"] == facts["profile_scratch_bytes"] == 0
 
 
+def test_machine_code_gets_the_arguments_that_a_launch_gives() -> None:
+    """Also the two pointers that Triton adds; a wrong list is refused when it is compiled."""
+    code = (
+        "from dataclasses import replace\n"
+        "from quire.backends.cuda.build import compile_kernel\n"
+        "from quire.backends.cuda.cubin import parameter_sizes\n"
+        "from quire.backends.cuda.kernel import Kernel\n"
+        "from quire.backends.cuda.lowering.linear import reduce_kernel\n"
+        "from quire.errors import BackendError\n"
+        "kernel = reduce_kernel('bf16')\n"
+        "made = compile_kernel(kernel, 90)\n"
+        "assert parameter_sizes(made.code, 'reduce') == [8] * 3 + [4] * 5 + [8, 8]\n"
+        "assert parameter_sizes(made.code, 'other') == []\n"
+        "Kernel.parameter_sizes = property(lambda self: [8])\n"
+        "try:\n"
+        "    compile_kernel(kernel, 90)\n"
+        "except BackendError as error:\n"
+        "    assert 'arguments of [8, 8, 8, 4' in str(error)\n"
+        "else:\n"
+        "    raise AssertionError\n"
+    )
+    environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
+    subprocess.run([sys.executable, "-c", code], env=environment, check=True)
+
+
 def test_keys_tell_kernels_apart() -> None:
     kernels = [*attention.variants(), *linear.variants()]
     assert len({key_of(kernel) for kernel in kernels}) == len(set(kernels))

@@ -8,7 +8,7 @@ import pytest
 
 from quire.config.records import EngineConfig
 from quire.core.engine_core import EngineCore
-from quire.errors import BackendError, IntegrityError
+from quire.errors import BackendError, DeviceError, EngineDeadError, IntegrityError
 from quire.executor import Executor
 from quire.params import SamplingParams
 from quire.protocol import EngineCoreRequest, SchedulePlan, StepResult
@@ -19,6 +19,7 @@ class CountingExecutor(Executor):
 
     def __init__(self) -> None:
         self.fails = False
+        self.is_lost = False
         self.is_interrupted = False
         self.refuses = False
         self.is_shut_down = False
@@ -37,6 +38,8 @@ class CountingExecutor(Executor):
             raise KeyboardInterrupt
         for new in plan.started.values():
             self.left[new.request_id] = len(new.token_ids) - new.num_computed_tokens
+        if self.is_lost:
+            raise DeviceError("the GPU has failed")
         if self.fails:
             raise BackendError("out of memory")
         sampled = []
@@ -70,6 +73,16 @@ def executor() -> CountingExecutor:
 @pytest.fixture
 def core(make_config: Callable[..., EngineConfig], executor: CountingExecutor) -> EngineCore:
     return EngineCore(make_config(max_num_seqs=2), executor)
+
+
+def test_a_gpu_that_has_failed_ends_the_engine(
+    core: EngineCore, executor: CountingExecutor
+) -> None:
+    """Another request could not be computed either."""
+    core.add_request(request("a"))
+    executor.is_lost = True
+    with pytest.raises(EngineDeadError, match="the GPU has failed"):
+        core.step()
 
 
 def test_steps_until_done(core: EngineCore) -> None:

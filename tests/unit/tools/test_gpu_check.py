@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from dataclasses import replace
@@ -11,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from tools.gpu_check import __main__ as command
-from tools.gpu_check import bundle, families
+from tools.gpu_check import bundle, families, parts
 from tools.gpu_check.needed import needed_kernels
 from tools.gpu_check.parts import EMULATED, PARTS
 from tools.gpu_check.report import Row, line_of
@@ -54,20 +55,51 @@ def test_a_difference_misses_the_goal(monkeypatch: pytest.MonkeyPatch) -> None:
     assert rows["rows with tiles of 64 rows, divided"].is_good is False
 
 
-def test_parts_have_processes_and_limits_of_their_own(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_a_check_that_fails_does_not_lose_the_others(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    late = command._run("sameness", 1, is_emulated=True)
-    assert late["error"] == "ended after its limit of 1 s"
+    """By an exception, the end of its process, a spoiled GPU or a hang."""
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))  # for the processes of the parts
+    entry = replace(parts.entry_of("faulty_check:check_faults"), most_seconds=300, check_seconds=8)
+    monkeypatch.setattr(command, "entry_of", lambda _: entry)
     out = tmp_path / "result.json"
-    given = [sys.executable, "-m", "tools.gpu_check", *EMULATE, "--part", "launch"]
-    done = subprocess.run([*given, "--json", str(out)], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    found = json.loads(out.read_text())["parts"]["launch"]
-    assert found["error"] == ""
-    assert next(row["name"] for row in found["rows"]) == "GPU"
-    assert "failed parts: none" in done.stdout
-    assert "FAILED: ended after its limit" in capsys.readouterr().out
+    given = ["--emulated", "--json", str(out), "--part", "faulty_check:check_faults"]
+    monkeypatch.setattr(sys, "argv", ["gpu_check", *given, "--seconds", "300"])
+    assert command.main() == 1
+    [part] = json.loads(out.read_text())["parts"].values()
+    assert part["error"] == ""
+    found = {row["name"]: str(row["value"]) for row in part["rows"]}
+    assert found["before the error"] == "2.0"
+    wanted = {
+        "raises": "BackendError: the kernel cannot be launched",
+        "gives no number": "ValueError: rate is not a number",
+        "dies": "the process ended with -11",
+        "spoils": "CUDA_ERROR_ILLEGAL_ADDRESS",
+        "hangs": "ended after its limit: the check",
+    }
+    for name, text in wanted.items():
+        assert text in found[name]
+        assert found[f"after {name}"] == "1.0"
+    assert [row["is_good"] for row in part["rows"]].count(False) == 5
+    assert "5 missed; failed parts: none" in capsys.readouterr().out
+
+
+def test_a_part_that_fails_is_named(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next part runs nevertheless."""
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
+    names = ("faulty_check:check_nothing", "launch")
+    given = [part for name in names for part in ("--part", name)]
+    monkeypatch.setattr(sys, "argv", ["gpu_check", "--emulated", *given])
+    assert command.main() == 1
+    out = capsys.readouterr().out
+    assert "no memory" in out
+    assert "numbers of one kernel" in out
+    assert f"failed parts: {names[0]}" in out
+    monkeypatch.setattr(sys, "argv", ["gpu_check", "--part", "unknown"])
+    with pytest.raises(SystemExit):
+        command.main()
 
 
 @pytest.mark.long

@@ -113,9 +113,7 @@ class CudaBackend(Backend):
             raise
         lowering = plan.lowering
         blocks = DeviceBlocks(kv, self._device, lowering.cache, lowering.block_bytes)
-        # Ranks would have to agree on which steps are padded and recorded.
-        has_graphs = self._has_graphs and connected is None
-        return CudaModel(plan, self._device, blocks, has_graphs=has_graphs)
+        return CudaModel(plan, self._device, blocks, has_graphs=self._has_graphs)
 
     def _check(self, kv: KVCacheSpec) -> None:
         if kv.dtype not in self.capabilities.kv_cache_dtypes:

@@ -28,6 +28,7 @@ from quire.backends.cuda.cubin import (
     CubinFacts,
     archive_of,
     key_of,
+    parameter_sizes,
 )
 from quire.backends.cuda.kernel import TYPE_NAMES, Kernel
 from quire.backends.cuda.lowering.table import all_kernels
@@ -79,7 +80,10 @@ def compile_kernel(kernel: Kernel, architecture: int) -> Cubin:
         "enable_fp_fusion": False,  # products and sums are rounded one by one, as in the twins
     }
     made = triton.compile(source, target=GPUTarget("cuda", architecture, 32), options=options)
-    return Cubin(made.asm["cubin"], _facts(made.metadata))
+    found = Cubin(made.asm["cubin"], _facts(made.metadata))
+    if (sizes := parameter_sizes(found.code, found.facts.symbol)) != kernel.parameter_sizes:
+        raise BackendError(f"{kernel} was compiled for arguments of {sizes} bytes")
+    return found
 
 
 def _facts(metadata: Any) -> CubinFacts:

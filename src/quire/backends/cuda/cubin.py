@@ -8,6 +8,7 @@ of all kernels and Triton's version, so that old code is never found.
 from __future__ import annotations
 
 import hashlib
+import struct
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -19,6 +20,7 @@ TRITON_VERSION = "3.9.0"
 ARCHITECTURES = (80, 86, 89, 90, 100, 120)
 """Compute capabilities that are compiled for when a wheel is built."""
 _FOLDER = Path(__file__).parent
+_WITH_BYTES, _PARAMETER = 4, 0x17
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,3 +75,35 @@ def target_of(architecture: int) -> int:
 def archive_of(target: int, folder: Path = _FOLDER / "cubins") -> Path:
     """The archive of an architecture."""
     return folder / f"sm_{target}.zip"
+
+
+def parameter_sizes(code: bytes, symbol: str) -> list[int]:
+    """Bytes of each parameter of a kernel, in order, as its machine code was compiled for them.
+
+    Source: the sections `.nv.info.SYMBOL` of cubins, whose attributes `cuobjdump -elf` prints:
+    number 0x17 (`EIATTR_KPARAM_INFO`) has the ordinal of a parameter, and its size.
+    """
+    [first] = struct.unpack_from("<Q", code, 0x28)  # of the section headers of an ELF file
+    size, count, of_names = struct.unpack_from("<HHH", code, 0x3A)
+    headers = [struct.unpack_from("<IIQQQQ", code, first + size * i) for i in range(count)]
+    names = headers[of_names][4]
+    wanted = f".nv.info.{symbol}".encode() + b"\0"
+    for name, _, _, _, begin, length in headers:
+        if code[names + name :].startswith(wanted):
+            return _parameter_sizes(code[begin : begin + length])
+    return []
+
+
+def _parameter_sizes(info: bytes) -> list[int]:
+    found: dict[int, int] = {}
+    at = 0
+    while at + 4 <= len(info):
+        form, attribute, length = struct.unpack_from("<BBH", info, at)
+        at += 4
+        if form != _WITH_BYTES:  # the number is the value
+            continue
+        if attribute == _PARAMETER:
+            _, ordinal, _, flags = struct.unpack_from("<IHHI", info, at)
+            found[ordinal] = flags >> 18
+        at += length
+    return [found[ordinal] for ordinal in sorted(found)]

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from quire.backends.cuda.kernel import Action, DeviceRanks, Exchange, Launch
 from quire.backends.cuda.memory import Buffer, Memory
+from quire.errors import BackendError
 from quire.ranks import RankGroup
 
 
@@ -110,13 +111,13 @@ class Device(ABC):
 
     @abstractmethod
     def read(self, source: Buffer, out: NDArray[np.generic]) -> None:
-        """The same as `download`, by any thread, without waiting for launches that are under way.
-        What wrote these bytes must be done."""
+        """The same as `download`, by any thread: what was launched before is done then, and later
+        launches do not wait."""
 
     @abstractmethod
     def write(self, target: Buffer, data: NDArray[np.generic]) -> None:
-        """The same as `upload`, by any thread, and waits until it is done. No launch under way may
-        use these bytes."""
+        """The same as `upload`, by any thread, and waits until it is done. It is done after what
+        was launched before."""
 
     def record(self, work: Callable[[], None]) -> Recording:
         """Runs `work`, whose launches are not done but recorded. It may not copy."""
@@ -167,3 +168,10 @@ class Recording(ABC):
     @abstractmethod
     def close(self) -> None:
         """Forgets them; calling it twice is harmless."""
+
+
+def raw_bytes(data: NDArray[np.generic]) -> NDArray[np.uint8]:
+    """The bytes of an array whose numbers follow each other. Raises BackendError for others."""
+    if not data.flags.c_contiguous:
+        raise BackendError("an array that is copied must be contiguous")
+    return data.reshape(-1).view(np.uint8)

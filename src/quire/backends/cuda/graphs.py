@@ -15,7 +15,7 @@ import numpy as np
 
 from quire.backends.base import CompileOptions, KVCacheSpec, StepBatch
 from quire.backends.cuda.device import Device, Recording
-from quire.backends.cuda.kernel import Action, Launch
+from quire.backends.cuda.kernel import Action, Exchange, Launch
 from quire.backends.cuda.step import PaddedBatch
 from quire.errors import BackendError
 from quire.log import get_logger
@@ -91,16 +91,21 @@ class StepGraphs:
         self._device = device
         self._recordings: dict[Hashable, Recording | None] = {}
         """None: launched once, or not to be recorded."""
+        self._exchanges: dict[Hashable, list[Exchange]] = {}
+        """The exchanges among ranks in a recording."""
         self._plain: set[Hashable] = set()
         """Steps that copy something, or could not be recorded."""
 
     def run(self, key: Hashable, actions: Callable[[], Iterable[Action]]) -> None:
         """Does the actions of a step. Steps with one key have the same launches."""
         if key in self._recordings and key not in self._plain:
-            recording = self._recordings.pop(key) or self._record(key, list(actions()))
+            known = self._recordings.pop(key)
+            recording = known or self._record(key, list(actions()))
             self._recordings[key] = recording  # the last one used
             if recording is not None:
                 recording.replay()
+                for exchange in self._exchanges[key] if known else ():
+                    exchange.ranks.count(exchange.own, exchange.parts)
                 return
         self._make_room()
         self._recordings.setdefault(key, None)
@@ -112,9 +117,11 @@ class StepGraphs:
             for action in actions:
                 self._device.run(action)
 
-        if all(isinstance(one, Launch) for one in actions):
+        if all(isinstance(one, Launch | Exchange) for one in actions):
             try:
-                return self._device.record(work)
+                recording = self._device.record(work)
+                self._exchanges[key] = [one for one in actions if isinstance(one, Exchange)]
+                return recording
             except BackendError as error:
                 logger.warning("a step is launched kernel by kernel: %s", error)
         self._plain.add(key)
@@ -123,7 +130,9 @@ class StepGraphs:
     def _make_room(self) -> None:
         """Forgets those that were not used for the longest time."""
         while len(self._recordings) >= MOST_RECORDINGS:
-            oldest = self._recordings.pop(next(iter(self._recordings)))
+            key = next(iter(self._recordings))
+            oldest = self._recordings.pop(key)
+            self._exchanges.pop(key, None)
             if oldest is not None:
                 oldest.close()
 
@@ -133,3 +142,4 @@ class StepGraphs:
             if recording is not None:
                 recording.close()
         self._recordings.clear()
+        self._exchanges.clear()

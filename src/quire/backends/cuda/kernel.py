@@ -58,6 +58,13 @@ class Kernel:
     num_warps: int = 4
     num_stages: int = 2
 
+    @property
+    def parameter_sizes(self) -> list[int]:
+        """Bytes of each argument at run time, and of the two pointers to scratch memory that Triton
+        adds."""
+        own = [8 if kind[0] == "*" else ARRAY_TYPES[kind]().nbytes for _, kind in self.types]
+        return [*own, 8, 8]
+
     def aligned(self) -> Kernel:
         """The same kernel for aligned arguments."""
         return replace(self, is_aligned=True)
@@ -127,7 +134,12 @@ class DeviceRanks(ABC):
     @abstractmethod
     def gather(self, own: Buffer, parts: Buffer) -> None:
         """Fills `parts` with the bytes of `own` of all ranks, in the order of ranks. This rank's
-        are in their place already. Done in order with launches and copies."""
+        are in their place already. Done in order with launches and copies, and recorded with
+        launches."""
+
+    def count(self, own: Buffer, parts: Buffer) -> None:
+        """A recorded exchange was done again without a call of `gather`."""
+        del own, parts
 
     @abstractmethod
     def close(self) -> None:

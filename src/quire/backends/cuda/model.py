@@ -93,19 +93,11 @@ class CudaModel(CompiledModel):
     ) -> SubmittedStep:
         """Everything of a step is launched, and nothing waited for."""
         result, width, places = self._plan.result, self._program.vocab_size, batch.sampled_places
-        whole = None
-        if self._graphs is not None and not any(batch.adapters or ()):
-            whole = padded(batch, self._kv, self._plan.options)
-        step = self._begin(batch if whole is None else whole)
-        if whole is not None and self._graphs is not None:
-            key = (step.num_tokens, whole.most_context, tuple(step.shapes.items()))
-            self._graphs.run(key, lambda: self._recorded(step))
-        else:
-            self._do(self._all_of(step, self._plan.ops))
+        step, has_logits = self._computed(batch, self._plan.ops)
         sent: list[Download] = []
         for first, own in pieces(columns, len(by_host)):
             part = slice(first, first + len(own.temperature))
-            if whole is None:
+            if not has_logits:
                 self._do(result.emit(step, first, len(own.temperature)))
             for row in np.flatnonzero(by_host[part]).tolist():
                 logits = result.rows.from_row(row).buffer.from_byte(0, 4 * width)
@@ -114,6 +106,25 @@ class CudaModel(CompiledModel):
             self._do(sampler.emit(choices_of(own, by_host[part], given, width), first))
         tokens = self._device.send(sampler.out.from_byte(0, 8 * len(by_host)))
         return SubmittedStep(columns, tokens, np.flatnonzero(by_host).astype(np.int32), sent)
+
+    def _computed(self, batch: StepBatch, ops: Ops) -> tuple[Step, bool]:
+        """Launches some ops of a step; also the logits, if the step is padded and recorded. Only
+        what all ranks see of the step decides about it, because they exchange the same rows."""
+        whole = None
+        if self._graphs is not None and self._may_be_recorded(batch, ops):
+            whole = padded(batch, self._kv, self._plan.options)
+        step = self._begin(batch if whole is None else whole)
+        if whole is None or self._graphs is None:
+            self._do(self._all_of(step, ops))
+            return step, False
+        key = (step.num_tokens, whole.most_context, tuple(step.shapes.items()))
+        self._graphs.run(key, lambda: self._recorded(step))
+        return step, True
+
+    def _may_be_recorded(self, batch: StepBatch, ops: Ops) -> bool:
+        own = self._plan
+        is_plain = own.result.sampler is not None and not own.lowering.given
+        return is_plain and ops is own.ops and not any(batch.adapters or ())
 
     def _recorded(self, step: Step) -> Iterator[Action]:
         """All that a padded step does before tokens are chosen."""
@@ -143,15 +154,14 @@ class CudaModel(CompiledModel):
     def _compute(self, batch: StepBatch, ops: Ops) -> StepOutput:
         """Some of the ops, and the result."""
         self._check(batch)
-        step = self._begin(batch)
-        self._do(self._all_of(step, ops))
+        step, has_logits = self._computed(batch, ops)
         output = StepOutput(np.empty(0, np.int32))
         if self._ranks is not None and _is_silent(batch, self._program):
-            for first in range(0, step.num_taken, PIECE):
+            for first in range(0, 0 if has_logits else step.num_taken, PIECE):
                 count = min(PIECE, step.num_taken - first)
                 self._do(self._plan.result.emit(step, first, count))
             return output
-        rows = self._readout.results(step)
+        rows = self._readout.results(step, None if not has_logits else len(batch.logits_rows))
         if isinstance(self._program.result, Vectors):
             output.vectors = rows
         elif batch.sampling is not None:

@@ -63,7 +63,11 @@ class NcclRanks(DeviceRanks):
         source, target = self._address(own), self._address(parts)
         size = own.num_bytes
         self._call("ncclAllGather", source, target, size, _BYTES, self._handle, self._stream)
-        self._group.num_bytes += parts.num_bytes - size
+        self.count(own, parts)
+
+    def count(self, own: Buffer, parts: Buffer) -> None:
+        """Bytes that this rank receives."""
+        self._group.num_bytes += parts.num_bytes - own.num_bytes
 
     def close(self) -> None:
         """After the last exchange."""

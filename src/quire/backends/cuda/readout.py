@@ -28,8 +28,13 @@ class Readout:
     def __init__(self, plan: Plan, device: Device) -> None:
         self._plan, self._device = plan, device
 
-    def results(self, step: Step) -> Floats:
-        """The rows of the result, which leave the device piece by piece."""
+    def results(self, step: Step, num_computed: int | None = None) -> Floats:
+        """The rows of the result, which leave the device piece by piece. `num_computed`: so many
+        rows, which are computed already and are one piece."""
+        if num_computed is not None:
+            found = np.empty((num_computed, self._plan.program.result_width), np.float32)
+            self._download(found)
+            return found
         found = np.empty((step.num_taken, self._plan.program.result_width), np.float32)
         for first in range(0, step.num_taken, PIECE):
             piece = found[first : first + PIECE]

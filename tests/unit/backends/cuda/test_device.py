@@ -50,6 +50,7 @@ def test_copies_stay_in_their_buffers() -> None:
     device.upload(first, np.arange(4, dtype=np.int32))
     device.copy(first, second)
     found = np.zeros(4, np.int32)
+    assert not second.memory.handle.any()  # the copies were not awaited
     device.read(second, found)
     assert found.tolist() == [0, 1, 2, 3]
     with pytest.raises(BackendError, match="are not in 16"):
@@ -89,14 +90,69 @@ def test_a_recording_launches_again() -> None:
     device = EmulatedDevice()
     launch, parts = scaled(device)
     device.upload(parts[0], np.ones(4, np.float32))
+    with pytest.raises(BackendError, match="cannot be loaded while launches are recorded"):
+        device.record(lambda: device.launch(launch))
+    device.launch(launch)
     recording = device.record(lambda: device.launch(launch))
     recording.replay()
     recording.replay()
     found = np.zeros(4, np.float32)
     device.download(parts[0], found)
-    assert found.tolist() == [4, 4, 4, 4]
-    with pytest.raises(BackendError, match="cannot be recorded"):
-        device.record(lambda: device.upload(parts[0], found))
+    assert found.tolist() == [8, 8, 8, 8]
+    for work in (
+        lambda: device.upload(parts[0], found),
+        lambda: device.download(parts[0], found),
+        lambda: device.send(parts[0]),
+        lambda: device.copy(parts[0], parts[1]),
+        lambda: device.hold(Memory(1)),
+    ):
+        with pytest.raises(BackendError, match="while launches are recorded"):
+            device.record(work)  # type: ignore[arg-type]
+    device.release(parts[0].memory)
+    with pytest.raises(BackendError, match="was given back"):
+        recording.replay()
+    device.hold(parts[0].memory)  # at another address
+    with pytest.raises(BackendError, match="was given back"):
+        recording.replay()
+
+
+def test_what_a_gpu_would_compute_wrongly_is_refused() -> None:
+    device = EmulatedDevice()
+    launch, parts = scaled(device)
+    for name, value in (("x", parts[0].from_byte(2)), ("width", 1 << 31), ("width", 2.5)):
+        wrong = Launch(launch.kernel, (1, 1), {**launch.args, name: value})
+        with pytest.raises(BackendError, match=f"argument {name} is not of type"):
+            device.launch(wrong)
+    with pytest.raises(BackendError, match="is too large"):
+        device.launch(Launch(launch.kernel, (1, 65536), launch.args))
+    with pytest.raises(BackendError, match="not whole"):
+        device.launch(Launch(launch.kernel, (1, np.int64(1)), launch.args))  # type: ignore[arg-type]
+    with pytest.raises(BackendError, match="not a multiple of 16"):
+        device.launch(Launch(launch.kernel.aligned(), (1, 1), launch.args))
+    every_other = np.zeros((4, 2), np.int32)[:, 0]
+    for work in (device.upload, device.download, device.read, device.write):
+        with pytest.raises(BackendError, match="must be contiguous"):
+            work(parts[0], every_other)
+
+
+def test_nothing_is_done_before_the_host_waits() -> None:
+    device = EmulatedDevice()
+    launch, parts = scaled(device)
+    numbers = np.array([1, 2, 3, 4], np.float32)
+    device.upload(parts[0], numbers)
+    numbers[:] = 9  # the caller may change it
+    device.launch(launch)
+    sent = device.send(parts[0])
+    assert not parts[0].memory.handle.any()
+    assert sent.wait().view(np.float32).tolist() == [2, 4, 6, 8]
+
+
+def test_memory_that_was_given_back_is_spoiled() -> None:
+    device = EmulatedDevice()
+    memory, _ = held(device, 16)
+    old = memory.handle
+    device.release(memory)
+    assert (old == 0xA5).all()
 
 
 def test_a_kernel_is_fitted_to_its_arguments() -> None:
@@ -111,6 +167,7 @@ def test_memory_that_is_dropped_while_launches_are_recorded() -> None:
     """By a destructor on the thread that records, and by another thread: it is given back then."""
     device = EmulatedDevice()
     launch, _ = scaled(device)
+    device.launch(launch)  # loads the kernel
     memories = [held(device, 100)[0] for _ in range(2)]
     before = device.facts.free_bytes
 
@@ -134,6 +191,7 @@ def test_threads_take_memory_and_drop_it_while_others_record() -> None:
     device = EmulatedDevice(is_lazy=True)
     launch, parts = scaled(device)
     device.upload(parts[0], np.zeros(4, np.float32))
+    device.launch(launch)
     before = device.facts.free_bytes
 
     def take_and_drop() -> None:
