@@ -74,8 +74,15 @@ def test_the_command_prints_the_words_of_the_route(
     assert main([*words, *engine, "--language", "French"]) == 0
     found = capsys.readouterr().out  # without what a terminal must not get
     assert [*filter(str.isalnum, found)] == [*filter(str.isalnum, wanted)]
-    assert main([*words, *engine, "--format", "srt"]) == 1
-    assert "--format needs a model of Whisper's kind" in capsys.readouterr().err
+    for option in (
+        "--format=srt",
+        "--no-condition-on-previous-text",
+        "--condition-on-previous-text",
+        "--temperature-increment-on-fallback=0",
+    ):
+        assert main([*words, *engine, option]) == 1
+        name = option.partition("=")[0]
+        assert f"{name} needs a model of Whisper's kind" in capsys.readouterr().err
 
 
 def test_the_words_are_those_of_the_prompt_written_by_hand(
@@ -153,6 +160,11 @@ def test_streams_and_options_work(server: RunningServer, client: Any) -> None:
         reply = http.post(PATH, files={"file": file}, data=data).raise_for_status()
         ignored = reply.headers["x-quire-ignored-fields"]
         assert ignored == "chunking_strategy, prompt, hotwords, n"
+        data = {"condition_on_previous_text": "false", "stream": "true"}
+        data["stream_continuous_usage_stats"] = "true"
+        reply = http.post(PATH, files={"file": file}, data=data).raise_for_status()
+        ignored = reply.headers["x-quire-ignored-fields"]
+        assert ignored == "condition_on_previous_text, stream_continuous_usage_stats"
         assert http.post("/v1/realtime", files={"file": file}).status_code == 404
         reply = http.post("/v1/audio/translations", files={"file": file})
         assert "need a model of Whisper" in reply.text

@@ -218,7 +218,9 @@ class MemoryAhead(Capability):
 
     The first write to a page takes several times as long as later ones, because the system, and the
     host of a virtual machine, must allocate and clear the page. A prompt, or K/V that is loaded,
-    would wait for that. Memory is prepared for one request of the maximum length, at most 256 MiB.
+    would wait for that. Memory is prepared for one request of the maximum length, at most 256 MiB;
+    of a model with an encoder, for the rows of a sound, since its tokens come one at a time. Free
+    blocks that are used again before fresh ones need none.
     """
 
     def __init__(
@@ -232,7 +234,8 @@ class MemoryAhead(Capability):
         self._pool = pool
         self._write = write
         self._block_bytes = cache.block_bytes
-        of_a_request = math.ceil(config.model.max_positions / cache.block_size)
+        positions = config.model.num_sources or config.model.max_positions
+        of_a_request = math.ceil(positions / cache.block_size)
         of_a_request *= len(cache.layout.groups)
         self._num_ahead = min(of_a_request, _MOST_BYTES // max(1, cache.block_bytes))
         if config.device.backend == "cuda":  # a GPU holds all of its memory from the start
@@ -260,5 +263,6 @@ class MemoryAhead(Capability):
     def _next_piece(self) -> range:
         first_fresh = self._pool.num_used
         first = max(self._end, first_fresh)
-        end = min(first + self._piece, first_fresh + self._num_ahead, self._pool.num_blocks)
+        num_ahead = self._num_ahead - self._pool.num_before_fresh
+        end = min(first + self._piece, first_fresh + num_ahead, self._pool.num_blocks)
         return range(first, end)

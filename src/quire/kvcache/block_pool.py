@@ -82,6 +82,11 @@ class BlockPool:
         """Blocks that are not fresh: 0 .. `num_used` - 1. The next fresh ones follow in order."""
         return len(self._ref_counts)
 
+    @property
+    def num_before_fresh(self) -> int:
+        """Free blocks that `allocate` returns before the first fresh one."""
+        return len(self._empty) + max(0, len(self._cached) - self._most_cached)
+
     def allocate(self, count: int) -> list[int]:
         """Takes `count` blocks, with a reference count of 1. The caller has checked `num_free`."""
         if count > self.num_free:

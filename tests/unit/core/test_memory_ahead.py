@@ -6,6 +6,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import pytest
 from dict_tier import DictTier
@@ -74,6 +75,32 @@ def test_the_next_blocks_of_a_request_are_written_to_once(ahead_of: MakeAhead) -
     pool.release(blocks)
     assert pool.allocate(5) != list(range(15, 20))  # used ones come first, and need no memory
     assert not ahead.use_idle_time()
+
+
+def test_free_blocks_that_are_used_again_need_no_more_memory(ahead_of: MakeAhead) -> None:
+    pool, written = BlockPool(NUM_BLOCKS, most_cached=2), Written()
+    ahead = ahead_of(pool, written)
+    blocks = pool.allocate(9)
+    for block in blocks[:5]:
+        pool.register(block, (0, bytes([block])))
+    pool.release(blocks)
+    assert pool.num_before_fresh == 4 + 5 - 2
+    while ahead.use_idle_time():
+        pass
+    assert written.ids == [9, 10, 11]  # with those seven, ten blocks have memory
+    assert pool.allocate(10)[-3:] == written.ids
+
+
+def test_of_a_model_with_an_encoder_the_rows_of_a_sound_have_memory(
+    make_config: Callable[..., EngineConfig],
+) -> None:
+    config = make_config(max_model_len=160, block_bytes=BLOCK_BYTES)
+    config = replace(config, model=replace(config.model, num_sources=40))
+    pool, written = BlockPool(NUM_BLOCKS), Written()
+    ahead = MemoryAhead(config, pool, written)
+    while ahead.use_idle_time():
+        pass
+    assert written.ids == [0, 1, 2]
 
 
 def test_blocks_that_were_handed_out_are_never_written_to(ahead_of: MakeAhead) -> None:

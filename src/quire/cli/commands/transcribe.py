@@ -45,6 +45,8 @@ _NAMES = {
 }
 """Models by the names that openai-whisper has for them."""
 _MOST_AT_ONCE = 16
+_STEP = 0.2
+"""Default of --temperature-increment-on-fallback."""
 _STDIN = "-"
 
 
@@ -67,9 +69,8 @@ def configure(parser: Parser) -> None:
     add(
         "--temperature-increment-on-fallback",
         type=float,
-        default=0.2,
         metavar="STEP",
-        help="Added where the words seem wrong, up to 1; 0: never.",
+        help="Added where the words seem wrong, up to 1; 0: never. 0.2 by default.",
     )
     on_off = argparse.BooleanOptionalAction
     add("--word-timestamps", action=on_off, default=False, help="Find the time of each word.")
@@ -77,8 +78,7 @@ def configure(parser: Parser) -> None:
     add(
         "--condition-on-previous-text",
         action=on_off,
-        default=True,
-        help="Show the model the text so far.",
+        help="Show the model the text so far; on by default.",
     )
     add = parser.add_argument_group("output").add_argument
     add(
@@ -128,6 +128,9 @@ def _chat_speech(server: InProcessServer, args: argparse.Namespace) -> ChatSpeec
         "--prompt": args.prompt,
         "--word-timestamps": args.word_timestamps,
         "--vad-filter": args.vad_filter,
+        "--condition-on-previous-text": args.condition_on_previous_text is True,
+        "--no-condition-on-previous-text": args.condition_on_previous_text is False,
+        "--temperature-increment-on-fallback": args.temperature_increment_on_fallback is not None,
     }
     for option in (name for name, is_given in of_whisper.items() if is_given):
         raise ConfigError(
@@ -146,7 +149,8 @@ def _code(language: str | None, model: Transcriber | ChatSpeech) -> str | None:
         raise ConfigError(f"--language: {error}") from None
 
 
-def _temperatures(first: float, step: float) -> tuple[float, ...]:
+def _temperatures(first: float, step: float | None) -> tuple[float, ...]:
+    step = _STEP if step is None else step
     if not 0 <= first <= 1:
         raise ConfigError(f"--temperature must be from 0 to 1, got {first}")
     if not (step == 0 or 0.01 <= step <= 1):
@@ -179,7 +183,7 @@ class _Job:
             task=args.speech_task,
             initial_prompt=args.prompt,
             temperatures=_temperatures(args.temperature, args.temperature_increment_on_fallback),
-            condition_on_previous_text=args.condition_on_previous_text,
+            condition_on_previous_text=args.condition_on_previous_text is not False,
             word_timestamps=args.word_timestamps,
             vad_filter=args.vad_filter,
             seed=getattr(args, "seed", None),

@@ -40,9 +40,10 @@ def asked_code(language: str, known: Collection[str]) -> str:
     """The code of the language that a request names. Raises PromptError, which lists the codes."""
     code = code_of(language, known)
     if code is None:
+        name = next((NAMES[one] for one in sorted(known) if one in NAMES), "english")
         raise PromptError(
             f"Unsupported language: {quoted(language)}. Must be one of {sorted(known)}, or the "
-            "English name of one of them, such as 'french'.",
+            f"English name of one of them, such as {name!r}.",
             parameter="language",
         )
     return code

@@ -54,6 +54,9 @@ def text_request(form: TranscriptionRequest, source: Source) -> TextRequest[Sour
     if (extra := checked_json(_extra_args(form.vllm_xargs), "vllm_xargs")) is not None:
         sampling["extra_args"] = extra
     ignored = [name for name in (*_OF_WHISPER, *_WITHOUT_EFFECT) if getattr(form, name)]
+    if form.condition_on_previous_text is False:
+        ignored.append("condition_on_previous_text")
+    ignored += _ignored_usage(form)
     if form.n != 1 and not has_beams:
         ignored.append("n")
     asked = TextRequest.of(
@@ -90,6 +93,7 @@ def timed_request(form: TranscriptionRequest, source: Source) -> TextRequest[Sou
     ignored = [
         name for name in _NOT_OF_WHISPER if getattr(form, name) not in (None, "", default[name])
     ]
+    ignored += _ignored_usage(form)
     return TextRequest.of(
         form, source, reply=ReplyOptions(stream=form.stream is True, **options), ignored=ignored
     )
@@ -152,6 +156,12 @@ def _checked(form: TranscriptionRequest) -> dict[str, Any]:
             parameter=next(old for old in _USAGE if getattr(form, old)),
         )
     return options if "include_usage" in options else {}
+
+
+def _ignored_usage(form: TranscriptionRequest) -> list[str]:
+    """Usage in every event needs the usage at the end."""
+    has_effect = form.stream_include_usage or not form.stream_continuous_usage_stats
+    return [] if has_effect else ["stream_continuous_usage_stats"]
 
 
 def _extra_args(text: str | None) -> dict[str, Any] | None:
