@@ -9,12 +9,14 @@ import re
 import subprocess
 import sys
 import zipfile
+from importlib import import_module
 from pathlib import Path
 
 import pytest
 
 from quire.backends.cuda.cubin import ARCHITECTURES, key_of
 from quire.backends.cuda.lowering import attention, linear
+from quire.backends.cuda.lowering.table import all_kernels
 
 COMPILE = """
 import json, sys
@@ -57,6 +59,16 @@ def check(rows: list[list[object]]) -> None:
     fast = [row for row in rows if not re.search(r"\(\*fp32|attend\(\*bf16,\*fp32", str(row[1]))]
     spilling = [row for row in fast if row[3] > _MOST_SPILLED.get(row[0] // 10, 24)]  # type: ignore[operator]
     assert large + spilling == []
+
+
+def test_arguments_have_the_order_of_the_kernel() -> None:
+    """Machine code gets them by their places, the interpreter by their names."""
+    functions = {(kernel.module, kernel.name): kernel.types for kernel in all_kernels()}
+    assert len(functions) > 30
+    for (module, name), types in functions.items():
+        function = getattr(import_module(f"quire.backends.cuda.kernels.{module}"), name)
+        arguments = [argument for argument, _ in types]
+        assert function.arg_names[: len(arguments)] == arguments, (module, name)
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)

@@ -109,7 +109,7 @@ class EmulatedDevice(Device):
             elif kind.startswith("fp"):
                 is_right = isinstance(value, int | float)
             else:
-                limits = np.iinfo(number)  # type: ignore[arg-type]
+                limits = np.iinfo(number)  # type: ignore[type-var]
                 is_right = isinstance(value, int) and limits.min <= value <= limits.max
             if not is_right:
                 raise BackendError(f"{kernel}: argument {name} is not of type {kind}: {value}")

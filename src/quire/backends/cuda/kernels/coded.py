@@ -149,7 +149,7 @@ def _of_outliers(
 @triton.jit
 def multiply(
     x, x_scales, outliers, codes, scales, subs, zeros, steps, minima, min_subs, bias, y, parts,
-    found, lists, counts, low, high, num_rows, pairs_of_row, N, K, lines, group, nest, x_group,
+    found, lists, counts, num_rows, pairs_of_row, low, high, N, K, lines, group, nest, x_group,
     stride_x, xs_row, xs_step, stride_codes, zeros_by_group, zeros_by_column, subs_by_group,
     subs_by_column, y_row, has_bias, has_experts, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
     STEP: tl.constexpr, CHUNK: tl.constexpr, SPLIT: tl.constexpr, KIND: tl.constexpr,
@@ -222,8 +222,8 @@ def multiply(
 @triton.jit
 def take(
     places, codes, scales, subs, zeros, steps, minima, min_subs, out, low, high, N, columns,
-    factor, group, nest, half, stride_codes, zeros_by_group, zeros_by_column, subs_by_group,
-    subs_by_column, has_minima, out_row,
+    group, nest, half, stride_codes, zeros_by_group, zeros_by_column, subs_by_group,
+    subs_by_column, has_minima, out_row, factor,
     KIND: tl.constexpr, BY_ROW: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """out[row] = factor * row `places[row]` of a table [N, columns]. `half`: the columns of 4-bit
