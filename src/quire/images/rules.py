@@ -77,17 +77,28 @@ class Resizing(Rules, frozen=True, kw_only=True):
         return image.resize((size[1], size[0]), self.resample)
 
 
-class Whole(Resizing, frozen=True, tag="whole"):
+class OneTile(Resizing, frozen=True):
+    """A picture is resized and not divided."""
+
+    def layout(self, size: Size) -> Layout:
+        return Layout((self._size(size),))
+
+    def tiles(self, image: Image) -> Iterator[Image]:
+        yield self._resized(image, self._size((image.height, image.width)))
+
+    def _size(self, size: Size) -> Size:
+        """The size of the tile. Raises RequestError as `layout` does."""
+        raise NotImplementedError
+
+
+class Whole(OneTile, frozen=True, tag="whole"):
     """One tile of a fixed size; the ratio of the sides is not kept (SigLIP in Gemma 3)."""
 
     size: Size
 
-    def layout(self, size: Size) -> Layout:
+    def _size(self, size: Size) -> Size:
         del size
-        return Layout((self.size,))
-
-    def tiles(self, image: Image) -> Iterator[Image]:
-        yield self._resized(image, self.size)
+        return self.size
 
 
 class Cropped(Resizing, frozen=True, tag="cropped"):
@@ -226,19 +237,13 @@ class GridTiles(Resizing, frozen=True, tag="grid_tiles"):
         return min(self.sizes, key=key)
 
 
-class Multiples(Resizing, frozen=True, tag="multiples"):
+class Multiples(OneTile, frozen=True, tag="multiples"):
     """One tile whose sides are multiples of `factor`, with a number of pixels between two limits
     (Qwen-VL)."""
 
     factor: int
     fewest_pixels: int
     most_pixels: int
-
-    def layout(self, size: Size) -> Layout:
-        return Layout((self._size(size),))
-
-    def tiles(self, image: Image) -> Iterator[Image]:
-        yield self._resized(image, self._size((image.height, image.width)))
 
     def most_squares(self, count: int = 1) -> int:
         """Most squares of `factor` x `factor` of a tile, for `count` pictures of one size. Narrow
@@ -294,17 +299,11 @@ class Frames(Multiples, frozen=True, tag="frames"):
         return super().most_squares(self.per_tile if self.counts_frames else count)
 
 
-class LongestEdge(Resizing, frozen=True, tag="longest_edge"):
+class LongestEdge(OneTile, frozen=True, tag="longest_edge"):
     """One tile that fits into a square, whose sides are multiples of a patch (Pixtral)."""
 
     most: Size
     patch: Size
-
-    def layout(self, size: Size) -> Layout:
-        return Layout((self._size(size),))
-
-    def tiles(self, image: Image) -> Iterator[Image]:
-        yield self._resized(image, self._size((image.height, image.width)))
 
     def _size(self, size: Size) -> Size:
         _check_ratio(size)
@@ -316,18 +315,12 @@ class LongestEdge(Resizing, frozen=True, tag="longest_edge"):
         return _multiple(height, self.patch[0]), _multiple(width, self.patch[1])
 
 
-class MostTokens(Resizing, frozen=True, tag="most_tokens"):
+class MostTokens(OneTile, frozen=True, tag="most_tokens"):
     """One tile of squares, as many as a limit allows in the picture's ratio (Gemma 4)."""
 
     side: int
     most: int
     """Squares; at least 2, so that a square picture has one."""
-
-    def layout(self, size: Size) -> Layout:
-        return Layout((self._size(size),))
-
-    def tiles(self, image: Image) -> Iterator[Image]:
-        yield self._resized(image, self._size((image.height, image.width)))
 
     def _size(self, size: Size) -> Size:
         (height, width), side = size, self.side

@@ -15,7 +15,7 @@ from quire.errors import CheckpointError
 from quire.log import get_logger
 from quire.program import Program, Tensor
 from quire.weights.quantised.experts import split_experts
-from quire.weights.store import HostTensor, WeightStore
+from quire.weights.store import HostTensor, WeightStore, WrappedStore
 
 _MAX_NAMED = 8
 """Maximum number of problems listed in one message; the others are counted."""
@@ -28,7 +28,7 @@ _OF_QUANTISED = (".qweight", ".weight_packed", ".weight_scale", ".weight_scale_i
 logger = get_logger(__name__)
 
 
-class BoundStore(WeightStore):
+class BoundStore(WrappedStore):
     """A checkpoint under the program's names. Invariant: it has every tensor of the program."""
 
     def __init__(
@@ -41,7 +41,7 @@ class BoundStore(WeightStore):
         """`stored_names`: from the program's tensor names to the checkpoint's. `given`: tensors
         that replace the checkpoint's, by the program's names. `rows`: names of vectors that are
         matrices of one row in the program."""
-        self._store = store
+        super().__init__(store)
         self._rows = frozenset(rows)
         self._stored_names = stored_names
         self._given = given or {}
@@ -73,15 +73,6 @@ class BoundStore(WeightStore):
         stored = self._stored_names.get(name)
         if stored is not None:
             self._store.release(stored)
-
-    def prefetch(self) -> None:
-        self._store.prefetch()
-
-    def check(self) -> None:
-        self._store.check()
-
-    def close(self) -> None:
-        self._store.close()
 
 
 def bind(

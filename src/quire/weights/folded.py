@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from quire.program import Param, Tensor
 from quire.program.folds import Fold
-from quire.weights.store import HostTensor, WeightStore
+from quire.weights.store import HostTensor, WeightStore, WrappedStore
 
 Floats = NDArray[np.float32]
 
@@ -28,13 +28,13 @@ class _Changes:
     offset: float = 0.0
 
 
-class FoldedStore(WeightStore):
+class FoldedStore(WrappedStore):
     """The tensors of another store with the factors of some folds."""
 
     def __init__(self, store: WeightStore, factors: Mapping[Fold, Floats]) -> None:
         """`factors`: for each column of the fold's value; heads that share factors have the same
         ones."""
-        self._store = store
+        super().__init__(store)
         self._changes: dict[str, _Changes] = {}
         for fold, own in factors.items():
             for param in fold.matrices:
@@ -101,15 +101,6 @@ class FoldedStore(WeightStore):
 
     def release(self, name: str) -> None:
         self._store.release(name)
-
-    def prefetch(self) -> None:
-        self._store.prefetch()
-
-    def check(self) -> None:
-        self._store.check()
-
-    def close(self) -> None:
-        self._store.close()
 
 
 def of_rows(fold: Fold, columns: Floats) -> Floats:

@@ -127,3 +127,19 @@ class WeightStore(ABC):
     @abstractmethod
     def close(self) -> None:
         """Releases the files. HostTensors returned before become invalid."""
+
+
+class WrappedStore(WeightStore):
+    """The tensors of another store in another form. Closing it closes the other one."""
+
+    def __init__(self, store: WeightStore) -> None:
+        self._store = store
+
+    def prefetch(self) -> None:
+        self._store.prefetch()
+
+    def check(self) -> None:
+        self._store.check()
+
+    def close(self) -> None:
+        self._store.close()

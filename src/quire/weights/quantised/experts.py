@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from quire.errors import CheckpointError
 from quire.weights.quantised.unpack import MXFP4, mxfp4, pairs
-from quire.weights.store import ITEM_BYTES, HostTensor, WeightStore
+from quire.weights.store import ITEM_BYTES, HostTensor, WeightStore, WrappedStore
 
 _FUSED = re.compile(r"(.*\.experts)\.(gate_up_proj|down_proj)(_bias|_blocks|_scales)?")
 
@@ -45,13 +45,13 @@ class Piece:
         return part
 
 
-class SplitExperts(WeightStore):
+class SplitExperts(WrappedStore):
     """A checkpoint whose fused experts are split. A matrix is a view of the fused tensor if it is
     contiguous there, and a copy otherwise."""
 
     def __init__(self, store: WeightStore, kept: Collection[str]) -> None:
         """`kept`: names of fused tensors that are not split."""
-        self._store = store
+        super().__init__(store)
         self._pieces: dict[str, Piece] = {}
         names = list(store.names())
         found = [(name, _FUSED.fullmatch(name)) for name in names if name not in kept]
@@ -158,15 +158,6 @@ class SplitExperts(WeightStore):
     def release(self, name: str) -> None:
         piece = self._pieces.get(name)
         self._store.release(name if piece is None else piece.fused)
-
-    def prefetch(self) -> None:
-        self._store.prefetch()
-
-    def check(self) -> None:
-        self._store.check()
-
-    def close(self) -> None:
-        self._store.close()
 
 
 def split_experts(store: WeightStore, wanted: Collection[str]) -> WeightStore:

@@ -17,7 +17,7 @@ from quire.log import get_logger
 from quire.models.quantised import BlockFormats, Expanded, Shipped
 from quire.weights.quantised.groups import Groups
 from quire.weights.quantised.layouts import LAYOUTS, Layout, Parts
-from quire.weights.store import HostTensor, WeightStore
+from quire.weights.store import HostTensor, WeightStore, WrappedStore
 
 logger = get_logger(__name__)
 
@@ -36,13 +36,13 @@ class _Matrix:
     layout: Layout
 
 
-class QuantisedStore(WeightStore):
+class QuantisedStore(WrappedStore):
     """Matrices as codes in groups, or as float32. Each read of a matrix computes it from its parts;
     the result is not cached."""
 
     def __init__(self, store: WeightStore, how: Expanded, shipped: Shipped | None = None) -> None:
         """`shipped`: the format in which matrices are held; None: all matrices are expanded."""
-        self._store = store
+        super().__init__(store)
         self._shipped = shipped
         names = set(store.names())
         self._matrices = _matrices(store, names, (how, *how.others))
@@ -108,15 +108,6 @@ class QuantisedStore(WeightStore):
         for part in ("weight", *matrix.layout.codes, *matrix.layout.others):
             if f"{base}.{part}" in self._stored:
                 self._store.release(f"{base}.{part}")
-
-    def prefetch(self) -> None:
-        self._store.prefetch()
-
-    def check(self) -> None:
-        self._store.check()
-
-    def close(self) -> None:
-        self._store.close()
 
     def _matrix(self, name: str) -> _Matrix | None:
         base = name.removesuffix(".weight")
