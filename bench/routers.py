@@ -59,7 +59,7 @@ def main() -> None:
 
         def start(num_blocks: int) -> Server:
             command = [sys.executable, "-m", "quire", "serve", args.model, "--port", "{port}"]
-            command += ["--num-threads", str(args.threads), "--no-kv-store"]
+            command += ["--num-threads", str(args.threads), "--no-kv-store", "--no-speculation"]
             command += ["--num-gpu-blocks-override", str(num_blocks)]
             command += ["--enable-prompt-tokens-details", *args.serve_options.split()]
             servers.append(

@@ -53,6 +53,7 @@ def test_a_gpu_with_other_bits_is_not_taken(
 ) -> None:
     def wrong(device: EmulatedDevice, launch: Launch) -> None:
         EmulatedDevice.launch(device, launch)
+        device.finish()
         y = launch.args["y"]
         assert isinstance(y, Buffer)
         y.memory.handle[y.begin] ^= 1

@@ -55,6 +55,7 @@ def test_a_difference_misses_the_goal(monkeypatch: pytest.MonkeyPatch) -> None:
     assert rows["rows with tiles of 64 rows, divided"].is_good is False
 
 
+@pytest.mark.long
 def test_a_check_that_fails_does_not_lose_the_others(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
