@@ -3,6 +3,8 @@ what its tests send to it.
 
     python tests/e2e/serve_application.py 3      # three replicas, until its input ends
     python tests/e2e/serve_application.py 1 2    # and two others for the prompts
+
+With QUIRE_TEST_ADAPTER, the folder of an adapter, it has a second model with this adapter.
 """
 
 from __future__ import annotations
@@ -54,12 +56,15 @@ def start(num_replicas: int, num_prefill: int = 0) -> Any:
     if num_prefill:
         engine["kv_store_path"] = os.environ["QUIRE_TEST_STORE"]
 
+    adapter = os.environ.get("QUIRE_TEST_ADAPTER")
+    server: dict[str, Any] = {"api_key": KEY, "body_timeout": 30.0 if adapter is None else 5.0}
+
     def config(num_replicas: int) -> LLMConfig:
         return LLMConfig(
             model_loading_config={"model_id": "demo"},
             engine_kwargs=engine,
             deployment_config={"num_replicas": num_replicas},
-            server_kwargs={"api_key": KEY},
+            server_kwargs=server,
         )
 
     serve.start(http_options={"host": "127.0.0.1", "port": PORT})
@@ -73,9 +78,16 @@ def start(num_replicas: int, num_prefill: int = 0) -> Any:
             if cluster is None
             else {"ray_actor_options": {"num_cpus": 0, "resources": {"head": 0.1}}}
         )
-        app = build_openai_app(
-            {"llm_configs": [config(num_replicas)], "ingress_deployment_config": ingress}
-        )
+        configs = [config(num_replicas)]
+        if adapter is not None:
+            configs.append(
+                LLMConfig(
+                    model_loading_config={"model_id": "second", "model_source": "demo"},
+                    engine_kwargs={**engine, "enable_lora": True},
+                    server_kwargs={**server, "lora_modules": (f"red={adapter}",)},
+                )
+            )
+        app = build_openai_app({"llm_configs": configs, "ingress_deployment_config": ingress})
     serve.run(app)
     post()
     return serve
