@@ -16,9 +16,9 @@
 // Where kPlanes > 1, the rows of a Block are those of the micro-kernel.
 //
 // A strip is 32 output columns, stored whole for all K: [k_padded / w][32][w] elements, w = 4 for
-// int8, 2 for bf16 and 1 for float32; float16 lies as float16.h says. 4-bit weights lie as int4_weights.h says; the family expands
-// them to int8, or to what int4_pairs.h says, a block of K at a time. The strip order is the same
-// for every tier and every m.
+// int8, 2 for bf16 and 1 for float32; float16 lies as float16.h says. 4-bit weights lie as
+// int4_weights.h says; the family expands them to int8, or to what int4_pairs.h says, a block of K
+// at a time. The strip order is the same for every tier and every m.
 #pragma once
 
 #include <cstddef>

@@ -101,7 +101,7 @@ def in_its_field(data: bytes, error: msgspec.DecodeError) -> msgspec.DecodeError
 
 
 def fault_of(value: bytes) -> str | None:
-    """What is wrong with a JSON text; None: nothing."""
+    """Return the message of the error in a JSON text, or None for a text without one."""
     try:
         msgspec.json.decode(value + _BLANKS)
     except msgspec.DecodeError as error:

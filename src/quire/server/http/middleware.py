@@ -98,8 +98,8 @@ def _too_large(option: str, most: int) -> Problem:
 
 
 class BodyDeadline:
-    """Answers 408 to a body that takes too long, for applications behind the HTTP server of others.
-    Quire's own has this limit for each connection."""
+    """Answers 408 to a body that takes too long. Quire's own HTTP server has this limit for each
+    connection; an application under another server, such as Ray Serve's, needs this class."""
 
     def __init__(self, app: ASGIApp, seconds: float) -> None:
         self._app = app
