@@ -7,6 +7,9 @@ token.
 VENV has `vllm-router`, `sglang-router` or both. A policy is a router, its policy, and options of
 its command line: `sglang:cache_aware:--balance-abs-threshold=8`. `one:` is a single server with
 the room of all and no router. `direct:` sends each conversation to a server of its own choice.
+`ray:` is an application of Ray Serve with as many replicas (of the demo model, from the Python of
+--ray-python), and `ray:CLASS` one without an ingress, whose replicas this request router chooses:
+`ray:ray.serve.experimental.round_robin_router.RoundRobinRouter`.
 
 All policies get the same conversations in turn, each round beginning with another one, from
 openai's client. Caches are emptied before each. Policies that need the name of a session get it in
@@ -116,6 +119,8 @@ def _measure(
     try:
         if name in ("vllm", "sglang"):
             router, urls = _router(name, chosen, options, urls, args, folder)
+        elif name == "ray":
+            router, urls = _ray(chosen, args, folder)
         before = sum(_cpu_s(server.pid) for server in servers)
         first_s, found, asked = asyncio.run(_Load(args, seed, urls, chosen in _SESSIONS).run())
         outcome.cpu_s.append(sum(_cpu_s(server.pid) for server in servers) - before)
@@ -148,6 +153,40 @@ def _router(
                 router.close()
                 raise PeerError(f"{name} did not start: {router.last_words()}") from None
             time.sleep(0.2)
+
+
+class _RayServe(ProcessGroup):
+    """The process that has started Ray, which ends it in order."""
+
+    def is_ready(self) -> bool:
+        """Waits until the application answers, or until its process has ended."""
+        assert self._process.stdout is not None
+        return bool(self._process.stdout.readline())
+
+    def close(self) -> None:
+        """Ends the application and Ray."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._process.wait()
+        super().close()
+
+
+def _ray(router_class: str, args: Any, folder: Path) -> tuple[ProcessGroup, list[str]]:
+    port = 18000 + random.randrange(10_000)
+    options = {
+        "num_threads": args.threads, "num_gpu_blocks_override": args.blocks,
+        "speculation": False, "kv_store": False,
+    }  # fmt: skip
+    child = Path(__file__).parent / "helpers" / "ray_serve_child.py"
+    command = [args.ray_python, str(child), str(port), str(args.servers), json.dumps(options)]
+    process = _RayServe(
+        command + [router_class] * bool(router_class), {}, folder / "ray.log",
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+    )  # fmt: skip
+    if not process.is_ready():
+        process.close()
+        raise PeerError(f"Ray Serve did not start: {process.last_words()}")
+    return process, [f"http://127.0.0.1:{port}"]
 
 
 class _Load:
@@ -239,6 +278,7 @@ def _arguments() -> Any:
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument("--python", default=sys.executable, help="of the routers")
+    parser.add_argument("--ray-python", default=sys.executable, help="with Quire and Ray")
     parser.add_argument("--model", default="demo")
     parser.add_argument("--policies", default="one:,vllm:round_robin,vllm:cache_aware")
     parser.add_argument("--rounds", type=int, default=3)
