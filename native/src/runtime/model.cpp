@@ -107,7 +107,10 @@ void set_ops(Model& model, const quire_op* ops, int32_t num_ops) {
   model.num_query_heads = needs.num_query_heads;
   model.num_token_ids = needs.num_token_ids;
   model.num_token_types = needs.num_token_types;
-  model.linear_scratch = std::make_unique<Reservation>(needs.scratch_bytes);
+  // An encoder has other ops for each piece of a step: fresh pages would be cleared each time.
+  if (!model.linear_scratch || model.linear_scratch->size() < needs.scratch_bytes) {
+    model.linear_scratch = std::make_unique<Reservation>(needs.scratch_bytes);
+  }
   model.adapters.reserve(needs.product_rows);
   model.logits = model.ranks.reserve(needs.logits_bytes);
   model.hidden = model.ranks.reserve(needs.hidden_bytes);
