@@ -122,6 +122,7 @@ CASES = [
     _decoder("qwen3-5-layers-tied", Qwen3, num_hidden_layers=5, tie_word_embeddings=True),
     _decoder("qwen3-biases", Qwen3, attention_bias=True),
     _gemma("gemma", transformers.GemmaConfig),
+    _gemma("gemma-relu", transformers.GemmaConfig, attention_bias=True, hidden_act="relu"),
     _gemma("gemma2", transformers.Gemma2Config, num_hidden_layers=3, sliding_window=19,
            query_pre_attn_scalar=17, attn_logit_softcapping=4.0, final_logit_softcapping=3.0),
     _gemma("gemma3", transformers.Gemma3TextConfig, num_hidden_layers=6, sliding_window=21,

