@@ -10,7 +10,7 @@ import numpy as np
 
 from quire.backends.base import StepBatch, TokenRows
 from quire.errors import BackendError
-from quire.program import Embed, GivenColumns, Program
+from quire.program import Program
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +18,7 @@ class RowWidths:
     """Numbers of a row."""
 
     embedding: int
-    """0: the program, a later stage of a pipeline, looks up no tokens."""
+    """0: the program looks up no tokens."""
     full: int
     """With the numbers that `GivenColumns` reads. These may be missing, and are 0 then."""
     kv: int
@@ -27,8 +27,6 @@ class RowWidths:
     @classmethod
     def of(cls, program: Program) -> RowWidths:
         """The widths for a program."""
-        embeddings = {op.out.dim for op in program.ops if isinstance(op, Embed)}
-        ends = {op.first + op.out.dim for op in program.ops if isinstance(op, GivenColumns)}
         memories = program.memories()
         layers = {
             op.layer: op.k.dim + op.v.dim
@@ -36,8 +34,7 @@ class RowWidths:
             if op.k is not None and op.v is not None and op.layer is not None
         }
         is_plain = len(layers) == len(memories) and len(set(layers.values())) == 1
-        embedding = max(embeddings, default=0)
-        return cls(embedding, max(ends | {embedding}), sum(layers.values()) if is_plain else 0)
+        return cls(*program.row_widths, sum(layers.values()) if is_plain else 0)
 
     def check(self, batch: StepBatch) -> None:
         """Raises BackendError for rows of another width, or of tokens that the step has not."""

@@ -9,6 +9,7 @@ from quire.errors import IntegrityError
 from quire.program.ops import (
     Attention,
     Embed,
+    GivenColumns,
     LearnedPositions,
     Logits,
     MeanRows,
@@ -33,6 +34,18 @@ class Program:
 
     name: str
     ops: tuple[Op, ...]
+    row_widths_of_whole: tuple[int, int] | None = None
+    """`row_widths` of the program of which this one is a stage; None: it is whole."""
+
+    @property
+    def row_widths(self) -> tuple[int, int]:
+        """How many numbers a row has that is given in place of an embedding (0: no token is looked
+        up), and how many with those that `GivenColumns` reads."""
+        if self.row_widths_of_whole is not None:
+            return self.row_widths_of_whole
+        embedding = max((op.out.dim for op in self.ops if isinstance(op, Embed)), default=0)
+        ends = [op.first + op.out.dim for op in self.ops if isinstance(op, GivenColumns)]
+        return embedding, max([*ends, embedding])
 
     def params(self) -> Iterator[Param]:
         """Every weight slot once, in order of first use."""

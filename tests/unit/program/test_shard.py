@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from math import prod
 
 import pytest
@@ -16,9 +17,11 @@ from quire.program import (
     Attention,
     Columns,
     Gather,
+    GivenColumns,
     Linear,
     Program,
     Tensor,
+    Value,
     kv_layout,
     layout_of_rank,
 )
@@ -92,6 +95,15 @@ def test_stages_have_neighbouring_layers() -> None:
     part = of_rank(program, Rank(1, 0, 3, 1))
     assert part.first_memory == 2
     assert layout_of_rank(layout, part.program, 2).groups[0].layers == (0, 1)
+
+
+def test_stages_know_the_whole_rows_that_are_given() -> None:
+    """The rows of a picture have columns for later layers, which another stage may read."""
+    program = program_of(num_hidden_layers=2)
+    given = GivenColumns(Value("given", 8), 100, program.vocab_size)
+    program = replace(program, ops=(*program.ops[:-1], given, program.ops[-1]))
+    width = program.row_widths[0]
+    assert [stage.row_widths for stage in cut(program, 2)] == [(width, 108)] * 2
 
 
 def test_layers_that_share_a_cache_stay_together() -> None:

@@ -87,7 +87,7 @@ def _stage(program: Program, begin: int, end: int) -> Program:
         ops.insert(0, Receive(entering, program.vocab_size))
     if leaving:
         ops.append(Send(leaving))
-    stage = replace(program, ops=tuple(ops))
+    stage = replace(program, ops=tuple(ops), row_widths_of_whole=program.row_widths)
     stage.check()
     return stage
 
