@@ -10,6 +10,9 @@ WORKERS ?= 2
 BIN := $(VENV)/bin
 PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
 
+# Where it is set, each of the interpreters that tests start would compile all modules that it imports.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: demo native-wheel dependencies test tests test-env test-tools proof lint lint-env docs native clean
 
 $(BIN)/python:
@@ -27,8 +30,12 @@ native-wheel:
 	rm -rf build/wheel
 	$(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir build/wheel .
 
-dependencies:  # a module is compiled when it is first imported
-	SKBUILD_WHEEL_CMAKE=false $(BIN)/python -m pip install --quiet --no-compile .
+dependencies: build/dependencies.txt  # a module is compiled when it is first imported
+	$(BIN)/python -m pip install --quiet --no-compile --requirement build/dependencies.txt
+
+build/dependencies.txt: pyproject.toml
+	mkdir -p build
+	sed -n '/^dependencies = \[/,/^\]/s/^ *"\(.*\)",.*/\1/p' pyproject.toml >$@
 
 # The tests wait now and then, for servers and for clocks: the linters use that time.
 test: test-env

@@ -42,7 +42,8 @@ enum quire_dtype {
 
 // How a matrix is stored and multiplied. The integer formats have one scale for each row of the
 // matrix and one for each row of x; A8 rounds x to 8 bits, A16 to two planes of 8 bits, A8_BLOCKS
-// to 8 bits with a scale for each QUIRE_X_BLOCK numbers of a row, which groups must not exceed.
+// to 8 bits with a scale for each QUIRE_X_BLOCK numbers of a row. The tables of GROUPED_A8 are U4, S4
+// and S8. Groups of A8_BLOCKS are those of GGUF's types: 16 with S6, 16 or 32 with E2M1, else 32.
 // 4-bit weights have whole steps within a row besides (int4_weights.h). Codes of GROUPED_BF16 and
 // GROUPED_F32 stand for floats: x is multiplied as bfloat16 or as float32. HELD formats keep the
 // 16-bit numbers of a checkpoint and multiply them as float32: the products are those of F32.

@@ -2,7 +2,8 @@
 
 So the kernels themselves compute, on NumPy memory and without a GPU. Three things of the
 interpreter are repaired: it multiplies the bit patterns of bfloat16 numbers, cuts bits off where a
-float32 becomes bfloat16, and lets BLAS choose the order of a product's sums.
+float32 becomes bfloat16, and lets BLAS choose the order of a product's sums. And it looks through
+Triton's language for what it has to replace at each call of a function, where once is enough.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ os.environ["TRITON_INTERPRET"] = "1"  # before triton is imported
 from collections.abc import Mapping
 from importlib import import_module
 from itertools import product
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -31,6 +33,9 @@ TYPES = {
 }  # fmt: skip
 Handle = interpreter.TensorHandle
 _cast = interpreter.InterpreterBuilder.cast_impl
+_patch = interpreter._patch_lang
+_LANGUAGE = SimpleNamespace(__globals__={"tl": tl, "core": tl.core})
+"""A function that refers to all that may have to be replaced."""
 
 
 def _repaired_cast(self: Any, source: Any, target: Any) -> Any:
@@ -64,6 +69,7 @@ def _repaired_dot(_builder: Any, a: Any, b: Any, d: Any, *_precision: Any) -> An
 
 interpreter.InterpreterBuilder.cast_impl = _repaired_cast
 interpreter.InterpreterBuilder.create_dot = _repaired_dot
+interpreter._patch_lang = lambda _function: None  # calls within a kernel, which has done it
 
 
 class InterpretedDevice(EmulatedDevice):
@@ -74,7 +80,7 @@ class InterpretedDevice(EmulatedDevice):
         function = getattr(module, kernel.name).rewrite()
         values = {name: _value(args[name], kind) for name, kind in kernel.types}
         values |= dict(kernel.constants)
-        scope = interpreter._patch_lang(function)
+        scope = _patch(_LANGUAGE)
         sizes = (*grid, 1, 1)[:3]
         try:
             interpreter.interpreter_builder.set_grid_dim(*sizes)

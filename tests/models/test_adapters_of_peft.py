@@ -24,7 +24,6 @@ from quire.backends.base import Backend
 from quire.config.engine_args import EngineArgs
 from quire.planning.merge_adapter import merge_adapter
 
-peft = pytest.importorskip("peft")
 pytestmark = pytest.mark.filterwarnings("ignore")  # of PEFT and transformers
 
 ALL = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
@@ -124,6 +123,7 @@ def test_adapters_of_each_expert_are_those_of_peft(
     [case] = [one for one in CASES if one.name == name]
     directory = write_checkpoint(case, tmp_path / "base")
     folder = write_adapter(tmp_path / "adapter", directory, modules=modules)
+    peft = pytest.importorskip("peft")
     adapted = peft.PeftModel.from_pretrained(_base(case, directory), folder).eval()
     _compare(case, directory, folder, adapted, cpu_backend)
 
@@ -160,6 +160,7 @@ def _base(case: Case, directory: Path) -> Any:
 
 def _adapted(model: Any, settings: dict[str, Any]) -> Any:
     """The model with an adapter of random numbers."""
+    peft = pytest.importorskip("peft")
     torch.manual_seed(3)
     config = peft.LoraConfig(r=5, lora_alpha=9, init_lora_weights=False, **settings)
     adapted = peft.get_peft_model(model, config)

@@ -40,12 +40,12 @@ void attend_pieces(const Step& step, const quire_attention& op, Worker& worker) 
   Kernel::end();
 }
 
-template <class Kernel>
+// Merging is the same for all kernels.
 void merge_pieces(const Step& step, const quire_attention& op, Worker& worker) {
   const int64_t num_heads = layout_of(step, op).num_kv_heads;
   const AttentionPlan& plan = step.plan_of(op);
   const int64_t merges = static_cast<int64_t>(plan.items.size()) * num_heads;
-  Attend<Kernel> work(step, op, worker.index());
+  Attend<VectorKernel<F32Pairs>> work(step, op, worker.index());
   for (int64_t ticket; (ticket = worker.grab()) < merges;) {
     const AttentionItem& item = plan.items[ticket / num_heads];
     if (item.parts > 1) work.merge(item, static_cast<int>(ticket % num_heads));
@@ -61,7 +61,7 @@ void attend(const Step& step, const quire_attention& op) {
            [&](Worker& worker) { attend_pieces<Kernel>(step, op, worker); });
   if (!plan.split) return;
   pool.run(static_cast<int64_t>(plan.items.size()) * num_heads,
-           [&](Worker& worker) { merge_pieces<Kernel>(step, op, worker); });
+           [&](Worker& worker) { merge_pieces(step, op, worker); });
 }
 
 #if !defined(__AMX_BF16__)

@@ -194,8 +194,7 @@ void finish_rows(const LinearArgs& args, int64_t strip, RowSpan rows, const Read
   }
 }
 
-template <class Reader>
-void finish_sums(const LinearArgs& args, int64_t strip, RowSpan rows, const Reader& sums) {
+void finish_sums(const LinearArgs& args, int64_t strip, RowSpan rows, const FloatSums& sums) {
   with_activation(args.activation,
                   [&](auto kind) { finish_rows<decltype(kind)::value>(args, strip, rows, sums); });
 }
@@ -299,27 +298,34 @@ float* numbers_of(const Reader& sums, int64_t first, int64_t count, float* room)
   return room;
 }
 
-// As `finish_sums`, of rows some of which are changed first. Those that are not go through the same
-// operations as ever: a factor of 1 changes no bit.
+// As `finish_sums`, by way of numbers, some of whose rows may be changed first. Those that are not
+// go through the same operations as ever: a factor of 1 changes no bit.
 template <class Reader>
-void finish_changed(const LinearArgs& args, int64_t strip, RowSpan rows, const Reader& sums) {
-  const RowChanges& changes = *args.changes;
+void finish_numbers(const LinearArgs& args, int64_t strip, RowSpan rows, const Reader& sums,
+                    bool are_changed) {
   alignas(64) float room[kChangedRows * kStripColumns];
   for (int64_t done = 0; done < rows.count; done += kChangedRows) {
     const RowSpan some{rows.first + done, std::min(kChangedRows, rows.count - done)};
     float* values = numbers_of(sums, done, some.count, room);
-    change_rows(changes, strip, args.scale, some, values);
+    if (are_changed) change_rows(*args.changes, strip, args.scale, some, values);
     finish_sums(args, strip, some, FloatSums{values, 1.0f});
   }
 }
 
+// Activations of other sums than floats are computed by way of numbers: each is compiled once, and
+// takes much longer than to write and read a number.
 template <class Reader>
 void finish_any(const LinearArgs& args, int64_t strip, RowSpan rows, const Reader& sums) {
   const RowChanges* changes = args.changes;
-  if (changes != nullptr && (!changes->are_in_sums || changes->has_more)) {
-    return finish_changed(args, strip, rows, sums);
+  const bool are_changed = changes != nullptr && (!changes->are_in_sums || changes->has_more);
+  if constexpr (std::is_same_v<Reader, FloatSums>) {
+    if (!are_changed) return finish_sums(args, strip, rows, sums);
+  } else {
+    if (!are_changed && !args.weight->glu && args.activation == QUIRE_ACTIVATION_IDENTITY) {
+      return finish_rows<QUIRE_ACTIVATION_IDENTITY>(args, strip, rows, sums);
+    }
   }
-  finish_sums(args, strip, rows, sums);
+  finish_numbers(args, strip, rows, sums, are_changed);
 }
 
 }  // namespace

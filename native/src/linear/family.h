@@ -1,11 +1,11 @@
 // The interface between a kernel family and the driver (linear.cpp).
 //
-// A family is a struct of static members, chosen at compile time by format and ISA tier:
+// A family is a struct of static members, compiled for an ISA tier. The driver is compiled once and
+// has them as a `Family`, chosen by format (families.h):
 //
 //   kDepth              K is padded with zeros to a multiple of this
 //   kPlanes             rows that its micro-kernel sees for each row of x
 //   kMaxTileRows        rows of x that one micro-kernel call takes at most
-//   available()         whether the operating system lets the process use these instructions
 //   tile_bytes(rows, k) bytes of one packed tile of x, k padded
 //   strips_at_once(rows, tiles)   strips the family likes to stream together
 //   pack_tile(...)      writes rows of x in the order of its micro-kernel
@@ -46,19 +46,6 @@ struct Tiling {
       : m(m_), tiles(ceil_div(m_, max_rows)), rows(ceil_div(m_, tiles)) {}
   int64_t rows_of(int64_t tile) const { return tile + 1 < tiles ? rows : m - rows * (tiles - 1); }
 };
-
-// How many rows each of several tiles has; a family may take more in a single one.
-template <class Family, class = void>
-constexpr int64_t kUsualTileRows = Family::kMaxTileRows;
-template <class Family>
-constexpr int64_t kUsualTileRows<Family, std::void_t<decltype(Family::kManyTilesRows)>> =
-    Family::kManyTilesRows;
-
-template <class Family>
-Tiling tiling_for(int64_t m) {
-  constexpr int64_t kMost = Family::kMaxTileRows;
-  return {m, m <= kMost ? kMost : kUsualTileRows<Family>};
-}
 
 // Rows of the step's activations, in the caller's memory.
 struct Rows {
@@ -142,5 +129,37 @@ struct Block {
   // Makes outputs of the sums of a tile with a strip.
   void finish(int64_t strip, int64_t tile, const Sums& of_tile) const;
 };
+
+// A family as the driver has it.
+struct Family {
+  int64_t depth;
+  int64_t planes;
+  int64_t max_tile_rows;
+  int64_t many_tiles_rows;  // of each of several tiles; a family may take more in a single one
+  ChangePlace change_place;
+  int64_t (*tile_bytes)(int64_t rows, int64_t k);
+  int64_t (*strips_at_once)(int64_t rows, int64_t tiles);
+  void (*pack_tile)(const Rows& x, int64_t row0, int64_t rows, int64_t tile_rows, int64_t k_padded,
+                    uint8_t* out);
+  void (*begin)(int64_t tile_rows, Format format);
+  void (*end)();
+  void (*multiply)(const Block& block);
+
+  Tiling tiling(int64_t m) const {
+    return {m, m <= max_tile_rows ? max_tile_rows : many_tiles_rows};
+  }
+};
+
+template <class Members, class = void>
+constexpr int64_t kManyTilesRowsOf = Members::kMaxTileRows;
+template <class Members>
+constexpr int64_t kManyTilesRowsOf<Members, std::void_t<decltype(Members::kManyTilesRows)>> =
+    Members::kManyTilesRows;
+
+template <class Members, ChangePlace kPlace = ChangePlace::kVectors>
+constexpr Family kFamily = {
+    Members::kDepth, Members::kPlanes,    Members::kMaxTileRows,   kManyTilesRowsOf<Members>,
+    kPlace,          Members::tile_bytes, Members::strips_at_once, Members::pack_tile,
+    Members::begin,  Members::end,        Members::multiply};
 
 }  // namespace quire::gemm

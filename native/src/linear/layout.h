@@ -22,8 +22,7 @@ struct Layout {
 
 inline Layout layout_of(Format format) {
   if (is_grouped(format)) return {Grouping(format).group, 0, false, format};
-  const int64_t depth =
-      with_family(format, 1, [](auto tag) -> int64_t { return decltype(tag)::Family::kDepth; });
+  const int64_t depth = family_of(format, 1).depth;
   switch (format) {
     case Format::kBF16:
     case Format::kHeldBF16:

@@ -46,8 +46,8 @@ int64_t packed_x_budget() {
 int64_t size_of(DType dtype) { return dtype == DType::kF32 ? 4 : 2; }
 
 // How one product is cut into units of work. `products`: as many alike run together.
-template <class Family>
 struct Plan {
+  const Family* family;
   Tiling tiling;
   int64_t k;  // padded
   int64_t tile_bytes;
@@ -59,19 +59,20 @@ struct Plan {
   int64_t group;  // strips in one unit
   int64_t groups;
 
-  Plan(const LinearArgs& args, int workers, int64_t products) : tiling(tiling_for<Family>(args.m)) {
+  Plan(const Family& family_, const LinearArgs& args, int workers, int64_t products)
+      : family(&family_), tiling(family_.tiling(args.m)) {
     const Layout layout = layout_of(args.weight->format);
     k = layout.padded(args.weight->k);
-    tile_bytes = round_up(Family::tile_bytes(tiling.rows, k), 64);
+    tile_bytes = round_up(family->tile_bytes(tiling.rows, k), 64);
     strips = strips_of(args.weight->n, args.weight->glu);
     strip_bytes = layout.strip_bytes(args.weight->k);
     has_scales = layout.has_scales;
-    group = std::min(Family::strips_at_once(tiling.rows, tiling.tiles),
+    group = std::min(family->strips_at_once(tiling.rows, tiling.tiles),
                      std::max<int64_t>(1, strips * products / (4 * workers)));
     groups = ceil_div(strips, group);
     // Even numbers of tiles: families take two at once.
     const int64_t most =
-        std::min(kMaxBlockRows / (tiling.rows * Family::kPlanes), packed_x_budget() / tile_bytes);
+        std::min(kMaxBlockRows / (tiling.rows * family->planes), packed_x_budget() / tile_bytes);
     blocks = ceil_div(tiling.tiles, std::max<int64_t>(most / 2 * 2, 2));
     block_tiles = round_up(ceil_div(tiling.tiles, blocks), 2);
     blocks = ceil_div(tiling.tiles, block_tiles);
@@ -81,31 +82,30 @@ struct Plan {
 };
 
 // One of the products that run together, and which of all units and tiles are its own.
-template <class Family>
 struct Job {
   const LinearArgs* args;
-  Plan<Family> plan;
+  Plan plan;
   int64_t first_unit;
   int64_t first_tile;
 
-  Job(const LinearArgs& args_, int workers, int64_t products, const Job* before)
+  Job(const Family& family, const LinearArgs& args_, int workers, int64_t products,
+      const Job* before)
       : args(&args_),
-        plan(args_, workers, products),
+        plan(family, args_, workers, products),
         first_unit(before ? before->first_unit + before->plan.units() : 0),
         first_tile(before ? before->first_tile + before->plan.tiling.tiles : 0) {}
 };
 
 // The products that run together, the units of one after those of another.
-template <class Family>
 struct Jobs {
-  const Job<Family>* jobs;
+  const Job* jobs;
   int64_t count;
   int64_t units;
   int64_t tiles;
   int64_t span;  // units that a worker takes at once: neighbours, which share lines of the output
 
-  Jobs(const Job<Family>* jobs_, int64_t count_, int workers) : jobs(jobs_), count(count_) {
-    const Job<Family>& last = jobs[count - 1];
+  Jobs(const Job* jobs_, int64_t count_, int workers) : jobs(jobs_), count(count_) {
+    const Job& last = jobs[count - 1];
     units = last.first_unit + last.plan.units();
     tiles = last.first_tile + last.plan.tiling.tiles;
     const int64_t columns =
@@ -119,41 +119,38 @@ struct Jobs {
     return count == 1 && jobs->plan.tiling.tiles == 1 && jobs->plan.tile_bytes <= kOwnTileBytes;
   }
 
-  const Job<Family>& of_unit(int64_t unit) const { return of(unit, &Job<Family>::first_unit); }
-  const Job<Family>& of_tile(int64_t tile) const { return of(tile, &Job<Family>::first_tile); }
+  const Job& of_unit(int64_t unit) const { return of(unit, &Job::first_unit); }
+  const Job& of_tile(int64_t tile) const { return of(tile, &Job::first_tile); }
 
  private:
   // The last job that begins at `number` or before.
-  const Job<Family>& of(int64_t number, int64_t Job<Family>::* first) const {
-    const auto* after = std::upper_bound(
-        jobs + 1, jobs + count, number,
-        [first](int64_t wanted, const Job<Family>& job) { return wanted < job.*first; });
+  const Job& of(int64_t number, int64_t Job::* first) const {
+    const auto* after =
+        std::upper_bound(jobs + 1, jobs + count, number,
+                         [first](int64_t wanted, const Job& job) { return wanted < job.*first; });
     return after[-1];
   }
 };
 
-template <class Family>
-void pack_tile(const Job<Family>& job, int64_t tile, uint8_t* out) {
+void pack_tile(const Job& job, int64_t tile, uint8_t* out) {
   const LinearArgs& args = *job.args;
-  const Plan<Family>& plan = job.plan;
+  const Plan& plan = job.plan;
   const Rows rows{args.x,         args.x_dtype, args.x_stride,
                   args.weight->k, args.x_rows,  order_of(*args.weight)};
-  Family::pack_tile(rows, tile * plan.tiling.rows, plan.tiling.rows_of(tile), plan.tiling.rows,
-                    plan.k, out);
+  plan.family->pack_tile(rows, tile * plan.tiling.rows, plan.tiling.rows_of(tile), plan.tiling.rows,
+                         plan.k, out);
 }
 
-template <class Family>
-void pack_x(const Jobs<Family>& jobs, Pool& pool) {
+void pack_x(const Jobs& jobs, Pool& pool) {
   pool.each(jobs.tiles, [&](int64_t number) {
-    const Job<Family>& job = jobs.of_tile(number);
+    const Job& job = jobs.of_tile(number);
     const int64_t tile = number - job.first_tile;
     pack_tile(job, tile, static_cast<uint8_t*>(job.args->scratch) + tile * job.plan.tile_bytes);
   });
 }
 
-template <class Family>
-const uint8_t* weight_of(const Job<Family>& job, int64_t unit) {
-  const Plan<Family>& plan = job.plan;
+const uint8_t* weight_of(const Job& job, int64_t unit) {
+  const Plan& plan = job.plan;
   return static_cast<const uint8_t*>(job.args->weight->data) +
          (unit - job.first_unit) % plan.groups * plan.group * plan.strip_bytes;
 }
@@ -167,9 +164,8 @@ Destination destination(const void* data, int64_t stride, int64_t element, int64
 
 // Prefetches the scales and offsets of a unit's columns: a few lines far from its weights, which
 // are first read when its first sums are finished.
-template <class Family>
-void fetch_scales(const Job<Family>& job, int64_t unit) {
-  const Plan<Family>& plan = job.plan;
+void fetch_scales(const Job& job, int64_t unit) {
+  const Plan& plan = job.plan;
   if (!plan.has_scales) return;
   const int64_t columns = plan.group * kStripColumns;
   const int64_t first = (unit - job.first_unit) % plan.groups * columns;
@@ -180,11 +176,10 @@ void fetch_scales(const Job<Family>& job, int64_t unit) {
 }
 
 // Prefetches what adapters add to a unit's columns: short pieces, far from each other.
-template <class Family>
-void fetch_changes(const Job<Family>& job, int64_t unit) {
+void fetch_changes(const Job& job, int64_t unit) {
   const RowChanges* changes = job.args->changes;
   if (changes == nullptr) return;
-  const Plan<Family>& plan = job.plan;
+  const Plan& plan = job.plan;
   const int64_t first = (unit - job.first_unit) % plan.groups * plan.group;
   const int64_t last = std::min(first + plan.group, plan.strips) - 1;
   for (int64_t i = 0; i < changes->num_known; ++i) {
@@ -198,11 +193,10 @@ void fetch_changes(const Job<Family>& job, int64_t unit) {
 }
 
 // `x`: the first packed tile of the product. `next`: the first weights of the unit after this one.
-template <class Family>
-void run_unit(const Job<Family>& job, int64_t unit, const uint8_t* x, const uint8_t* next,
-              bool x_is_cached, float* sums) {
+void run_unit(const Job& job, int64_t unit, const uint8_t* x, const uint8_t* next, bool x_is_cached,
+              float* sums) {
   const LinearArgs& args = *job.args;
-  const Plan<Family>& plan = job.plan;
+  const Plan& plan = job.plan;
   const int64_t tile0 = (unit - job.first_unit) / plan.groups * plan.block_tiles;
   const int64_t strip0 = (unit - job.first_unit) % plan.groups * plan.group;
   const int64_t row = tile0 * plan.tiling.rows;
@@ -213,9 +207,9 @@ void run_unit(const Job<Family>& job, int64_t unit, const uint8_t* x, const uint
   block.x = x + tile0 * plan.tile_bytes;
   block.tile_bytes = plan.tile_bytes;
   block.tiles = std::min(plan.block_tiles, plan.tiling.tiles - tile0);
-  block.rows = plan.tiling.rows * Family::kPlanes;
-  block.last_rows = plan.tiling.rows_of(tile0 + block.tiles - 1) * Family::kPlanes;
-  block.planes = Family::kPlanes;
+  block.rows = plan.tiling.rows * plan.family->planes;
+  block.last_rows = plan.tiling.rows_of(tile0 + block.tiles - 1) * plan.family->planes;
+  block.planes = plan.family->planes;
   block.k = plan.k;
   block.weight = weight_of(job, unit);
   block.strip_bytes = plan.strip_bytes;
@@ -231,43 +225,41 @@ void run_unit(const Job<Family>& job, int64_t unit, const uint8_t* x, const uint
   const void* residual = args.residual == args.out ? nullptr : args.residual;
   block.residual =
       destination(residual, args.residual_stride, 4, row, strip0 * width, width * block.strips);
-  Family::multiply(block);
+  plan.family->multiply(block);
 }
 
 // The first weights of a unit, of all strips that it reads at once.
-template <class Family>
-void fetch_first(const Job<Family>& job, int64_t unit) {
-  const Plan<Family>& plan = job.plan;
+void fetch_first(const Job& job, int64_t unit) {
+  const Plan& plan = job.plan;
   const uint8_t* weight = weight_of(job, unit);
   const int64_t bytes = std::min(kFirstBytes / plan.group, plan.strip_bytes);
   for (int64_t s = 0; s < plan.group; ++s) fetch_bytes(weight + s * plan.strip_bytes, bytes);
 }
 
-template <class Family>
-void multiply(const Jobs<Family>& jobs, Worker& worker) {
+void multiply(const Jobs& jobs, Worker& worker) {
   Tickets units(worker, jobs.span, jobs.units);
   int64_t unit = units.next();
   if (unit >= jobs.units) return;
   alignas(64) float sums[kSumsFloats];
   alignas(64) uint8_t own_x[kOwnTileBytes];
-  const Job<Family>* job = &jobs.of_unit(unit);
+  const Job* job = &jobs.of_unit(unit);
   if (jobs.pack_own()) {
     fetch_first(*job, unit);
     pack_tile(*job, 0, own_x);
   }
-  const Job<Family>* begun = nullptr;
+  const Job* begun = nullptr;
   int64_t previous_rows = -1;
   while (unit < jobs.units) {
     if (job != begun) {
       if (begun == nullptr || begun->plan.tiling.rows != job->plan.tiling.rows) {
-        Family::begin(job->plan.tiling.rows, job->args->weight->format);
+        job->plan.family->begin(job->plan.tiling.rows, job->args->weight->format);
       }
       begun = job;
       previous_rows = -1;
     }
     const int64_t next = units.next();
     const uint8_t* next_weight = weight_of(*job, unit);
-    const Job<Family>* next_job = job;
+    const Job* next_job = job;
     if (next < jobs.units) {
       next_job = &jobs.of_unit(next);
       next_weight = weight_of(*next_job, next);
@@ -281,76 +273,62 @@ void multiply(const Jobs<Family>& jobs, Worker& worker) {
     unit = next;
     job = next_job;
   }
-  Family::end();
+  jobs.jobs->plan.family->end();
 }
 
-template <class Family>
-void run(const Jobs<Family>& jobs, Pool& pool) {
+void run(const Jobs& jobs, Pool& pool) {
   if (!jobs.pack_own()) pack_x(jobs, pool);
   pool.run(jobs.units, [&](Worker& worker) { multiply(jobs, worker); });
 }
 
-template <class Family>
 void run_one(const LinearArgs& args, Pool& pool) {
-  const Job<Family> job(args, pool.size(), 1, nullptr);
-  run(Jobs<Family>(&job, 1, pool.size()), pool);
+  const Job job(family_of(args.weight->format, args.m), args, pool.size(), 1, nullptr);
+  run(Jobs(&job, 1, pool.size()), pool);
 }
 
-template <class Family>
-void run_together(const LinearArgs* args, int64_t count, Pool& pool) {
-  std::vector<Job<Family>> jobs;
+// `rows`: of each product, on average.
+void run_together(const LinearArgs* args, int64_t count, int64_t rows, Pool& pool) {
+  const Family& family = family_of(args->weight->format, rows);
+  std::vector<Job> jobs;
   jobs.reserve(count);
   for (int64_t i = 0; i < count; ++i) {
-    jobs.emplace_back(args[i], pool.size(), count, i == 0 ? nullptr : &jobs[i - 1]);
+    jobs.emplace_back(family, args[i], pool.size(), count, i == 0 ? nullptr : &jobs[i - 1]);
   }
-  run(Jobs<Family>(jobs.data(), count, pool.size()), pool);
+  run(Jobs(jobs.data(), count, pool.size()), pool);
 }
 
-template <class Family>
-size_t scratch_bytes(int64_t k, int64_t max_m) {
+size_t scratch_bytes(const Family& family, int64_t k, int64_t max_m) {
   // The padding of the last tile and of each tile's end to a cache line.
-  const int64_t row = Family::tile_bytes(1, round_up(k, Family::kDepth));
-  return static_cast<size_t>((max_m + tiling_for<Family>(max_m).tiles) * row + (max_m + 1) * 64);
+  const int64_t row = family.tile_bytes(1, round_up(k, family.depth));
+  return static_cast<size_t>((max_m + family.tiling(max_m).tiles) * row + (max_m + 1) * 64);
 }
 
 }  // namespace
 }  // namespace gemm
 
-bool linear_available() { return gemm::Bf16Family::available(); }
+bool linear_available() { return gemm::families_available(); }
 
 size_t linear_scratch_bytes(Format format, int64_t k, int64_t max_m) {
   // Products that run together may have the family of few rows, or of many, for any number of them.
   const auto of = [&](int64_t rows) {
-    return gemm::with_family(format, rows, [&](auto tag) {
-      return gemm::scratch_bytes<typename decltype(tag)::Family>(k, max_m);
-    });
+    return gemm::scratch_bytes(gemm::family_of(format, rows), k, max_m);
   };
-  return std::max(of(1), of(gemm::kFewInt4Rows + 1));
+  return std::max(of(1), of(max_m));
 }
 
-ChangePlace change_place(Format format) {
-  return gemm::with_family(
-      format, 1, [](auto tag) { return gemm::kChangePlace<typename decltype(tag)::Family>; });
-}
+ChangePlace change_place(Format format) { return gemm::family_of(format, 1).change_place; }
 
 int64_t rows_of_tiles(Format format, int64_t m) {
-  return gemm::with_family(format, m, [&](auto tag) {
-    return gemm::tiling_for<typename decltype(tag)::Family>(m).rows;
-  });
+  return gemm::family_of(format, m).tiling(m).rows;
 }
 
-void linear(const LinearArgs& args, Pool& pool) {
-  gemm::with_family(args.weight->format, args.m,
-                    [&](auto tag) { gemm::run_one<typename decltype(tag)::Family>(args, pool); });
-}
+void linear(const LinearArgs& args, Pool& pool) { gemm::run_one(args, pool); }
 
 void linear_together(const LinearArgs* args, int64_t count, Pool& pool) {
   if (count == 0) return;
   int64_t rows = 0;
   for (int64_t i = 0; i < count; ++i) rows += args[i].m;
-  gemm::with_family(args->weight->format, rows / count, [&](auto tag) {
-    gemm::run_together<typename decltype(tag)::Family>(args, count, pool);
-  });
+  gemm::run_together(args, count, rows / count, pool);
 }
 
 }  // namespace quire

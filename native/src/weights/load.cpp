@@ -285,9 +285,6 @@ size_t matrix_bytes(const quire_matrix_spec& spec) {
           "matrix: unknown format");
   require(!is_integer(format) || spec.k <= kMaxIntegerDepth,
           "matrix: rows of integers have at most 131071 numbers");
-  require(
-      kind_of(format) != Format::kGroupedA8Blocks || gemm::Grouping(format).group <= gemm::kXBlock,
-      "matrix: groups are longer than blocks of x");
   require(!spec.glu || spec.n % 2 == 0, "matrix: a glu matrix has an even number of rows");
   return one_matrix_bytes(spec) * static_cast<size_t>(spec.count);
 }

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from importlib.util import find_spec
 from pathlib import Path
 from threading import Thread, Timer
 from typing import Any
@@ -23,7 +24,7 @@ from quire.cli.mcp.servers import ToolServers
 from quire.config.tool_servers import ServerEntry, read_config
 from quire.errors import ConfigError
 
-pytest.importorskip("mcp")
+pytestmark = pytest.mark.skipif(find_spec("mcp") is None, reason="needs mcp")
 
 PROGRAM = str(Path(__file__).with_name("tool_server.py"))
 

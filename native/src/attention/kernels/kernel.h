@@ -23,6 +23,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <numeric>
 #include <type_traits>
 #include <utility>
 
@@ -158,14 +159,19 @@ struct PlainNumbers {
   }
 };
 
-// Calls f with the largest of the given counts that make up `all`, and where each begins.
-template <int... kCounts, class F>
-QUIRE_INLINE void by_counts(std::integer_sequence<int, kCounts...>, int64_t all, F f) {
-  int64_t at = 0;
-  const auto some = [&](auto count) {
-    for (; all - at >= count.value; at += count.value) f(count, static_cast<int>(at));
-  };
-  (some(std::integral_constant<int, kCounts>{}), ...);
+// Calls f with the largest of the given counts that make up `all`, and where each begins. A count
+// that is given again (`kBefore`) is not compiled again.
+template <int kBefore = 0, class F>
+QUIRE_INLINE void by_counts(std::integer_sequence<int>, int64_t, F, int64_t) {}
+template <int kBefore = 0, int kCount, int... kOthers, class F>
+QUIRE_INLINE void by_counts(std::integer_sequence<int, kCount, kOthers...>, int64_t all, F f,
+                            int64_t at = 0) {
+  if constexpr (kCount != kBefore) {
+    for (; all - at >= kCount; at += kCount) {
+      f(std::integral_constant<int, kCount>{}, static_cast<int>(at));
+    }
+  }
+  by_counts<kCount>(std::integer_sequence<int, kOthers...>{}, all, f, at);
 }
 
 // Calls f with a constant: a look at a variable in the inner loop cost a sixth of a prompt's
@@ -199,8 +205,10 @@ struct InPieces {
     by_counts(typename Kernel::RowCounts{}, rows, [&](auto count, int r) {
       constexpr int R = decltype(count)::value;
       constexpr int kMost = Kernel::most_columns(R);
-      using ColumnCounts =
-          std::integer_sequence<int, kMost, std::min(kMost, 4), std::min(kMost, 2), 1>;
+      // No fewer registers are left over.
+      constexpr int kLeast = std::gcd(kMost, kHeadAlign / kVectorLanes);
+      using ColumnCounts = std::integer_sequence<int, kMost, std::max(std::min(kMost, 4), kLeast),
+                                                 std::max(std::min(kMost, 2), kLeast), kLeast>;
       by_fetch(chunk.values_fetch && r == 0, [&](auto fetch) {
         by_counts(ColumnCounts{}, dim / kVectorLanes, [&](auto columns, int c) {
           Kernel::template value_columns<R, decltype(columns)::value, fetch.value>(

@@ -40,7 +40,6 @@ struct FloatFamily {
   static constexpr int64_t kMaxTileRows = Dense::kMaxTileRows;
   static constexpr int64_t kMostLines = kDepth / Codes::kLineDepth * kLineBytes;
 
-  static bool available() { return true; }
   static int64_t tile_bytes(int64_t rows, int64_t k) { return Dense::tile_bytes(rows, k); }
 
   // Each is read on its own.

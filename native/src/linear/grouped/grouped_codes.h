@@ -18,6 +18,11 @@ constexpr int less_of(int largest) { return kSignedDots && largest > 127 ? 128 :
 template <int kBits>
 struct StepOfCodes {
   static constexpr CodeStep kStep{kBits};
+  // Whether 8-bit activations with one scale for each row meet these codes.
+  static constexpr bool kOfRows = kBits == 4 || kBits == 8;
+  // The groups where blocks of activations have scales: this one alone, or others too.
+  static constexpr int kUsualGroup = usual_group(kBits);
+  static constexpr bool kOtherGroups = false;
   static constexpr int kLargest = (1 << kBits) - 1;
   static constexpr int kLess = less_of(kLargest);
   static constexpr int kQuads = static_cast<int>(kStep.depth / 4);
@@ -64,6 +69,8 @@ template <int kLargest_>
 struct TableCodes : StepOfCodes<4> {
   static constexpr int kLargest = kLargest_;
   static constexpr int kLess = less_of(kLargest);
+  static constexpr bool kOfRows = false;
+  static constexpr bool kOtherGroups = kLargest == largest_of(QUIRE_TABLE_E2M1);
   explicit TableCodes(const Table& table) {
 #if defined(__AVX512BW__)
     numbers_ = (CodeBytes)_mm512_broadcast_i32x4(load<__m128i>(table.numbers));
@@ -97,7 +104,7 @@ struct CodesTag {
 
 // Calls `use` with the tag of a table's codes.
 template <class Use>
-auto with_codes(int32_t table, Use use) {
+decltype(auto) with_codes(int32_t table, Use use) {
   switch (table) {
     case QUIRE_TABLE_U4:
     case QUIRE_TABLE_S4:

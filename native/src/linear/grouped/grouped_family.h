@@ -33,8 +33,6 @@ struct GroupedFamily {
   static constexpr int64_t kMaxTileRows = kMostRows * kFewRowsFactor;
   static constexpr int64_t kManyTilesRows = kMostRows;
 
-  static bool available() { return true; }
-
   static int64_t units_bytes(int64_t rows, int64_t k) {
     return rows * kPlanes * (k / Product::kDepth) * Product::kUnits * 4;
   }
@@ -72,7 +70,10 @@ struct GroupedFamily {
     const GroupedStrip layout(block.args->weight->format, block.args->weight->k);
     with_codes(layout.grouping.table, [&](auto tag) {
       using Codes = typename decltype(tag)::Codes;
-      if constexpr (Product::takes(Codes::kLargest)) multiply_codes<Codes>(block, layout);
+      constexpr bool kOfRows = kBytes == 1 && !kBlocks;
+      if constexpr (Product::takes(Codes::kLargest) && (Codes::kOfRows || !kOfRows)) {
+        multiply_codes<Codes>(block, layout);
+      }
     });
   }
 

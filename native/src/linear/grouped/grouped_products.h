@@ -361,12 +361,14 @@ void grouped_rows(const GroupedArgs& args) {
   // Loops with a fixed number of steps have less overhead. Of two units a quad they would
   // be unrolled too far.
   if constexpr (kBlocks && Product::kUnits == 1) {
-    constexpr int kUsual = Codes::kStep.bits == 6 ? 16 : 32;
-    if (args.layout->grouping.group == kUsual) {
+    constexpr int kUsual = Codes::kUsualGroup;
+    if (!Codes::kOtherGroups || args.layout->grouping.group == kUsual) {
       return grouped_strip<Product, Codes, kRows, kBlocks, kUsual>(args);
     }
   }
-  grouped_strip<Product, Codes, kRows, kBlocks, 0>(args);
+  if constexpr (!kBlocks || Product::kUnits != 1 || Codes::kOtherGroups) {
+    grouped_strip<Product, Codes, kRows, kBlocks, 0>(args);
+  }
 }
 
 }  // namespace quire::gemm

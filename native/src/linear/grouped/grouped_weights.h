@@ -61,6 +61,14 @@ constexpr int largest_of(int table) {
   return largest;
 }
 
+// Whether 8-bit activations with one scale for each row meet these numbers.
+constexpr bool is_of_rows(int table) {
+  return table == QUIRE_TABLE_U4 || table == QUIRE_TABLE_S4 || table == QUIRE_TABLE_S8;
+}
+
+// The group of codes of so many bits where blocks of activations have scales.
+constexpr int usual_group(int bits) { return bits == 6 ? 16 : 32; }
+
 constexpr int64_t kLineBytes = kStripColumns * 4;
 
 // A step of codes of so many bits.
@@ -126,12 +134,22 @@ struct Grouping {
   }
 
  private:
-  // Floats have a scale as float32 and nothing else, and only E4M3 is multiplied as bfloat16.
+  // Floats have a scale as float32 and nothing else, and only E4M3 is multiplied as bfloat16. With
+  // 8-bit activations there are the tables and groups that checkpoints have (quire.h).
   bool is_of_its_kind(Format format) const {
     const bool is_plain = !half && !zeros && !minima && !nested && !e4m3;
     if (is_float_table(table) != is_grouped_float(format)) return false;
-    if (kind_of(format) == Format::kGroupedBf16 && table != QUIRE_TABLE_E4M3) return false;
-    return is_plain || !is_grouped_float(format);
+    switch (kind_of(format)) {
+      case Format::kGroupedA8:
+        return is_of_rows(table);
+      case Format::kGroupedA8Blocks:
+        return group == usual_group(kTables[table].bits) ||
+               (table == QUIRE_TABLE_E2M1 && group == 16);
+      case Format::kGroupedBf16:
+        return is_plain && table == QUIRE_TABLE_E4M3;
+      default:
+        return is_plain || !is_grouped_float(format);
+    }
   }
 
   bool known_;
