@@ -37,9 +37,9 @@ build/dependencies.txt: pyproject.toml
 	mkdir -p build
 	sed -n '/^dependencies = \[/,/^\]/s/^ *"\(.*\)",.*/\1/p' pyproject.toml >$@
 
-# The tests wait now and then, for servers and for clocks: the linters use that time.
+# The tests wait now and then, for servers and for clocks: the linters use that time, and what ALSO names.
 test: test-env
-	$(MAKE) --jobs=2 lint tests
+	$(MAKE) --jobs=2 tests lint $(ALSO)
 
 tests:
 	$(PYTEST) -m "not long"
