@@ -56,6 +56,8 @@ struct Plan {
   int64_t strips;
   int64_t strip_bytes;
   bool has_scales;
+  const float* scales;  // of all columns, for formats that have them
+  const int32_t* offsets;
   int64_t group;  // strips in one unit
   int64_t groups;
 
@@ -67,6 +69,8 @@ struct Plan {
     strips = strips_of(args.weight->n, args.weight->glu);
     strip_bytes = layout.strip_bytes(args.weight->k);
     has_scales = layout.has_scales;
+    scales = scales_of(*args.weight);
+    offsets = offsets_of(*args.weight);
     group = std::min(family->strips_at_once(tiling.rows, tiling.tiles),
                      std::max<int64_t>(1, strips * products / (4 * workers)));
     groups = ceil_div(strips, group);
@@ -170,8 +174,8 @@ void fetch_scales(const Job& job, int64_t unit) {
   const int64_t columns = plan.group * kStripColumns;
   const int64_t first = (unit - job.first_unit) % plan.groups * columns;
   for (int64_t i = first; i < first + columns; i += kLanes) {
-    __builtin_prefetch(scales_of(*job.args->weight) + i);
-    __builtin_prefetch(offsets_of(*job.args->weight) + i);
+    __builtin_prefetch(plan.scales + i);
+    __builtin_prefetch(plan.offsets + i);
   }
 }
 
@@ -214,8 +218,8 @@ void run_unit(const Job& job, int64_t unit, const uint8_t* x, const uint8_t* nex
   block.weight = weight_of(job, unit);
   block.strip_bytes = plan.strip_bytes;
   block.strips = std::min(plan.group, plan.strips - strip0);
-  block.scales = scales_of(*args.weight) + strip0 * kStripColumns;
-  block.offsets = offsets_of(*args.weight) + strip0 * kStripColumns;
+  block.scales = plan.scales + strip0 * kStripColumns;
+  block.offsets = plan.offsets + strip0 * kStripColumns;
   block.next = next;
   block.sums = sums;
   block.x_is_cached = x_is_cached;
