@@ -15,8 +15,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import lcm
 
-from quire.config.kv_groups import SNAPSHOT_TOKENS, STATE_CHUNK, StateGroup
 from quire.config.kv_layout import KVLayout
+from quire.config.state_groups import SNAPSHOT_TOKENS, STATE_CHUNK, StateGroup
 from quire.kvcache.block_pool import BlockKey, BlockPool
 from quire.kvcache.sequence import SequenceBlocks
 

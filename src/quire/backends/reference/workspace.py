@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from quire import program as ops
 from quire.backends.base import CompileOptions, KVCacheSpec
-from quire.config.kv_groups import STATE_CHUNK
+from quire.config.state_groups import STATE_CHUNK
 from quire.program.pointwise_ops import PointwiseOp
 
 _ITEM = 4
