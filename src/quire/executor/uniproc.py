@@ -158,6 +158,9 @@ class UniProcExecutor(Executor):
     def has_new_weights(self) -> bool:
         return self._worker.has_new_weights
 
+    def failure(self) -> str | None:
+        return None  # the worker lives as long as the engine
+
     def progress(self) -> int | None:
         if self._turns is not None and self._turns.is_waiting:
             return -time.monotonic_ns()  # another engine computes; its own watch looks after it

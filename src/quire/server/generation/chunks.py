@@ -9,7 +9,7 @@ import msgspec
 
 from quire.outputs import RequestOutput, RequestStateStats
 from quire.outputs.counts import PredictionCounts, RequestSpecDecodeMetrics
-from quire.server.generation.portions import ReplyHead
+from quire.server.generation.reply import ReplyHead
 from quire.server.generation.usage import added, make_usage, metrics_of
 from quire.server.http.event_stream import event
 from quire.server.requests.fields import ChunkFields, Usage

@@ -27,7 +27,7 @@ from quire.server.apis.audio.schema import (
 from quire.server.bodies.json_http import context_of, pieced_response
 from quire.server.generation.chunks import ChunkWriter
 from quire.server.generation.logprobs import LogprobsWriter
-from quire.server.generation.portions import ReplyHead
+from quire.server.generation.reply import ReplyHead
 from quire.server.generation.run import deadline_of
 from quire.server.generation.spoken import SpeechRun
 from quire.server.http.event_stream import EventStream, event

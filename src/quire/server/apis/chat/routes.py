@@ -30,8 +30,8 @@ from quire.server.conversation.conversation import (
     tool_use,
 )
 from quire.server.generation.begin import begin, generate, whole_of
-from quire.server.generation.portions import ReplyHead
 from quire.server.generation.rendering import RenderedPrompt, refuse_beams, rendered
+from quire.server.generation.reply import ReplyHead
 from quire.server.requests.reading import (
     check_top,
     read_logprobs,

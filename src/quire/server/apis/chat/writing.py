@@ -23,7 +23,7 @@ from quire.server.apis.chat.schema import (
 )
 from quire.server.conversation.reply_plan import ChatPrompt, ParsedReply, ReplyPlan
 from quire.server.generation.logprobs import prompt_logprobs
-from quire.server.generation.portions import ReplyHead, Update
+from quire.server.generation.reply import ReplyHead, Update
 from quire.server.generation.usage import added, timings, usage_of
 from quire.server.generation.writer import ReplyWriter
 from quire.server.requests.prompts import PreparedPrompt
