@@ -10,7 +10,7 @@ import numpy as np
 from quire.backends.base import Logprobs
 from quire.protocol import PromptChunkLogprobs, TokenLogprobs
 from quire.worker.prompt_logprobs import PromptRows
-from quire.worker.sampling_rows import Drafts
+from quire.worker.row_choices import Drafts
 
 
 def of_prompts(rows: PromptRows, logprobs: Logprobs) -> dict[str, PromptChunkLogprobs]:
