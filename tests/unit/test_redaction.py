@@ -16,7 +16,7 @@ from quire.cli import main
 from quire.config.engine_args import EngineArgs
 from quire.config.kv_cache import KVStoreConfig
 from quire.errors import ConfigError, QuireError
-from quire.log.handler import EscapingFormatter
+from quire.log.writer import EscapingFormatter
 from quire.redaction import environment, redact, redact_url, redacted
 from quire.server import ServerArgs
 

@@ -13,7 +13,7 @@ from quire.outputs import CompletionOutput, RequestStateStats, SampleLogprobs
 from quire.outputs.counts import PredictionCounts, RequestSpecDecodeMetrics
 from quire.params import RequestOutputKind, SamplingParams
 from quire.protocol import EngineCoreOutput, PooledRows, TokenLogprobs
-from quire.tokenizer import IncrementalDetokenizer, StopChecker, Tokenizer
+from quire.tokenizer import IncrementalDetokenizer, StopChecker, Tokenizer, detokenizer_of
 
 _TOKENS_AT_ONCE = 64
 """Maximum number of tokens of a lazy output that are detokenized at once."""
@@ -74,7 +74,7 @@ class CompletionState:
         self._detokenizer: IncrementalDetokenizer | None = None
         self._stop: StopChecker | None = None
         if tokenizer is not None and params.detokenize:
-            self._detokenizer = IncrementalDetokenizer.create(
+            self._detokenizer = detokenizer_of(
                 tokenizer,
                 prompt_token_ids,
                 skip_special_tokens=params.skip_special_tokens,

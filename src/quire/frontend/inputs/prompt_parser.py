@@ -11,7 +11,6 @@ from typing import Any
 
 from quire.config.records import ModelConfig
 from quire.errors import PromptError, quoted
-from quire.frontend.arguments import check_text
 from quire.frontend.inputs.images.placing import PlacedImages
 from quire.frontend.inputs.images.prompts import ImagePrompts
 from quire.frontend.inputs.prompt_embeds import (
@@ -22,7 +21,7 @@ from quire.frontend.inputs.prompt_embeds import (
     read_embeds,
     rows_at,
 )
-from quire.frontend.inputs.refusals import prompt_fills_context, prompt_too_long
+from quire.frontend.inputs.refusals import check_text, prompt_fills_context, prompt_too_long
 from quire.frontend.inputs.tokenization import Tokenization
 from quire.images.config import PROCESSOR_KWARGS
 from quire.protocol import ImageInput, InputRows

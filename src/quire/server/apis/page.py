@@ -26,6 +26,7 @@ from quire.server.http.auth import is_operator
 from quire.server.http.event_stream import PLAIN_FORM, EventStream, event
 from quire.server.http.problems import HttpError, Problem
 from quire.server.model_cards import ModelCard, model_list
+from quire.server.readiness import state_of
 from quire.server.routing import Routes
 from quire.server.served_model import ServedModel
 
@@ -61,7 +62,7 @@ class LiveView:
         """The snapshot, as described in the module's docstring. A model that is not loaded has its
         state, and what is known of it before; with `shows_use` false, any model does."""
         context, engine = self._context, self._model.engine
-        state: str = context.state()[0]
+        state: str = state_of(context)[0]
         if context.fleet is not None and engine is None:
             state = context.fleet.member_of(self._model).state
         snapshot: dict[str, Any] = {

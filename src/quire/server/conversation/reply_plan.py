@@ -24,7 +24,7 @@ from quire.server.requests.prompts import PreparedPrompt
 from quire.server.requests.request import AnyRequest
 from quire.server.served_model import ServedModel
 from quire.structured.params import StructuredOutputsParams
-from quire.tokenizer import IncrementalDetokenizer, Tokenizer
+from quire.tokenizer import Tokenizer, detokenizer_of
 
 Check = Callable[[StructuredOutputsParams], object]
 
@@ -247,7 +247,7 @@ class ParsedReply:
     def _begin_count(self, index: int) -> None:
         if self.plan.format.reasoning is None or self._tokenizer is None:
             return
-        detokenizer = IncrementalDetokenizer.create(
+        detokenizer = detokenizer_of(
             self._tokenizer,
             self._prompt_token_ids,
             skip_special_tokens=self.plan.skips_special_tokens,

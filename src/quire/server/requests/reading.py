@@ -83,7 +83,7 @@ def text_request(request: GenerationFields, prompt: Source) -> TextRequest[Sourc
     )
     read_stream_options(reply, request.stream_options)
     ignored = _without_effect(request)
-    if request.use_beam_search or request.length_penalty is not None:
+    if request.use_beam_search or request.length_penalty not in (None, 1.0):
         ignored += read_beam_fields(request)
     asked = TextRequest.of(
         request,
