@@ -4,29 +4,24 @@ and the prompt; and `ParsedReply`, the events that are read."""
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from quire.errors import GrammarError
 from quire.outputs import CompletionOutput
 from quire.params import SamplingParams
-from quire.parsers.call_rules import CallRules
-from quire.parsers.constraint import named_as_tools, reply_constraint
 from quire.parsers.events import Arguments, CallBegins, CallEnds, Event, Message, Reasoning
 from quire.parsers.format import ReplyFormat
 from quire.parsers.parser import ReplyParser
 from quire.parsers.reasoning_tags import ReasoningTokenCount
 from quire.reasoning.marks import ReasoningMarks
 from quire.server.conversation.conversation import Conversation, ToolUse
+from quire.server.conversation.reply_constraint import ReplyForm, constraint_of
 from quire.server.reply_plugins import ReplyReader, RequestPlugins
 from quire.server.requests.prompts import PreparedPrompt
 from quire.server.requests.request import AnyRequest
 from quire.server.served_model import ServedModel
-from quire.structured.params import StructuredOutputsParams
 from quire.tokenizer import Tokenizer, detokenizer_of
-
-Check = Callable[[StructuredOutputsParams], object]
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,49 +123,14 @@ class ReplyPlan:
         left_out: list[str] = []
         check = model.loaded_engine().input_processor.check_grammar
         params.structured_outputs = await model.pool.run_on_thread(
-            0, self._constraint, check, content, left_out
+            0,
+            constraint_of,
+            ReplyForm(self.format, self.tools.rules, self.is_reasoning, self.may_reason),
+            check,
+            content,
+            left_out,
         )
         return left_out
-
-    def _constraint(
-        self, check: Check, content: StructuredOutputsParams | None, left_out: list[str]
-    ) -> StructuredOutputsParams | None:
-        """The grammar of the reply. If the tools' schemas can be compiled one by one but not
-        together, optional ones are left out."""
-        rules = self.tools.rules
-        try:
-            return self._constraint_by(rules, check, content, left_out)
-        except GrammarError as error:
-            if not rules.are_optional:
-                raise
-            try:
-                relaxed = replace(rules, level="function")
-                constraint = self._constraint_by(relaxed, check, content, [])
-            except GrammarError:
-                raise error from None  # something else is at fault
-        left_out[:] = [tool.place for tool in rules.allowed if tool.parameters and not tool.strict]
-        return constraint
-
-    def _constraint_by(
-        self,
-        rules: CallRules,
-        check: Check,
-        content: StructuredOutputsParams | None,
-        left_out: list[str],
-    ) -> StructuredOutputsParams | None:
-        with named_as_tools(rules, check, content):
-            constraint = reply_constraint(
-                self.format,
-                rules,
-                check,
-                is_reasoning=self.is_reasoning,
-                may_reason=self.may_reason,
-                content=content,
-                left_out=left_out,
-            )
-            if constraint is not None:
-                check(constraint)
-        return constraint
 
 
 PLAIN = ReplyPlan()
