@@ -20,8 +20,8 @@ from quire.server.fleet.choice import first_that_gives
 from quire.server.fleet.use import MODEL_USE, ModelUse
 from quire.server.http.event_stream import PLAIN_FORM, EventStream
 from quire.server.http.problems import OLLAMA_PREFIX, HttpError, Problem, decode_problem
+from quire.server.json_pieces import joined
 from quire.server.served_model import ServedModel
-from quire.server.work_pool import joined
 
 BYTES_PER_UNIT = 64
 """Bytes of a body that are read as fast as one unit of the pool's sizes is done."""

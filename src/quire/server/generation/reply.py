@@ -19,8 +19,9 @@ from quire.errors import RequestError
 from quire.frontend.inputs.refusals import cannot_generate
 from quire.outputs import CompletionOutput, FlatLogprobs, RequestOutput
 from quire.server.http.problems import HttpError, Problem
+from quire.server.json_pieces import encoded
 from quire.server.requests.fields import ReplyFields
-from quire.server.work_pool import WorkPool, encoded
+from quire.server.work_pool import WorkPool
 
 if TYPE_CHECKING:
     from quire.server.context import ServerContext, Target

@@ -12,7 +12,8 @@ import msgspec
 
 from quire.outputs import CompletionOutput, RequestOutput
 from quire.server.generation.reply import Update, Writer, num_entries, size_of
-from quire.server.work_pool import WorkPool, encoded
+from quire.server.json_pieces import encoded
+from quire.server.work_pool import WorkPool
 
 if TYPE_CHECKING:
     from quire.server.generation.run import Generation

@@ -11,8 +11,8 @@ from quire.server.generation.chunks import Chunk, ChunkWriter
 from quire.server.generation.logprobs import LogprobsWriter
 from quire.server.generation.reply import ReplyHead, Writer
 from quire.server.generation.usage import metrics_of, usage_of
+from quire.server.json_pieces import JsonList
 from quire.server.requests.fields import WholeReplyFields
-from quire.server.work_pool import JsonList
 from quire.tokenizer import Tokenizer
 
 if TYPE_CHECKING:

@@ -32,8 +32,8 @@ from quire.server.generation.run import deadline_of
 from quire.server.generation.spoken import SpeechRun
 from quire.server.http.event_stream import EventStream, event
 from quire.server.http.presence import while_present
+from quire.server.json_pieces import JsonList, encoded
 from quire.server.served_model import ServedModel
-from quire.server.work_pool import JsonList, encoded
 from quire.tokenizer import Tokenizer
 from quire.transcription.formats import TEXT_FORMATS, verbose_json
 from quire.transcription.records import Segment, Task, Transcript

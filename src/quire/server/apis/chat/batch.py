@@ -17,12 +17,12 @@ from quire.server.conversation.conversation import Conversation
 from quire.server.generation.begin import begin, whole_of
 from quire.server.generation.reply import ReplyHead
 from quire.server.generation.usage import added, timings, usage_of
+from quire.server.json_pieces import JsonList
 from quire.server.requests.prompts import PreparedPrompt
 from quire.server.requests.reading import refuse_unsupported
 from quire.server.requests.request import AnyRequest, TextRequest
 from quire.server.routing import Routes
 from quire.server.served_model import ServedModel
-from quire.server.work_pool import JsonList
 
 ROUTES = Routes("generation")
 

@@ -43,9 +43,10 @@ from quire.server.generation.run import Generation
 from quire.server.generation.streams import written
 from quire.server.http.auth import owner_of
 from quire.server.http.presence import until_gone
+from quire.server.json_pieces import JsonList, encoded
 from quire.server.requests.request import AnyRequest
 from quire.server.routing import Routes
-from quire.server.work_pool import JsonList, WorkPool, encoded
+from quire.server.work_pool import WorkPool
 
 
 class ResponseRun:

@@ -22,8 +22,8 @@ from quire.server.generation.logprobs import LogprobsWriter, finite_logprob, pro
 from quire.server.generation.reply import ReplyHead, Update, Writer
 from quire.server.generation.usage import usage_of
 from quire.server.http.event_stream import event
+from quire.server.json_pieces import JsonList, encoded
 from quire.server.requests.request import AnyRequest
-from quire.server.work_pool import JsonList, encoded
 from quire.tokenizer import Tokenizer
 
 
