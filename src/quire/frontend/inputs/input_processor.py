@@ -29,7 +29,7 @@ from quire.frontend.arguments import (
 from quire.frontend.inputs.pieces import with_sources, with_virtual_tokens
 from quire.frontend.inputs.pooling_inputs import NEUTRAL, PoolingInputs
 from quire.frontend.inputs.prompt_parser import ParsedPrompt, PromptParser
-from quire.frontend.inputs.reasoning import reasoning_tokens
+from quire.frontend.inputs.reasoning import check_budget, tokens_of_marks
 from quire.frontend.inputs.refusals import cannot_generate
 from quire.frontend.inputs.tokenization import Tokenization
 from quire.frontend.kv_hand_off import hand_off
@@ -89,7 +89,7 @@ class InputProcessor:
         """`on_first_grammar` is called by any thread before the first grammar is compiled."""
         self.model_config = config.model
         self._reasoning = config.reasoning
-        self._holds_in_reasoning = config.structured_outputs.enable_in_reasoning
+        self._is_held = config.structured_outputs.enable_in_reasoning
         self.tokenizer = tokenizer
         self._config = config
         self._prompts = PromptParser(config.model, tokenizer, config.cache.block_size)
@@ -249,16 +249,16 @@ class InputProcessor:
         self, params: SamplingParams, prompt: Sequence[int]
     ) -> ReasoningTokens | None:
         """The tokens of the reasoning marks; None if nothing depends on the reasoning."""
-        if params.thinking_token_budget is None and params.structured_outputs is None:
+        marks = params.reasoning or self._reasoning
+        is_whole = marks is not None and marks.is_in_grammar
+        has_grammar = params.structured_outputs is not None and not is_whole
+        if params.thinking_token_budget is not None:
+            check_budget(params, marks, self.tokenizer, is_held=has_grammar and self._is_held)
+        elif not has_grammar or self._is_held:
             return None
-        return reasoning_tokens(
-            params,
-            self._reasoning,
-            prompt,
-            self.tokenizer,
-            self.model_config,
-            is_held=self._holds_in_reasoning,
-        )
+        if marks is None or self.tokenizer is None:
+            return None
+        return tokens_of_marks(marks, self._reasoning, prompt, self.tokenizer, self.model_config)
 
     def _stop_token_ids(self, params: SamplingParams) -> list[int]:
         ids = list(params.stop_token_ids or [])

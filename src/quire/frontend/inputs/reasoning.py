@@ -1,4 +1,4 @@
-"""The tokens of the reasoning marks of a request, on which a budget or a grammar depends."""
+"""Reasoning of a request that has a budget for it, or a grammar after it."""
 
 from __future__ import annotations
 
@@ -15,33 +15,15 @@ from quire.reasoning.marks import ReasoningMarks, ReasoningTokens
 from quire.tokenizer import Tokenizer
 
 
-def reasoning_tokens(
-    params: SamplingParams,
+def tokens_of_marks(
+    marks: ReasoningMarks,
     own: ReasoningMarks | None,
     prompt: Sequence[int],
-    tokenizer: Tokenizer | None,
+    tokenizer: Tokenizer,
     model: ModelConfig,
-    *,
-    is_held: bool,
-) -> ReasoningTokens | None:
-    """The tokens of the marks; None if nothing depends on the reasoning or they are unknown. `own`:
-    the marks of the engine. `is_held`: a grammar includes the reasoning. Raises RequestError."""
-    marks = params.reasoning or own
-    is_whole = marks is not None and marks.is_in_grammar
-    has_grammar = params.structured_outputs is not None and not is_whole
-    if params.thinking_token_budget is not None:
-        _check_budget(params, marks, has_tokenizer=tokenizer is not None)
-        if has_grammar and is_held:
-            raise RequestError(
-                "thinking_token_budget must be able to end the reasoning, which "
-                "structured_outputs with enable_in_reasoning may forbid; remove one of them.",
-                parameter="thinking_token_budget",
-                value=params.thinking_token_budget,
-            )
-    elif not has_grammar or is_held:
-        return None
-    if marks is None or tokenizer is None:
-        return None
+) -> ReasoningTokens:
+    """The tokens of a request's marks. `own`: the marks of the engine, which may force another end
+    than the one that is looked for. Raises RequestError."""
     if own is not None and own.end == marks.end:
         marks = msgspec.structs.replace(marks, forced_end=own.forced_end)
     encode = partial(tokenizer.encode, add_special_tokens=False)
@@ -50,20 +32,34 @@ def reasoning_tokens(
     return tokens
 
 
-def _check_budget(
-    params: SamplingParams, marks: ReasoningMarks | None, *, has_tokenizer: bool
+def check_budget(
+    params: SamplingParams,
+    marks: ReasoningMarks | None,
+    tokenizer: Tokenizer | None,
+    *,
+    is_held: bool,
 ) -> None:
-    """Raises RequestError for a reasoning budget if the end mark of the reasoning is unknown."""
-    if marks is not None and has_tokenizer:
-        return
-    why, how = "reasoning_config is not configured", "set --reasoning-parser or --reasoning-config"
-    if not has_tokenizer:
-        why, how = "the engine has no tokenizer", "start without skip_tokenizer_init"
-    raise RequestError(
-        f"thinking_token_budget is set but {why}; {how} to use thinking_token_budget.",
-        parameter="thinking_token_budget",
-        value=params.thinking_token_budget,
-    )
+    """Raises RequestError for a reasoning budget if the end mark of the reasoning is unknown, or if
+    a grammar includes the reasoning (`is_held`)."""
+    if marks is None or tokenizer is None:
+        why, how = (
+            "reasoning_config is not configured",
+            "set --reasoning-parser or --reasoning-config",
+        )
+        if tokenizer is None:
+            why, how = "the engine has no tokenizer", "start without skip_tokenizer_init"
+        raise RequestError(
+            f"thinking_token_budget is set but {why}; {how} to use thinking_token_budget.",
+            parameter="thinking_token_budget",
+            value=params.thinking_token_budget,
+        )
+    if is_held:
+        raise RequestError(
+            "thinking_token_budget must be able to end the reasoning, which "
+            "structured_outputs with enable_in_reasoning may forbid; remove one of them.",
+            parameter="thinking_token_budget",
+            value=params.thinking_token_budget,
+        )
 
 
 def _check_marks(marks: ReasoningMarks, tokens: ReasoningTokens, model: ModelConfig) -> None:

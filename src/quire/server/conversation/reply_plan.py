@@ -10,13 +10,13 @@ from typing import Any, Literal
 
 from quire.outputs import CompletionOutput
 from quire.params import SamplingParams
+from quire.parsers.constraint import working_constraint
 from quire.parsers.events import Arguments, CallBegins, CallEnds, Event, Message, Reasoning
 from quire.parsers.format import ReplyFormat
 from quire.parsers.parser import ReplyParser
 from quire.parsers.reasoning_tags import ReasoningTokenCount
 from quire.reasoning.marks import ReasoningMarks
 from quire.server.conversation.conversation import Conversation, ToolUse
-from quire.server.conversation.reply_constraint import ReplyForm, constraint_of
 from quire.server.reply_plugins import ReplyReader, RequestPlugins
 from quire.server.requests.prompts import PreparedPrompt
 from quire.server.requests.request import AnyRequest
@@ -124,11 +124,14 @@ class ReplyPlan:
         check = model.loaded_engine().input_processor.check_grammar
         params.structured_outputs = await model.pool.run_on_thread(
             0,
-            constraint_of,
-            ReplyForm(self.format, self.tools.rules, self.is_reasoning, self.may_reason),
+            working_constraint,
+            self.format,
+            self.tools.rules,
             check,
-            content,
-            left_out,
+            is_reasoning=self.is_reasoning,
+            may_reason=self.may_reason,
+            content=content,
+            left_out=left_out,
         )
         return left_out
 
