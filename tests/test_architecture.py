@@ -22,7 +22,7 @@ SRC = Path(quire.__file__).parent
 
 LAYERS: list[list[str]] = [
     ["redaction"],
-    ["errors", "suggest", "units", "version"],
+    ["errors", "redacted_settings", "suggest", "units", "version"],
     ["env", "system"],
     ["log", "files", "forbidden_tokens", "param_checks", "timestamp_rules"],
     ["reasoning", "repetition"],

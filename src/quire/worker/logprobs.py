@@ -14,7 +14,7 @@ from quire.worker.row_choices import Drafts
 
 
 def of_prompts(rows: PromptRows, logprobs: Logprobs) -> dict[str, PromptChunkLogprobs]:
-    """Those of prompt tokens, by request."""
+    """Log-probabilities of prompt tokens, by request."""
     found = {}
     for span in rows.spans:
         places = np.searchsorted(rows.logits_rows, span.token_rows).tolist()
@@ -33,7 +33,7 @@ def of_samples(
     chosen: list[list[int]],
     logprobs: Logprobs,
 ) -> dict[str, list[TokenLogprobs]]:
-    """Those of the kept tokens of each of `request_ids`, `chosen`. `counts`: how many of the best
+    """Log-probabilities of the kept tokens of each request, `chosen`. `counts`: how many of the best
     tokens each row of logits reports; negative: none, nor the sampled one."""
     found, place = {}, 0
     for request_id, token_ids in zip(request_ids, chosen, strict=True):

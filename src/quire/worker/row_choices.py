@@ -1,5 +1,5 @@
-"""What the rows of a step may or must choose: masks of grammars, rules for timestamps, forced
-tokens, and lists of tokens.
+"""Limits on what rows of a step choose: masks of grammars, rules for timestamps, forced tokens,
+and lists of tokens.
 
 Called by `SamplingRows` for rows that have a state. With draft tokens a request has several rows;
 the state of each is that after the draft tokens before it.

@@ -234,7 +234,7 @@ def _finished(metrics: EngineMetrics) -> dict[str, int]:
 
 
 def _counts(metrics: EngineMetrics) -> dict[str, Any]:
-    """What the engine has counted."""
+    """Sums and recent times of the engine."""
     series = metrics.series
     return {
         "tokens": {
