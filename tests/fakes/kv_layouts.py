@@ -7,9 +7,8 @@ from collections.abc import Sequence
 import pytest
 
 from quire.backends.base import Backend
-from quire.config.kv_groups import FullGroup, KVShape
+from quire.config.kv_groups import FullGroup, KVShape, WindowGroup
 from quire.config.kv_layout import AnyKVGroup, KVLayout
-from quire.config.window_groups import WindowGroup
 
 
 def group_of(

@@ -2,7 +2,7 @@
 
 A kind of group is one class. It decides which blocks a request holds, when it gives them back, and
 how far a cached prefix reaches; block accounting, planning and backends ask it and know no kinds.
-`window_groups` and `state_groups` have the kinds that keep less. Groups are made from a program by
+`state_groups` has the kind of recurrent layers. Groups are made from a program by
 `program.kv_groups`. Knows no program, no request and no memory.
 
 Legend: S tokens in a block (the block size). Entry e of a block table is the block of positions
@@ -133,3 +133,50 @@ class LatentGroup(FullGroup, frozen=True, tag="latent"):
 
     def describe(self) -> str:
         return "latent"
+
+
+class WindowGroup(KVGroup, frozen=True, tag="window"):
+    """A token sees the last `size` positions, its own included: earlier blocks are released."""
+
+    size: int
+
+    event_name: ClassVar[str] = "sliding_window"
+
+    @property
+    def window(self) -> int | None:
+        return self.size
+
+    @property
+    def keeps_all(self) -> bool:
+        return False
+
+    def limited(self, max_model_len: int) -> KVGroup:
+        return self if self.size < max_model_len else FullGroup(self.layers, self.shape)
+
+    def serves(self, needed: KVGroup) -> bool:
+        return needed.shape == self.shape and (needed.window or self.size + 1) <= self.size
+
+    def first_entry(self, position: int, block_size: int) -> int:
+        return max(0, position - self.size + 1) // block_size
+
+    def release_due(self, first_entry: int, block_size: int) -> int | None:
+        return (first_entry + 1) * block_size + self.size
+
+    def most_blocks(self, num_tokens: int, max_chunk: int, block_size: int) -> int:
+        # A step accesses one run of positions, which may begin anywhere in a block.
+        run = self.size - 1 + max_chunk
+        return min(-(-num_tokens // block_size), -(-(run - 1) // block_size) + 1)
+
+    def longest_hit(self, is_cached: Callable[[int], bool], end: int, block_size: int) -> int:
+        # An entry that is missing is also missing for every shorter prefix that ends after it.
+        entry = self.first_entry(end * block_size, block_size)
+        while entry < end:
+            if is_cached(entry):
+                entry += 1
+            else:
+                end = entry
+                entry = self.first_entry(end * block_size, block_size)
+        return end
+
+    def describe(self) -> str:
+        return f"window {self.size}"

@@ -6,9 +6,8 @@ from bisect import bisect_right
 from collections import Counter
 from dataclasses import dataclass
 
-from quire.config.kv_groups import FullGroup, LatentGroup
+from quire.config.kv_groups import FullGroup, LatentGroup, WindowGroup
 from quire.config.state_groups import STATE_ALIGN, StateGroup
-from quire.config.window_groups import WindowGroup
 
 AnyKVGroup = FullGroup | WindowGroup | LatentGroup | StateGroup
 """The kinds of groups."""

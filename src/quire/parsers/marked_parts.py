@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from quire.parsers.events import Reply
-from quire.parsers.reader import Parse
-from quire.parsers.reasoning_tags import ReasoningTags as ReasoningTags
-
 if TYPE_CHECKING:
+    from quire.parsers.events import Reply
+    from quire.parsers.reader import Parse
+    from quire.parsers.reasoning_tags import ReasoningTags
     from quire.parsers.tool_format import ToolFormat
 
 

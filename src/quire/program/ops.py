@@ -16,8 +16,7 @@ from dataclasses import dataclass, fields
 from functools import cache
 from typing import Any, ClassVar, Literal
 
-from quire.config.kv_groups import FullGroup, KVGroup, KVShape, LatentGroup
-from quire.config.window_groups import WindowGroup
+from quire.config.kv_groups import FullGroup, KVGroup, KVShape, LatentGroup, WindowGroup
 from quire.program.values import ActivationBits, Matrix, Param, Split, Table, Value, Vector
 
 Activation = Literal[

@@ -33,8 +33,8 @@ def of_samples(
     chosen: list[list[int]],
     logprobs: Logprobs,
 ) -> dict[str, list[TokenLogprobs]]:
-    """Log-probabilities of the kept tokens of each request, `chosen`. `counts`: how many of the best
-    tokens each row of logits reports; negative: none, nor the sampled one."""
+    """Log-probabilities of the kept tokens of each request, `chosen`. `counts`: how many of the
+    best tokens each row of logits reports; negative: none, nor the sampled one."""
     found, place = {}, 0
     for request_id, token_ids in zip(request_ids, chosen, strict=True):
         if (count := counts[place]) >= 0:
