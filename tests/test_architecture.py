@@ -22,7 +22,7 @@ SRC = Path(quire.__file__).parent
 
 LAYERS: list[list[str]] = [
     ["redaction"],
-    ["errors", "suggest", "units", "version"],
+    ["errors", "redacted_settings", "suggest", "units", "version"],
     ["env", "system"],
     ["log", "files", "forbidden_tokens", "param_checks", "timestamp_rules"],
     ["reasoning", "repetition"],
@@ -383,7 +383,7 @@ def test_a_number_that_a_request_asks_for_is_in_five_files() -> None:
         "bench",
         "server/ui",
         "server/apis/llama_server/routes.py",
-        "server/requests/reading.py",
+        "server/requests/beam_fields.py",
         "backends",
     )
     native = Path(__file__).parents[1] / "native"

@@ -104,6 +104,9 @@ class NullExecutor(Executor):
     def call(self, method: str, *args: Any) -> list[Any]:
         raise AttributeError(f"{method}{args}")
 
+    def failure(self) -> str | None:
+        return None
+
     def shutdown(self) -> None:
         pass
 

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import pytest
 
 from quire.backends.base import Backend
-from quire.config.kv_groups import AnyKVGroup, FullGroup, KVShape, WindowGroup
-from quire.config.kv_layout import KVLayout
+from quire.config.kv_groups import FullGroup, KVShape, WindowGroup
+from quire.config.kv_layout import AnyKVGroup, KVLayout
 
 
 def group_of(

@@ -65,6 +65,9 @@ class TwoRankExecutor(Executor):
         counts = [worker.progress() for worker in self._workers]
         return None if None in counts else sum(count for count in counts if count is not None)
 
+    def failure(self) -> str | None:
+        return None
+
     def shutdown(self) -> None:
         for worker in self._workers:
             worker.close()

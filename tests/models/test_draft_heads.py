@@ -19,7 +19,7 @@ from tiny_heads import write_head, write_mtp_model
 from torch import Tensor, nn
 
 from quire import LLM, SamplingParams
-from quire.scheduler.drafting.estimates import RowCosts
+from quire.scheduler.drafting.drafting import RowCosts
 
 LONGEST = 128
 DRAFT = 4

@@ -16,7 +16,7 @@ from safetensors.numpy import load_file
 from tiny_heads import write_head, write_mtp_model
 
 from quire import LLM, SamplingParams
-from quire.scheduler.drafting.estimates import RowCosts
+from quire.scheduler.drafting.drafting import RowCosts
 
 # Source: llama.cpp, conversion/qwen.py.
 _OF_QWEN = {

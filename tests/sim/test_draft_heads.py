@@ -17,7 +17,7 @@ from quire import LLM, SamplingParams
 from quire.config.engine_args import EngineArgs
 from quire.errors import QuireError
 from quire.planning.plan import plan_engine
-from quire.scheduler.drafting.estimates import RowCosts
+from quire.scheduler.drafting.drafting import RowCosts
 
 LAYERS = {"eagle_aux_hidden_state_layer_ids": [1, 2, 3]}
 PARTS = ("lm_head.weight", "d2t")

@@ -13,7 +13,7 @@ from tiny_checkpoint import write_tiny_checkpoint
 
 from quire import LLM, SamplingParams
 from quire.errors import ConfigError, DoesNotFitError, ModelNotFoundError
-from quire.scheduler.drafting.estimates import RowCosts
+from quire.scheduler.drafting.drafting import RowCosts
 
 LONGEST = 128
 

@@ -17,7 +17,7 @@ from quire import SamplingParams
 from quire.core.engine_core import EngineCore
 from quire.errors import ConfigError
 from quire.protocol import EngineCoreRequest
-from quire.scheduler.drafting.estimates import RowCosts
+from quire.scheduler.drafting.drafting import RowCosts
 from quire.structured.params import StructuredOutputsParams
 
 WIDE = {"num_attention_heads": 8, "head_dim": 8, "num_key_value_heads": 4}

@@ -26,7 +26,7 @@ from quire.errors import DoesNotFitError, EngineGenerateError, RequestError
 from quire.frontend.online.async_llm import AsyncLLM
 from quire.params import RequestOutputKind
 from quire.planning.plan import build_engine_config
-from quire.scheduler.drafting.estimates import RowCosts
+from quire.scheduler.drafting.drafting import RowCosts
 
 LONGEST = 256
 MOST_S = 250  # that an engine may take for all requests of a round

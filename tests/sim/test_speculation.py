@@ -12,8 +12,7 @@ from wrong_drafts import VOCABULARY, Liar, Oracle
 
 from quire import LLM, RequestOutput, SamplingParams
 from quire.errors import PromptError
-from quire.scheduler.drafting.drafting import Drafting
-from quire.scheduler.drafting.estimates import RowCosts
+from quire.scheduler.drafting.drafting import Drafting, RowCosts
 from quire.scheduler.drafting.proposer import NUM_GRADES, Proposal, Proposer
 from quire.scheduler.request import Request
 from quire.scheduler.states import RequestStates

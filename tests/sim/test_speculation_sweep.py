@@ -18,8 +18,7 @@ from wrong_drafts import Liar, Oracle
 from quire import LLM, SamplingParams
 from quire.core.engine_core import EngineCore
 from quire.outputs import RequestOutput
-from quire.scheduler.drafting.drafting import Drafting
-from quire.scheduler.drafting.estimates import RowCosts
+from quire.scheduler.drafting.drafting import Drafting, RowCosts
 
 NUM_REQUESTS = 40
 LONGEST = 160

@@ -16,8 +16,9 @@ from quire.cli import main
 from quire.config.engine_args import EngineArgs
 from quire.config.kv_cache import KVStoreConfig
 from quire.errors import ConfigError, QuireError
-from quire.log.handler import EscapingFormatter
-from quire.redaction import environment, redact, redact_url, redacted
+from quire.log.writer import EscapingFormatter
+from quire.redacted_settings import environment, redacted
+from quire.redaction import redact, redact_url
 from quire.server import ServerArgs
 
 PLANTED = "s3cr3t-Planted"

@@ -14,8 +14,9 @@ from numpy.typing import NDArray
 from quire.backends.kv_blocks import check_blocks
 from quire.backends.kv_formats import KV_FORMATS, kv_formats
 from quire.backends.records import KVCacheSpec
-from quire.config.kv_groups import KVGroup, StateGroup
+from quire.config.kv_groups import KVGroup
 from quire.config.kv_layout import KVLayout
+from quire.config.state_groups import StateGroup
 from quire.errors import BackendError
 
 Floats = NDArray[np.float32]

@@ -17,7 +17,7 @@ from quire.config.names import checked_arguments, default_of
 from quire.config.pooling import PoolerConfig
 from quire.config.records import LogprobsMode, SchedulingPolicy
 from quire.config.speculation import SpeculationConfig, speculation_config
-from quire.redaction import shown
+from quire.redacted_settings import shown
 
 DtypeChoice = Literal["auto", "bfloat16", "float32", "float", "half", "float16"]
 LoadFormat = Literal["auto", "hf", "safetensors", "pt", "gguf", "dummy"]

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from quire.errors import ConfigError, quoted
-from quire.redaction import shown
+from quire.redacted_settings import shown
 
 KVCacheDtype = Literal["float32", "bfloat16", "int8", "int4"]
 

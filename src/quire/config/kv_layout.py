@@ -6,7 +6,11 @@ from bisect import bisect_right
 from collections import Counter
 from dataclasses import dataclass
 
-from quire.config.kv_groups import STATE_ALIGN, AnyKVGroup, StateGroup
+from quire.config.kv_groups import FullGroup, LatentGroup, WindowGroup
+from quire.config.state_groups import STATE_ALIGN, StateGroup
+
+AnyKVGroup = FullGroup | WindowGroup | LatentGroup | StateGroup
+"""The kinds of groups."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ from quire.config.speculation import SpeculationConfig
 from quire.forbidden_tokens import ForbiddenTokens
 from quire.images.config import ImagesConfig
 from quire.reasoning.marks import ReasoningMarks
-from quire.redaction import shown
+from quire.redacted_settings import shown
 from quire.structured.params import StructuredOutputsConfig
 
 SchedulingPolicy = Literal["fcfs", "priority"]

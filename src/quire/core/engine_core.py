@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -18,6 +18,7 @@ from quire.config.records import EngineConfig
 from quire.core.adapters.manager import adapter_stages
 from quire.core.capabilities import Capabilities
 from quire.core.capability import Capability
+from quire.core.commands import collective_rpc, record_ranks, reset_prefix_cache
 from quire.core.engine_profiler import EngineProfiler
 from quire.core.grammars import Grammars
 from quire.core.images import image_stage
@@ -26,7 +27,6 @@ from quire.core.kv_transfers import BlockWriter, KVTransfers, MemoryAhead, store
 from quire.core.pausing import EnginePause
 from quire.errors import (
     BackendError,
-    ConfigError,
     DeviceError,
     EngineDeadError,
     IntegrityError,
@@ -36,7 +36,6 @@ from quire.executor.factory import make_executor
 from quire.kvcache import KVCacheManager
 from quire.kvcache.block_map import block_map
 from quire.kvstore.opening import open_store
-from quire.kvstore.store import KVStore
 from quire.log import get_logger
 from quire.protocol import EngineCoreOutput, EngineCoreOutputs, EngineCoreRequest, SchedulePlan
 from quire.scheduler import Scheduler
@@ -45,29 +44,6 @@ from quire.structured.manager import StructuredOutputManager
 from quire.tokenizer.for_model import vocabulary_source
 
 logger = get_logger(__name__)
-
-
-_ENGINES_OWN = frozenset(
-    {
-        "call",
-        "begin_tile",
-        "close",
-        "collect",
-        "drop_adapter",
-        "encode_tile",
-        "drop_prompt_adapter",
-        "load_adapter",
-        "load_prompt_adapter",
-        "step",
-        "submit",
-        "release_memory",
-        "restore_memory",
-        "take_new_weights",
-        "write_blocks",
-    }
-)
-"""Worker methods that only the engine may call. Called by `collective_rpc`, they would damage
-running requests."""
 
 
 @dataclass(slots=True)
@@ -121,13 +97,13 @@ class EngineCore:
         # Their threads hold no reference to the core, so dropping the core ends them.
         weakref.finalize(self, self._capabilities.run, "abandon").atexit = False
         self._profiler = profiler = EngineProfiler(
-            config.observability.profiler, partial(_record_ranks, self.executor)
+            config.observability.profiler, partial(record_ranks, self.executor)
         )
         self.commands: dict[str, Callable[..., Any]] = {
             "block_map": partial(block_map, kv),
             "is_busy": partial(_is_busy, pause, scheduler),
-            "reset_prefix_cache": partial(_reset_prefix_cache, scheduler, store),
-            "collective_rpc": partial(_collective_rpc, self.executor, pause),
+            "reset_prefix_cache": partial(reset_prefix_cache, scheduler, store),
+            "collective_rpc": partial(collective_rpc, self.executor, pause),
             "start_profile": profiler.start,
             "stop_profile": profiler.stop,
             **pause.commands,
@@ -268,44 +244,3 @@ class EngineCore:
 def _is_busy(pause: EnginePause, scheduler: Scheduler) -> bool:
     """Whether a step is needed: requests may run, or plans are to be collected."""
     return bool(scheduler.in_flight) if pause.is_frozen else scheduler.has_unfinished_requests()
-
-
-def _reset_prefix_cache(
-    scheduler: Scheduler,
-    store: KVStore | None,
-    reset_running_requests: bool = False,
-    reset_connector: bool = False,
-) -> bool:
-    """`Scheduler.reset_prefix_cache`. `reset_connector`: the KV store drops its chunks too. Returns
-    False, as in vLLM, also if there is no KV store to reset."""
-    is_done = scheduler.reset_prefix_cache(reset_running_requests)
-    if reset_connector and store is not None:
-        store.clear()
-    return is_done and not (reset_connector and store is None)
-
-
-def _record_ranks(executor: Executor, is_on: bool) -> list[Any]:
-    """Makes ranks record their steps, or end it; returns what they have recorded."""
-    return [] if executor.num_ranks == 1 else executor.call("record_steps", is_on)
-
-
-def _collective_rpc(
-    executor: Executor,
-    pause: EnginePause,
-    method: str | Callable[..., Any],
-    args: Sequence[Any] = (),
-    kwargs: Mapping[str, Any] | None = None,
-) -> list[Any]:
-    """Calls a method of the workers. Raises ConfigError for methods that only the engine may call.
-
-    After `reload_weights` the new weights are loaded at once; after methods that set single
-    weights, the next step loads them.
-    """
-    if isinstance(method, str) and method in _ENGINES_OWN:
-        raise ConfigError(
-            f"only the engine may call {method}; sleep and wake_up release and restore memory"
-        )
-    found = executor.call(method, *args, **(kwargs or {}))
-    if method == "reload_weights":
-        pause.take_new_weights()
-    return found

@@ -3,7 +3,8 @@
 
 The store's threads read and write places that may be slow, and copy blocks.
 While requests run, these threads get a bounded share of the processor. The state of loads and
-lookups is in `scheduler/stored_kv/loads.py`, the state of requests in `scheduler/states.py`.
+lookups is in `scheduler/stored_kv/loads.py`, the state of requests in `scheduler/states.py`; and
+`scheduler/stored_kv/news.py` changes both when a load ends.
 """
 
 from __future__ import annotations
@@ -17,24 +18,21 @@ from quire.config.records import EngineConfig
 from quire.core.capability import Capability
 from quire.kvcache import KVCacheManager
 from quire.kvcache.block_pool import BlockPool
-from quire.kvstore.jobs import LoadedChunk, LookupJob
 from quire.kvstore.store import KVStore
 from quire.log import get_logger
 from quire.protocol import KVStoreStats, SchedulePlan, SchedulerStats
 from quire.scheduler.stored_kv.commands import StoreCommands
 from quire.scheduler.stored_kv.loads import PrefixLoads
+from quire.scheduler.stored_kv.news import StoreNews
 from quire.scheduler.stored_kv.saves import ChunkSaves
 
 if TYPE_CHECKING:
     from quire.executor import Executor
     from quire.scheduler import Scheduler
-    from quire.scheduler.stored_kv.loads import PrefixLoad
 
 
 logger = get_logger(__name__)
 
-_WAIT_S = 0.01
-"""Seconds for which a turn waits for the store if there is nothing else to do."""
 _STATS_S = 1.0
 _SHARE_OF_A_STEP = 0.1
 """The part of a step's processor time that loads may take, so that a step is at most so much
@@ -79,6 +77,7 @@ class KVTransfers(Capability):
     def __init__(self, scheduler: Scheduler, store: KVStore) -> None:
         self._scheduler = scheduler
         self._store = store
+        self._news = StoreNews(scheduler.states, scheduler.loads, store)
         self._next_stats = 0.0
         self._step_s = 0.0
         """The duration of the last step."""
@@ -105,24 +104,9 @@ class KVTransfers(Capability):
 
     def advance(self, *, is_idle: bool) -> None:
         """Lets requests go on whose prefixes are loaded, or were not loaded in time."""
-        states = self._scheduler.states
         if self._store.is_read:  # a load may begin in this step
             self._store.pace_loads(None if is_idle else _SHARE_OF_A_STEP * self._step_s)
-        end = time.monotonic() + _WAIT_S
-        while time.monotonic() < end:
-            is_awaited = is_idle and bool(states.loading or states.looking)
-            news = self._store.take_news(_WAIT_S if is_awaited else 0.0)
-            if news is None:
-                break
-            if isinstance(news, LookupJob):
-                self._take_lookup(news)
-            else:
-                self._take(news)
-            if is_idle and states.waiting:
-                break  # a request may start
-        self._end_overdue()
-        if self._scheduler.loads is not None:
-            self._scheduler.loads.look_again(states.looking)
+        self._news.take(is_idle=is_idle)
 
     def has_idle_work(self) -> bool:
         return not self._is_prepared
@@ -156,46 +140,6 @@ class KVTransfers(Capability):
 
     def abandon(self) -> None:
         self._store.abandon()
-
-    def _take(self, loaded: LoadedChunk) -> None:
-        load = self._scheduler.states.loading.get(loaded.job.request_id)
-        if load is None or load.job is not loaded.job:
-            return  # its request has ended or was started
-        load.take(loaded)
-        chunk, loads = load.chunks[loaded.index], self._scheduler.loads
-        is_counted = loads is not None and chunk.chunk.key.group == loads.leading_group
-        if loaded.is_copied and is_counted:
-            load.request.count_loaded(loaded.tier, chunk.num_tokens)
-            self._store.counts.add("hit_tokens", loaded.tier, chunk.num_tokens)
-        if not load.num_left:
-            self._end(load)
-
-    def _end(self, load: PrefixLoad) -> None:
-        """Ends a load whose chunks were all looked for. If it was a part of what the request waits
-        for, and complete, the request waits for the rest."""
-        loads, states, job = self._scheduler.loads, self._scheduler.states, load.awaited
-        is_whole = not load.job.is_cancelled
-        states.end_load(load)
-        if loads is not None and job is not None and is_whole and time.monotonic() < job.deadline:
-            states.look_on(load.request)
-            loads.look_on(job)
-
-    def _take_lookup(self, job: LookupJob) -> None:
-        loads = self._scheduler.loads
-        if loads is not None and loads.take_lookup(job):
-            self._scheduler.states.end_lookup(job.request_id)
-
-    def _end_overdue(self) -> None:
-        """Ends the waiting for a slow tier that takes longer than computing would."""
-        now, loads, states = time.monotonic(), self._scheduler.loads, self._scheduler.states
-        for load in [*states.loading.values()]:
-            if now > load.job.deadline:
-                self._store.counts.add("load_abandoned", "deadline")
-                states.end_load(load)
-        if loads is not None:
-            for job in loads.overdue():
-                loads.end_lookup(job)
-                states.end_lookup(job.request_id)
 
 
 def stored_kv(

@@ -107,10 +107,10 @@ class Executor(ABC):
         del timeout
         return self.call(method, *args, **(kwargs or {}))
 
+    @abstractmethod
     def failure(self) -> str | None:
         """Why no further plan can be computed, in one line; None while all workers work. Any
         thread."""
-        return None
 
     def progress(self) -> int | None:
         """A number that changes while a step advances; None if it is not counted. Any thread."""

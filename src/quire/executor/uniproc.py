@@ -1,15 +1,11 @@
-"""`UniProcExecutor`: runs one worker in this process, on the caller's thread; `Turns`: lets several
-such processes use the same cores one after the other."""
+"""`UniProcExecutor`: runs one worker in this process, on the caller's thread."""
 
 from __future__ import annotations
 
-import fcntl
-import os
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from pathlib import Path
 from typing import Any
 
 from quire.config.records import EngineConfig
@@ -17,13 +13,12 @@ from quire.config.speculation import SpeculationConfig
 from quire.errors import BackendError
 from quire.executor.base import Executor
 from quire.executor.runners import make_runner
+from quire.executor.turns import Turns
 from quire.protocol import SchedulePlan, StepResult
 from quire.worker.extension import worker_class
 from quire.worker.model_runner import BegunStep
 from quire.worker.prompt_adapters import PromptAdapters
 from quire.worker.worker import Worker
-
-_QUEUE, _TURN = "queue", "turn"
 
 
 def _may_begin_at_once(config: EngineConfig) -> bool:
@@ -39,48 +34,6 @@ def _may_begin_at_once(config: EngineConfig) -> bool:
         or (speculation is not None and speculation != SpeculationConfig())
         or config.device.turns
     )
-
-
-class Turns:
-    """One process's part in the turns of all that name the same directory.
-
-    The processes of a server with several models each compute with all cores. Two steps at once
-    would take twice as long each, so a step waits for its turn. Made of two file locks, which the
-    kernel releases when a process ends.
-    A context manager: the body runs while no other process is in its own. Who waits for the turn
-    holds the queue, so a process that has had its turn cannot take the next one before it.
-    One thread at a time.
-    """
-
-    def __init__(self, directory: str | Path) -> None:
-        """`directory` must exist; files for the locks are created in it."""
-        self.is_waiting = False
-        """Whether another process has the turn that this one waits for. Any thread may read it."""
-        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
-        self._queue, self._turn = (
-            os.open(Path(directory) / name, flags, 0o600) for name in (_QUEUE, _TURN)
-        )
-
-    def __enter__(self) -> None:
-        self.is_waiting = True
-        try:
-            fcntl.flock(self._queue, fcntl.LOCK_EX)
-            try:
-                fcntl.flock(self._turn, fcntl.LOCK_EX)
-            finally:
-                fcntl.flock(self._queue, fcntl.LOCK_UN)
-        finally:
-            self.is_waiting = False
-
-    def __exit__(self, *raised: object) -> None:
-        fcntl.flock(self._turn, fcntl.LOCK_UN)
-
-    def close(self) -> None:
-        """Gives up the locks. Idempotent."""
-        for fd in (self._queue, self._turn):
-            if fd >= 0:
-                os.close(fd)
-        self._queue = self._turn = -1
 
 
 class UniProcExecutor(Executor):
@@ -157,6 +110,9 @@ class UniProcExecutor(Executor):
     @property
     def has_new_weights(self) -> bool:
         return self._worker.has_new_weights
+
+    def failure(self) -> str | None:
+        return None  # the worker lives as long as the engine
 
     def progress(self) -> int | None:
         if self._turns is not None and self._turns.is_waiting:

@@ -8,16 +8,11 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 from quire.adapters.request import LoRARequest, PromptAdapterRequest, check_adapter
-from quire.config.pooling import PoolingConfig
 from quire.config.records import EngineConfig, ModelConfig
-from quire.errors import ConfigError, PromptError, RequestError, quoted
-from quire.frontend.inputs.refusals import LESS
+from quire.errors import PromptError, RequestError, quoted
 from quire.frontend.inputs.tokenization import AS_IT_IS, Tokenization
-from quire.logits_processors.interface import LogitsProcessor, class_name
 from quire.param_checks import check_for_model, outside_vocabulary
 from quire.params import SamplingParams
-from quire.reasoning.marks import ReasoningMarks, ReasoningTokens
-from quire.system.deferred_signals import raise_ctrl_c
 
 _MAX_TIME_S = 1e11
 """Upper limit of timestamps, a few thousand years after the epoch."""
@@ -117,14 +112,6 @@ def request_id_list(request_ids: str | Iterable[str]) -> list[str]:
     raise TypeError(f"request_ids must be a string or a list of strings, got {quoted(request_ids)}")
 
 
-def refuse_arguments(**given: object) -> None:
-    """Raises ConfigError if an argument of vLLM's methods that Quire does not support is not
-    None."""
-    for name, value in given.items():
-        if value is not None:
-            raise ConfigError(f"{name} is not supported yet; leave it out")
-
-
 def check_data_parallel_rank(rank: int | None, num_engines: int) -> None:
     """Raises RequestError unless the rank is None or the number of an engine."""
     if rank is not None and (type(rank) is not int or not 0 <= rank < num_engines):
@@ -154,24 +141,6 @@ def located(prompts: str, index: int, count: int, *, params: str | None = None) 
         raise
 
 
-def check_text(num_tokens: int, pooling: PoolingConfig, max_model_len: int) -> None:
-    """Raises PromptError for a text that is longer than the longest of a pooling task."""
-    longest = pooling.longest_text(max_model_len)
-    if longest is None or num_tokens <= longest:
-        return
-    pieces = (
-        ", or start the engine with pooler_config {'enable_chunked_processing': true} to average "
-        "the vectors of its pieces"
-    )
-    raise PromptError(
-        f"This model's maximum context length is {longest} tokens. However, your text "
-        f"contains {num_tokens} input tokens. {LESS} Or set truncate_prompt_tokens=-1 to cut it"
-        f"{pieces * (pooling.task == 'embed')}.",
-        parameter="input_tokens",
-        value=num_tokens,
-    )
-
-
 def check_params(params: SamplingParams, model: ModelConfig, *, has_tokenizer: bool) -> None:
     """Raises RequestError for parameters that this model does not support."""
     check_for_model(params, model.vocab_size, model.max_logprobs)
@@ -188,22 +157,6 @@ def check_params(params: SamplingParams, model: ModelConfig, *, has_tokenizer: b
             "'skip_tokenizer_init'",
             parameter="structured_outputs",
         )
-
-
-def check_processor(processor: type[LogitsProcessor], params: SamplingParams) -> None:
-    """Raises RequestError if a logits processor rejects the parameters. A ValueError of the
-    processor provides the message."""
-    try:
-        processor.validate_params(params)
-    except RequestError:
-        raise
-    except ValueError as error:
-        raise RequestError(str(error)) from error
-    except BaseException as error:
-        raise_ctrl_c(error)
-        text = f"{type(error).__name__}: {error}"
-        message = f"logits processor {class_name(processor)} refuses the parameters: {text}"
-        raise RequestError(message) from error
 
 
 _OF_THE_MODEL = (
@@ -248,31 +201,3 @@ def check_bans(params: SamplingParams, banned_token_ids: list[int], model: Model
             parameter="allowed_token_ids",
             value=params.allowed_token_ids,
         )
-
-
-def check_budget(
-    params: SamplingParams, marks: ReasoningMarks | None, *, has_tokenizer: bool
-) -> None:
-    """Raises RequestError for a reasoning budget if the end mark of the reasoning is unknown."""
-    if marks is not None and has_tokenizer:
-        return
-    why, how = "reasoning_config is not configured", "set --reasoning-parser or --reasoning-config"
-    if not has_tokenizer:
-        why, how = "the engine has no tokenizer", "start without skip_tokenizer_init"
-    raise RequestError(
-        f"thinking_token_budget is set but {why}; {how} to use thinking_token_budget.",
-        parameter="thinking_token_budget",
-        value=params.thinking_token_budget,
-    )
-
-
-def check_reasoning(marks: ReasoningMarks, tokens: ReasoningTokens, model: ModelConfig) -> None:
-    """Raises RequestError for reasoning marks that the model cannot write."""
-    for text, ids in ((marks.begin, tokens.begin), (marks.end, tokens.forced_end)):
-        outside = outside_vocabulary(ids, model.vocab_size)
-        if outside or not ids:
-            raise RequestError(
-                f"the reasoning mark {quoted(text)} must consist of tokens below "
-                f"{model.vocab_size}, not {ids}; set --reasoning-parser to that of this model",
-                parameter="thinking_token_budget",
-            )

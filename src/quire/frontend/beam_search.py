@@ -23,8 +23,7 @@ from quire.forbidden_tokens import ForbiddenTokens
 from quire.outputs import FlatLogprobs, RequestOutput
 from quire.sampling.word_endings import WordEndings
 from quire.system import clock
-from quire.tokenizer import Tokenizer
-from quire.tokenizer.detokenizer import IncrementalDetokenizer
+from quire.tokenizer import IncrementalDetokenizer, Tokenizer, detokenizer_of
 
 if TYPE_CHECKING:
     from quire.frontend.inputs.input_processor import EngineInput
@@ -72,7 +71,7 @@ class StopStrings:
         return text[: text.index(stop) + (len(stop) if keeps else 0)]
 
     def _detokenizer(self, prompt_token_ids: Sequence[int]) -> IncrementalDetokenizer:
-        return IncrementalDetokenizer.create(
+        return detokenizer_of(
             self._tokenizer, prompt_token_ids, skip_special_tokens=self._skip_special
         )
 

@@ -11,9 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quire.errors import QuireError
-from quire.frontend.completion_state import CompletionState, Positions
+from quire.frontend.completion_state import CompletionState
 from quire.frontend.inputs.pieces import joined
 from quire.frontend.kv_hand_off import answer
+from quire.frontend.logprob_positions import Positions
 from quire.outputs import (
     CompletionOutput,
     PoolingOutput,

@@ -21,8 +21,8 @@ from quire.chat.job import ChatInput
 from quire.config.pooling import PoolingConfig
 from quire.config.records import ModelConfig
 from quire.errors import ConfigError, RequestError, quoted
-from quire.frontend.arguments import check_text, located
-from quire.frontend.inputs.refusals import works, wrong_task
+from quire.frontend.arguments import located
+from quire.frontend.inputs.refusals import check_text, works, wrong_task
 from quire.frontend.inputs.tokenization import Truncation
 from quire.inputs import PromptType, TokensPrompt
 from quire.outputs import PoolingOutput, PoolingRequestOutput, ScoringOutput, ScoringRequestOutput

@@ -1,4 +1,4 @@
-"""Methods of vLLM that Quire refuses: each raises ConfigError with what is missing."""
+"""Methods and arguments of vLLM that Quire refuses: ConfigError says what is missing."""
 
 from __future__ import annotations
 
@@ -70,3 +70,11 @@ class UnsupportedAsyncMethods(UnsupportedEngineMethods, UnsupportedTransfers):
     checkpoint_prepare = _Refused("checkpoints of a running engine")
     checkpoint_restore = _Refused("checkpoints of a running engine")
     notify_kv_transfer_request_rejected = _Refused("transfer of K and V between engines")
+
+
+def refuse_arguments(**given: object) -> None:
+    """Raises ConfigError if an argument of vLLM's methods that Quire does not support is not
+    None."""
+    for name, value in given.items():
+        if value is not None:
+            raise ConfigError(f"{name} is not supported yet; leave it out")

@@ -121,27 +121,12 @@ class KVCacheManager:
             self.pool, self.layout.groups, blocks.keys[:last], self.block_size, self.snapshots
         )
         if self.snapshots is not None:
-            return self._with_state(self.snapshots, prefix, len(token_ids))
+            return self.snapshots.placed(prefix, len(token_ids), self.num_free_after)
         tail = self.tail_of(blocks, token_ids, len(token_ids)) if with_tail else None
         if tail is None or prefix.num_entries < last:
             return prefix
         cached = tail.cached(self.pool, len(self.layout.groups))
         return replace(prefix, tail=cached, num_tail_tokens=tail.num_tokens) if cached else prefix
-
-    def _with_state(
-        self, snapshots: Snapshots, prefix: CachedPrefix, num_tokens: int
-    ) -> CachedPrefix:
-        """The prefix with the places of snapshots. Without room for a copy of its state the request
-        takes over the snapshot, unless that is being copied."""
-        start, shared = prefix.num_entries * self.block_size, sum(prefix.snapshots)
-        places = snapshots.positions(num_tokens, shared)
-        prefix = replace(prefix, snapshots=[place for place in places if place > start])
-        is_free = self.pool.num_revived_by(prefix.state) == len(prefix.state)
-        if prefix.state and is_free and self.num_free_after(num_tokens, prefix) < 0:
-            tables = prefix.tables.copy()
-            tables[snapshots.index] = prefix.state
-            prefix = replace(prefix, tables=tables, state=[], takes_state=True)
-        return prefix
 
     def within_snapshot(self, blocks: SequenceBlocks, num_computed: int, count: int) -> int:
         """Number of the next `count` tokens that a step may compute, so that a snapshot of the
@@ -216,22 +201,8 @@ class KVCacheManager:
         blocks.first_entries = prefix.first_entries.copy()
         blocks.num_registered = prefix.num_entries
         if self.snapshots is not None:
-            self._begin_state(self.snapshots, blocks, prefix)
+            self.snapshots.hold(blocks, prefix, is_taking=self.enable_caching)
         self._sequences[id(blocks)] = blocks
-
-    def _begin_state(
-        self, snapshots: Snapshots, blocks: SequenceBlocks, prefix: CachedPrefix
-    ) -> None:
-        """Holds the snapshot to copy, or makes it the request's own state."""
-        self.pool.hold(prefix.state)
-        blocks.source = prefix.state.copy()
-        if prefix.takes_state:
-            for block_id in prefix.tables[snapshots.index]:
-                self.pool.take_over(block_id)
-        if self.enable_caching:
-            blocks.snapshots = prefix.snapshots
-            start = prefix.num_entries * self.block_size
-            blocks.snapshot_due = min([start + snapshots.interval, *prefix.snapshots])
 
     def allocate_slots(
         self,

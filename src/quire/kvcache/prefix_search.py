@@ -8,12 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import TYPE_CHECKING
 
 from quire.config.kv_groups import KVGroup
 from quire.errors import IntegrityError
 from quire.kvcache.block_pool import BlockPool
 from quire.kvcache.sequence import CachedPrefix
-from quire.kvcache.snapshots import Snapshots
+
+if TYPE_CHECKING:
+    from quire.kvcache.snapshots import Snapshots
 
 Search = tuple[KVGroup, Callable[[bytes], bool]]
 """A group, and whether what it stores of the block with this hash is cached."""

@@ -12,13 +12,13 @@ requests, and every `interval` tokens. When it gives its blocks back, they becom
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import lcm
 
-from quire.config.kv_groups import SNAPSHOT_TOKENS, STATE_CHUNK, StateGroup
 from quire.config.kv_layout import KVLayout
+from quire.config.state_groups import SNAPSHOT_TOKENS, STATE_CHUNK, StateGroup
 from quire.kvcache.block_pool import BlockKey, BlockPool
-from quire.kvcache.sequence import SequenceBlocks
+from quire.kvcache.sequence import CachedPrefix, SequenceBlocks
 
 SnapshotTaken = Callable[[SequenceBlocks, int, list[int]], None]
 """Arguments: a request's block tables, a number of full blocks, and the blocks of the snapshot of
@@ -121,6 +121,38 @@ class Snapshots:
         self._copy(blocks, blocks.tables[self.index].copy(), targets, num_computed)
         blocks.new_snapshot += targets
         blocks.copying += targets
+
+    def placed(
+        self,
+        prefix: CachedPrefix,
+        num_tokens: int,
+        num_free_after: Callable[[int, CachedPrefix], int],
+    ) -> CachedPrefix:
+        """The prefix with the places of snapshots. Without room for a copy of its state the request
+        takes over the snapshot, unless that is being copied. `num_free_after`: that of the
+        manager."""
+        start, shared = prefix.num_entries * self._block_size, sum(prefix.snapshots)
+        places = self.positions(num_tokens, shared)
+        prefix = replace(prefix, snapshots=[place for place in places if place > start])
+        is_free = self._pool.num_revived_by(prefix.state) == len(prefix.state)
+        if prefix.state and is_free and num_free_after(num_tokens, prefix) < 0:
+            tables = prefix.tables.copy()
+            tables[self.index] = prefix.state
+            prefix = replace(prefix, tables=tables, state=[], takes_state=True)
+        return prefix
+
+    def hold(self, blocks: SequenceBlocks, prefix: CachedPrefix, *, is_taking: bool) -> None:
+        """Holds the snapshot to copy, or makes it the request's own state. `is_taking`: the request
+        takes snapshots."""
+        self._pool.hold(prefix.state)
+        blocks.source = prefix.state.copy()
+        if prefix.takes_state:
+            for block_id in prefix.tables[self.index]:
+                self._pool.take_over(block_id)
+        if is_taking:
+            blocks.snapshots = prefix.snapshots
+            start = prefix.num_entries * self._block_size
+            blocks.snapshot_due = min([start + self.interval, *prefix.snapshots])
 
     def begin(self, blocks: SequenceBlocks, num_computed: int) -> None:
         """A request that starts has its blocks: they get the state of its prefix hit."""

@@ -98,22 +98,6 @@ class StoreCounts:
         return result
 
 
-def usage_of(tiers: list[Tier]) -> list[dict[str, object]]:
-    """Return the usage of each tier."""
-    found = []
-    for tier in tiers:
-        usage = tier.usage()
-        found.append(
-            {
-                "tier": tier.name,
-                "chunks": usage.num_chunks,
-                "bytes": usage.num_bytes,
-                "max_bytes": usage.max_bytes,
-            }
-        )
-    return found
-
-
 logger = get_logger(__name__)
 
 _MOST_FAILURES = 3

@@ -12,10 +12,10 @@ from typing import Any
 
 from quire.config.kv_cache import KVRole
 from quire.kvstore.chunks import ChunkKey, ChunkShape
-from quire.kvstore.costs import ComputeCosts, GuardedTier, StoreCounts, usage_of
+from quire.kvstore.costs import ComputeCosts, GuardedTier, StoreCounts
 from quire.kvstore.jobs import LoadedChunk, LoadJob, LookupJob, PoolChunk, StoredChunk
 from quire.kvstore.readers import Readers
-from quire.kvstore.tiers.base import Tier
+from quire.kvstore.tiers.base import Tier, usage_of
 from quire.kvstore.tiers.events import TierEvents
 from quire.kvstore.write_behind import WriteBehind
 from quire.system.at_exit import close_at_exit

@@ -20,8 +20,7 @@ from pathlib import Path
 
 from quire import env
 from quire.errors import ConfigError, quoted, reason
-from quire.log.handler import EscapingFormatter, WriterHandler, encoded
-from quire.log.writer import FLUSH_S, Writer
+from quire.log.writer import FLUSH_S, EscapingFormatter, Writer, WriterHandler, encoded
 from quire.redaction import redact
 
 _MAX_CONFIG_BYTES = 1 << 20

@@ -1,18 +1,23 @@
 """`Writer`: writes texts to a file descriptor from its own thread, so that callers do not block.
 
-Used by the log's handler and by the non-blocking `sys.stderr`. Works on bytes, not on log records.
+`WriterHandler` formats the records of the log for it, on the caller's thread; the non-blocking
+`sys.stderr` uses it, too. What it writes has no control characters and no secrets.
 """
 
 from __future__ import annotations
 
+import logging
 import os
 import select
+import sys
 import threading
 import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TextIO
+
+from quire.redaction import redact
 
 _MAX_BYTES = 1 << 20
 """Maximum number of bytes that wait to be written, about ten thousand lines."""
@@ -174,3 +179,42 @@ def say(
 ) -> None:
     """Prints `printable(str(text))`."""
     print(printable(str(text)), end=end, file=file, flush=flush)
+
+
+_FORMAT = "%(levelname)s %(asctime)s [%(name)s] %(message)s"
+
+
+class EscapingFormatter(logging.Formatter):
+    """Escapes control characters of the message, so that no input can forge a log line, removes
+    those of tracebacks, and redacts secrets."""
+
+    def __init__(self) -> None:
+        super().__init__(_FORMAT, datefmt="%m-%d %H:%M:%S")
+
+    def format(self, record: logging.LogRecord) -> str:
+        record = logging.makeLogRecord(record.__dict__)
+        record.msg, record.args = one_line(record.getMessage()), None
+        return printable(redact(super().format(record)))
+
+
+class WriterHandler(logging.Handler):
+    """Formats on the caller's thread; the writer's thread writes."""
+
+    def __init__(self, writer: Writer) -> None:
+        super().__init__()
+        self._writer = writer
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            self._writer.add(encoded(self.format(record) + "\n"))
+        except Exception:
+            self.handleError(record)
+
+    def flush(self) -> None:
+        self._writer.flush()
+
+
+def encoded(text: str) -> bytes:
+    """The text in the encoding of standard error."""
+    encoding = getattr(sys.__stderr__, "encoding", None) or "utf-8"
+    return text.encode(encoding, "backslashreplace")

@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Any
 
-from quire.errors import QuireError
+from quire.errors import QuireError, RequestError
 from quire.params import SamplingParams
+from quire.system.deferred_signals import raise_ctrl_c
 
 if TYPE_CHECKING:
     import numpy as np
@@ -100,3 +101,19 @@ class RowsError(QuireError):
 def class_name(cls: type[Any]) -> str:
     """The name of a class as users write it: `module:Class`."""
     return f"{cls.__module__}:{cls.__qualname__}"
+
+
+def check_processor(processor: type[LogitsProcessor], params: SamplingParams) -> None:
+    """Raises RequestError if a logits processor rejects the parameters. A ValueError of the
+    processor provides the message."""
+    try:
+        processor.validate_params(params)
+    except RequestError:
+        raise
+    except ValueError as error:
+        raise RequestError(str(error)) from error
+    except BaseException as error:
+        raise_ctrl_c(error)
+        text = f"{type(error).__name__}: {error}"
+        message = f"logits processor {class_name(processor)} refuses the parameters: {text}"
+        raise RequestError(message) from error

@@ -7,7 +7,7 @@ Written as a table; `EngineMetrics` records the values.
 from __future__ import annotations
 
 from quire.config import EngineConfig
-from quire.metrics import series as buckets
+from quire.metrics import buckets
 from quire.metrics.kv_store_series import KVStoreSeries
 from quire.metrics.metric_set import MetricSet
 from quire.metrics.part_series import ImageSeries, LoRASeries, RankSeries

@@ -8,9 +8,10 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 
+from quire.metrics.buckets import HTTP_DURATION_S
 from quire.metrics.engine_series import EngineSeries
 from quire.metrics.metric_set import MetricSet
-from quire.metrics.series import HTTP_DURATION_S, Counter, Family, Histogram, Summary
+from quire.metrics.series import Counter, Family, Histogram, Summary
 
 _METHODS = ("GET", "POST", "OPTIONS", "HEAD", "other")
 _STATUSES = ("2xx", "3xx", "4xx", "5xx", "gone")

@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Literal
 
+from quire.metrics.buckets import SLEEP_DURATION_S
 from quire.metrics.metric_set import MetricSet
-from quire.metrics.series import SLEEP_DURATION_S, Family, Histogram
+from quire.metrics.series import Family, Histogram
 
 Operation = Literal["sleep", "release_kv_cache_memory", "wake"]
 _OPERATIONS: tuple[Operation, ...] = ("sleep", "release_kv_cache_memory", "wake")

@@ -11,6 +11,7 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -87,6 +88,47 @@ def reply_constraint(
     tag = msgspec.json.encode({"type": "structural_tag", "format": whole}).decode()
     options = content or StructuredOutputsParams(structural_tag=tag)
     return msgspec.structs.replace(options, **{**dict.fromkeys(KINDS), "structural_tag": tag})
+
+
+def working_constraint(
+    format: ReplyFormat,
+    rules: CallRules,
+    check: Check,
+    *,
+    is_reasoning: bool,
+    may_reason: bool,
+    content: StructuredOutputsParams | None,
+    left_out: list[str],
+) -> StructuredOutputsParams | None:
+    """`reply_constraint` of tools whose schemas can be compiled one by one, and perhaps not
+    together: then optional ones are left out. Raises GrammarError for one that `check` raises."""
+
+    def constraint_by(rules: CallRules, left_out: list[str]) -> StructuredOutputsParams | None:
+        with named_as_tools(rules, check, content):
+            constraint = reply_constraint(
+                format,
+                rules,
+                check,
+                is_reasoning=is_reasoning,
+                may_reason=may_reason,
+                content=content,
+                left_out=left_out,
+            )
+            if constraint is not None:
+                check(constraint)
+        return constraint
+
+    try:
+        return constraint_by(rules, left_out)
+    except GrammarError as error:
+        if not rules.are_optional:
+            raise
+        try:
+            constraint = constraint_by(replace(rules, level="function"), [])
+        except GrammarError:
+            raise error from None  # something else is at fault
+    left_out[:] = [tool.place for tool in rules.allowed if tool.parameters and not tool.strict]
+    return constraint
 
 
 def _check_of(tools: ToolFormat) -> CheckTool:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from quire.parsers.events import Reply
 from quire.parsers.json_text import (
     json_elements,
     json_members,
@@ -13,6 +13,9 @@ from quire.parsers.json_text import (
     json_value,
 )
 from quire.parsers.reader import WHITE_SPACE, Emit, Parse, TextReader, ignore
+
+if TYPE_CHECKING:
+    from quire.parsers.events import Reply
 
 _MAX_NAME_CHARS = 256
 """Maximum length of a tool name that is written outside of JSON."""

@@ -13,7 +13,8 @@ from typing import ClassVar
 from quire.parsers.arguments.grammar import Layout
 from quire.parsers.arguments.values import ANY
 from quire.parsers.events import Reply
-from quire.parsers.format import ReplyFormat, read_marked_calls
+from quire.parsers.format import ReplyFormat
+from quire.parsers.marked_parts import read_marked_calls
 from quire.parsers.reader import Parse, ignore
 from quire.parsers.tool_formats.tagged_parameters import ParameterCalls, invoke_tags
 

@@ -15,12 +15,12 @@ from quire.adapters.config import LoRAConfig, PromptAdapterConfig
 from quire.backends.base import Backend
 from quire.backends.records import CompileOptions, KVCacheSpec
 from quire.backends.registry import make_backend
-from quire.config.kv_groups import StateGroup
 from quire.config.kv_layout import KVLayout
 from quire.config.memory import MemoryNeeds, fit
 from quire.config.quantization import HEAD_4, MEANINGS, Quantization
 from quire.config.ranks import ONE_RANK, Rank
 from quire.config.records import Dtype, EngineConfig, ParallelConfig
+from quire.config.state_groups import StateGroup
 from quire.errors import ConfigError, DoesNotFitError
 from quire.images.config import PROCESSOR_KWARGS, ImagesConfig
 from quire.models import ModelDescription, Shipped, as_asked, build_program

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from quire.config.kv_groups import AnyKVGroup, KVGroup, KVShape, StateGroup, StateShape
+from quire.config.kv_groups import KVGroup, KVShape
 from quire.config.kv_layout import KVLayout
+from quire.config.state_groups import StateGroup, StateShape
 from quire.errors import IntegrityError
 from quire.program.ops import Memory
 
@@ -102,16 +103,16 @@ def _text(group: KVGroup) -> str:
     return f"{group.describe()} of {shape.num_heads} x ({shape.key_dim} + {shape.value_dim})"
 
 
-def _by_kind(memories: Sequence[Memory], max_model_len: int) -> dict[AnyKVGroup, list[int]]:
+def _by_kind(memories: Sequence[Memory], max_model_len: int) -> dict[KVGroup, list[int]]:
     """Layers of each kind that stores by position."""
-    found: dict[AnyKVGroup, list[int]] = defaultdict(list)
+    found: dict[KVGroup, list[int]] = defaultdict(list)
     for memory in memories:
         if memory.kept.is_by_position:
             found[memory.kept.limited(max_model_len)].append(memory.layer)
     return found
 
 
-def _states(program: Program) -> tuple[AnyKVGroup, ...]:
+def _states(program: Program) -> tuple[KVGroup, ...]:
     """The group of all recurrent layers, if there are any."""
     layers: list[int] = []
     shapes: list[StateShape] = []
@@ -123,14 +124,15 @@ def _states(program: Program) -> tuple[AnyKVGroup, ...]:
 
 
 def _split(
-    kinds: dict[AnyKVGroup, list[int]], num_slots: int, states: tuple[AnyKVGroup, ...]
+    kinds: dict[KVGroup, list[int]], num_slots: int, states: tuple[KVGroup, ...]
 ) -> KVLayout:
     groups = [
         msgspec.structs.replace(kind, layers=tuple(layers[begin : begin + num_slots]))
         for kind, layers in kinds.items()
         for begin in range(0, len(layers), num_slots)
     ]
-    return KVLayout((*groups, *states), num_slots)
+    every: tuple[Any, ...] = (*groups, *states)
+    return KVLayout(every, num_slots)
 
 
 def _cost(layout: KVLayout, max_model_len: int) -> int:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, fields
 from functools import cache
 from typing import Any, ClassVar, Literal
 
-from quire.config.kv_groups import AnyKVGroup, FullGroup, KVShape, LatentGroup, WindowGroup
+from quire.config.kv_groups import FullGroup, KVGroup, KVShape, LatentGroup, WindowGroup
 from quire.program.values import ActivationBits, Matrix, Param, Split, Table, Value, Vector
 
 Activation = Literal[
@@ -47,7 +47,7 @@ class Memory:
 
     layer: int
     """Its number; a program numbers them 0, 1, ... without gaps."""
-    kept: AnyKVGroup
+    kept: KVGroup
     """The kind of KV group that keeps it, without layers."""
 
 
@@ -350,7 +350,7 @@ class Attention(Op):
             latent = KVShape(1, self.head_dim, 0, self.value_dim or 0)
             return (Memory(self.layer, LatentGroup((), latent)),)
         shape = KVShape(self.num_kv_heads, self.head_dim, self.value_dim or self.head_dim)
-        kept: AnyKVGroup = FullGroup((), shape)
+        kept: KVGroup = FullGroup((), shape)
         if self.window is not None:
             kept = WindowGroup((), shape, self.window)
         return (Memory(self.layer, kept),)

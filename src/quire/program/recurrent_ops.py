@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from math import prod
 from typing import ClassVar
 
-from quire.config.kv_groups import STATE_CHUNK, KVShape, StateGroup, StateShape
+from quire.config.kv_groups import KVShape
+from quire.config.state_groups import STATE_CHUNK, StateGroup, StateShape
 from quire.program.ops import (
     Activation,
     HeadLinear,

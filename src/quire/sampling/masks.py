@@ -12,7 +12,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quire.errors import BackendError
-from quire.units import ceil_div
 
 MASK_BITS = 32
 """Bits per word."""
@@ -51,7 +50,7 @@ class TokenMasks:
 
     def check(self, num_rows: int, vocab_size: int) -> None:
         """Raises BackendError unless the arrays have consistent shapes and types."""
-        width = ceil_div(vocab_size, MASK_BITS)
+        width = -(-vocab_size // MASK_BITS)
         if self.index.shape != (num_rows,) or self.index.dtype != np.int32:
             raise BackendError(
                 f"sampling column mask has an index of {self.index.dtype} {list(self.index.shape)} "

@@ -23,7 +23,7 @@ from quire.config.records import SchedulingPolicy
 from quire.kvcache import SequenceBlocks
 from quire.outputs.counts import PredictionCounts, RequestSpecDecodeMetrics
 from quire.protocol import EngineCoreRequest, FinishReason
-from quire.repetition import RepetitionDetectionParams
+from quire.repetition import is_repeating
 
 NEVER_SAVED = sys.maxsize
 """More tokens than any request has."""
@@ -225,22 +225,6 @@ class Request:
         if detection is None or self.num_tokens < self.min_total_tokens:
             return False
         return is_repeating(self.token_ids, self.num_output_tokens, detection)
-
-
-def is_repeating(token_ids: list[int], num_output: int, params: RepetitionDetectionParams) -> bool:
-    """Whether the last `num_output` of the tokens end in `min_count` copies of one pattern, of a
-    size that `params` allows."""
-    if not params.max_pattern_size:
-        return False
-    longest = min(params.max_pattern_size, num_output // params.min_count)
-    for size in range(max(params.min_pattern_size, 1), longest + 1):
-        if token_ids[-1] != token_ids[-1 - size]:
-            continue
-        # Copies of a pattern: each token equals the token `size` places before it.
-        span = size * params.min_count
-        if token_ids[-span + size :] == token_ids[-span:-size]:
-            return True
-    return False
 
 
 SortKey = Callable[[EngineCoreRequest, int], tuple[float, ...]]

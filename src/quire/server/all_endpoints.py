@@ -16,7 +16,7 @@ from quire.server.apis import (
 )
 from quire.server.apis import tokenizer as text
 from quire.server.apis.audio import routes as audio
-from quire.server.apis.chat import fim
+from quire.server.apis.chat import batch, fim
 from quire.server.apis.chat import routes as chat
 from quire.server.apis.completions import routes as completions
 from quire.server.apis.engine import routes as engine
@@ -45,7 +45,8 @@ SWITCHES: dict[Switch, str] = {
 """Options that switch optional endpoints on."""
 
 _MODULES = (
-    completions, chat, audio, messages, responses, compaction, fim, text, tokens, invocations,
+    completions, chat, batch, audio, messages, responses, compaction, fim, text, tokens,
+    invocations,
     embeddings, scores, cohere, tei, tgi, vertex, ollama_texts, ollama_models,
     ollama_changes, llama_server, llama_embedding, service, sglang, adapters, page, kv_store,
     engine,

@@ -37,9 +37,10 @@ from quire.server.context import ServerContext
 from quire.server.endpoint import Endpoint
 from quire.server.fleet.use import with_loaded_model
 from quire.server.http.api_keys import operator_keys
-from quire.server.http.auth import PROBE_PATHS, AuthMiddleware, WebPageGuard
+from quire.server.http.auth import PROBE_PATHS, AuthMiddleware
 from quire.server.http.middleware import IGNORED_HEADER, BodyMiddleware, RequestIdMiddleware
 from quire.server.http.problems import Problem, problem_of
+from quire.server.http.web_pages import WebPageGuard
 from quire.server.openapi import docs_page, openapi_document
 from quire.server.tool_servers import read_tool_servers
 
@@ -153,7 +154,11 @@ def _middleware(
                 expose_headers=["X-Request-Id", "Retry-After", IGNORED_HEADER],
             )
         )
-    if not keys:
+    if keys:
+        operators = operator_keys(args, keys)
+        public = public_requests(context)
+        layers.append(Middleware(AuthMiddleware, keys=keys, operators=operators, public=public))
+    else:
         layers.append(
             Middleware(
                 WebPageGuard,
@@ -162,9 +167,6 @@ def _middleware(
                 takes_short_names=not args.is_loopback,
             )
         )
-    operators = operator_keys(args, keys)
-    public = public_requests(context)
-    layers.append(Middleware(AuthMiddleware, keys=keys, operators=operators, public=public))
     layers.append(
         Middleware(
             BodyMiddleware,

@@ -14,7 +14,7 @@ from quire.config.declaration import argument
 from quire.config.field_types import check_fields
 from quire.config.model_lookup.settings import problem_of_messages
 from quire.errors import ConfigError, quoted
-from quire.redaction import shown
+from quire.redacted_settings import shown
 from quire.units import KiB, MiB
 
 EngineMode = Literal["auto", "thread", "process"]

@@ -8,7 +8,7 @@ import asyncio
 import time
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from quire.adapters import AnyAdapterRequest
 from quire.adapters.resolvers import registered_resolvers
@@ -23,10 +23,6 @@ from quire.server.work_pool import WorkPool
 if TYPE_CHECKING:
     from quire.server.fleet.fleet import Fleet
 
-ServerState = Literal["loading", "ready", "paused", "draining", "stalled", "dead"]
-_WORST_FIRST: tuple[ServerState, ...] = (
-    "dead", "loading", "draining", "stalled", "paused", "ready",
-)  # fmt: skip
 _LATEST = ":latest"
 """Ollama's clients add it to a name without a tag."""
 FORMS_ON_DISK = 4
@@ -168,36 +164,6 @@ class ServerContext:
         engine = self.models[0].engine
         if engine is not None:
             await adapters.resolve(engine, name)
-
-    def state(self) -> tuple[ServerState, str]:
-        """The state of the server, and the reason if it cannot serve. With several models it is
-        the worst of their states."""
-        if self.fleet is not None:
-            return self._state_of_several()
-        states = [self._state_of(model) for model in self.models]
-        return min(states, key=lambda one: _WORST_FIRST.index(one[0]))
-
-    def _state_of_several(self) -> tuple[ServerState, str]:
-        """A model that is not loaded, or whose engine died, is loaded by the next request."""
-        if not self.is_started:
-            return "loading", "the first models are being loaded"
-        if self.is_draining:
-            return "draining", "the server is shutting down"
-        return "ready", ""
-
-    def _state_of(self, model: ServedModel) -> tuple[ServerState, str]:
-        if model.engine is None:
-            return "loading", "the model is being loaded"
-        health = model.engine.health()
-        if health.state == "dead":
-            return "dead", health.reason
-        if self.is_draining:
-            return "draining", "the server is shutting down"
-        if health.state == "stalled":
-            return "stalled", health.reason
-        if model.engine.pause_mode is not None:
-            return "paused", "generation is paused"
-        return "ready", ""
 
     def keep(self, coroutine: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
         """Starts a task and holds a reference until it ends."""

@@ -1,23 +1,14 @@
 """Converts a request's tokens to text incrementally; never returns an incomplete character.
 
 The output processor owns one `IncrementalDetokenizer` per request. The text continues the prompt's
-text: a character that begins in the prompt can end in the output.
+text: a character that begins in the prompt can end in the output. `byte_detokenizer` makes them.
 """
 
 from __future__ import annotations
 
-import codecs
 import copy
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
-
-from quire.tokenizer.pieces import PieceTable
-from quire.tokenizer.tokenizer import Tokenizer
-
-_REPLACEMENT = "\ufffd"
-_WINDOW_TOKENS = 6
-"""Tokens of context for decoders that look beyond one token; a character has at most 4 bytes."""
-_NO_IDS: frozenset[int] = frozenset()
+from collections.abc import Sequence
 
 
 class IncrementalDetokenizer(ABC):
@@ -26,32 +17,6 @@ class IncrementalDetokenizer(ABC):
     Invariant: all returned text, joined, is the decoded text so far without an incomplete
     character at its end; after `finish`, it is the whole text.
     """
-
-    @staticmethod
-    def create(
-        tokenizer: Tokenizer,
-        prompt_token_ids: Sequence[int],
-        *,
-        skip_special_tokens: bool = True,
-        spaces_between_special_tokens: bool = True,
-        kept_token_ids: Iterable[int] = (),
-    ) -> IncrementalDetokenizer:
-        """The implementation for this tokenizer. Reads only the prompt's last tokens.
-
-        `kept_token_ids` are not left out by `skip_special_tokens`.
-        `spaces_between_special_tokens` affects only decoders that put spaces between tokens.
-        """
-        skipped = _NO_IDS
-        if skip_special_tokens:
-            skipped = tokenizer.special_token_ids
-            if kept := frozenset(kept_token_ids):
-                skipped -= kept
-        if tokenizer.pieces is not None:
-            return _ByteDetokenizer(tokenizer.pieces, prompt_token_ids, skipped)
-        is_unspaced = not skip_special_tokens and not spaces_between_special_tokens
-        return _WindowDetokenizer(
-            tokenizer, prompt_token_ids, skipped, tokenizer.added_tokens if is_unspaced else {}
-        )
 
     @abstractmethod
     def push(self, token_ids: Sequence[int]) -> str:
@@ -65,123 +30,3 @@ class IncrementalDetokenizer(ABC):
     @abstractmethod
     def finish(self) -> str:
         """The rest of the text, an incomplete character as U+FFFD. No `push` comes after."""
-
-
-class _ByteDetokenizer(IncrementalDetokenizer):
-    """Joins bytes: constant time per token."""
-
-    def __init__(
-        self, table: PieceTable, prompt_token_ids: Sequence[int], skipped: frozenset[int]
-    ) -> None:
-        self._table = table
-        self._skipped = skipped
-        self._pending = b""
-        """Bytes of an incomplete character."""
-        tail = self._last_bytes(prompt_token_ids)
-        self._strips_first = table.strips_first_space and not tail
-        self._decode(tail)
-        self._is_untouched = True
-        """Whether no token came after the prompt: `_pending` holds bytes of the prompt."""
-
-    def push(self, token_ids: Sequence[int]) -> str:
-        if len(token_ids) == 1:
-            return self._push_one(token_ids[0])
-        return "".join([self._push_one(token_id) for token_id in token_ids])
-
-    def finish(self) -> str:
-        if self._is_untouched:
-            return ""
-        return self._pending.decode("utf-8", self._table.errors)
-
-    def _push_one(self, token_id: int) -> str:
-        if token_id in self._skipped:
-            return ""
-        piece = self._table.piece(token_id)
-        if type(piece) is str and not self._pending:
-            text = piece
-        else:
-            text = self._decode(self._table.piece_bytes(token_id))
-        if self._is_untouched and piece:
-            self._is_untouched = False
-            return text.removeprefix(" ") if self._strips_first else text
-        return text
-
-    def _decode(self, data: bytes) -> str:
-        data = self._pending + data
-        text, used = codecs.utf_8_decode(data, self._table.errors, False)
-        self._pending = data[used:]
-        return text
-
-    def _last_bytes(self, token_ids: Sequence[int]) -> bytes:
-        """The prompt's last four bytes or more: an incomplete character has at most three."""
-        tail = b""
-        for token_id in reversed(token_ids):
-            if token_id not in self._skipped:
-                tail = self._table.piece_bytes(token_id) + tail
-            if len(tail) >= 4:
-                break
-        return tail
-
-
-class _WindowDetokenizer(IncrementalDetokenizer):
-    """Decodes a short window twice, with and without the new tokens, and takes the difference.
-
-    Invariant: the window holds the tokens of the `_settled` text, then fewer than `_WINDOW_TOKENS`
-    tokens whose text is not returned yet.
-    """
-
-    def __init__(
-        self,
-        tokenizer: Tokenizer,
-        prompt_token_ids: Sequence[int],
-        skipped: frozenset[int],
-        unspaced: Mapping[int, str],
-    ) -> None:
-        """`unspaced`: tokens that have no space between them, with their texts."""
-        self._tokenizer = tokenizer
-        self._skipped = skipped
-        self._unspaced = unspaced
-        self._window: list[int] = []
-        self._num_settled = 0
-        self._last_was_added = False
-        for token_id in reversed(prompt_token_ids):
-            if token_id not in self._skipped:
-                self._window.insert(0, token_id)
-            if len(self._window) == _WINDOW_TOKENS:
-                break
-        self._num_settled = len(self._window)
-        self._settled = self._decode(self._window).rstrip(_REPLACEMENT)
-
-    def push(self, token_ids: Sequence[int]) -> str:
-        return "".join([self._push_one(token_id) for token_id in token_ids])
-
-    def copy(self) -> IncrementalDetokenizer:
-        copied = copy.copy(self)
-        copied._window = self._window.copy()
-        return copied
-
-    def finish(self) -> str:
-        return self._settle(self._decode(self._window))
-
-    def _push_one(self, token_id: int) -> str:
-        if token_id in self._skipped:
-            return ""
-        self._window.append(token_id)
-        added = self._unspaced.get(token_id)
-        follows_added, self._last_was_added = self._last_was_added, added is not None
-        text = self._decode(self._window)
-        num_pending = len(self._window) - self._num_settled
-        if text.endswith(_REPLACEMENT) and num_pending < _WINDOW_TOKENS:
-            return ""
-        new_text = self._settle(text)
-        return added if added is not None and follows_added else new_text
-
-    def _settle(self, text: str) -> str:
-        new_text = text[len(self._settled) :]
-        del self._window[: self._num_settled]
-        self._num_settled = len(self._window)
-        self._settled = self._decode(self._window)
-        return new_text
-
-    def _decode(self, token_ids: list[int]) -> str:
-        return self._tokenizer.decode(token_ids, skip_special_tokens=False)

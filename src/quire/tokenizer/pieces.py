@@ -7,15 +7,13 @@ are decoded by joining bytes, and incremental decoding needs no window. Called b
 
 from __future__ import annotations
 
-import codecs
 import json
-import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from quire.errors import QuireError
+from quire.tokenizer.spellings import Style, style_of
 
 if TYPE_CHECKING:
     import tokenizers
@@ -43,16 +41,6 @@ _MAX_ID = 2**32 - 1
 """Maximum token id in the Rust library."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Style:
-    """A decoder's conversion of a token's text to bytes, and whether it strips the first space."""
-
-    to_bytes: Callable[[str], bytes]
-    strips_first_space: bool
-    errors: str
-    """The error handler for bytes that are no UTF-8."""
-
-
 class PieceTable:
     """Token ids to bytes, filled as ids are seen.
 
@@ -61,7 +49,7 @@ class PieceTable:
     """
 
     def __init__(
-        self, backend: tokenizers.Tokenizer, style: _Style, special_ids: frozenset[int]
+        self, backend: tokenizers.Tokenizer, style: Style, special_ids: frozenset[int]
     ) -> None:
         self.strips_first_space = style.strips_first_space
         self.special_ids = special_ids
@@ -116,58 +104,5 @@ def piece_table(backend: tokenizers.Tokenizer) -> PieceTable | None:
     """The table for this tokenizer; None where its decoder looks beyond single tokens."""
     added = backend.get_added_tokens_decoder()
     special_ids = frozenset(token_id for token_id, token in added.items() if token.special)
-    style = _style_of(json.loads(backend.decoder.__getstate__())) if backend.decoder else None
+    style = style_of(json.loads(backend.decoder.__getstate__())) if backend.decoder else None
     return PieceTable(backend, style, special_ids) if style else None
-
-
-def _each_byte(error: UnicodeError) -> tuple[str, int]:
-    """One U+FFFD for every invalid byte, as the Rust byte fallback decodes."""
-    if not isinstance(error, UnicodeDecodeError):
-        raise error
-    return "\ufffd" * (error.end - error.start), error.end
-
-
-codecs.register_error("quire.each_byte", _each_byte)
-
-
-def _style_of(decoder: dict[str, Any]) -> _Style | None:
-    steps = decoder["decoders"] if decoder.get("type") == "Sequence" else [decoder]
-    kinds = [step.get("type") for step in steps]
-    if kinds == ["ByteLevel"]:
-        return _Style(_spelled_in_letters, strips_first_space=False, errors="replace")
-    strips = kinds == ["Replace", "ByteFallback", "Fuse", "Strip"]
-    if not strips and kinds != ["Replace", "ByteFallback", "Fuse"]:
-        return None
-    if strips and (steps[3]["content"], steps[3]["start"], steps[3]["stop"]) != (" ", 1, 0):
-        return None
-    if steps[0].get("pattern") != {"String": "▁"} or steps[0].get("content") != " ":
-        return None
-    return _Style(_spelled_in_text, strips_first_space=strips, errors="quire.each_byte")
-
-
-_PRINTABLE = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
-LETTERS = {byte: chr(byte) for byte in _PRINTABLE} | {
-    byte: chr(256 + place) for place, byte in enumerate(sorted({*range(256)} - _PRINTABLE))
-}
-"""GPT-2's alphabet of bytes: printable Latin-1 characters stand for themselves, the others follow
-255. Source: openai/gpt-2, src/encoder.py, `bytes_to_unicode`."""
-_LATIN = {
-    **dict.fromkeys(range(256), "\uffff"),
-    **{ord(letter): chr(byte) for byte, letter in LETTERS.items()},
-}
-"""For `str.translate`: each letter as the Latin-1 character of its byte, and no other one so."""
-_BYTE_TOKEN = re.compile("<0x([0-9A-Fa-f]{2})>")
-
-
-def _spelled_in_letters(token: str) -> bytes:
-    """An added token with other characters is plain text."""
-    try:
-        return token.translate(_LATIN).encode("latin-1")
-    except UnicodeEncodeError:
-        return token.encode()
-
-
-def _spelled_in_text(token: str) -> bytes:
-    if match := _BYTE_TOKEN.fullmatch(token):
-        return bytes.fromhex(match[1])
-    return token.replace("▁", " ").encode()

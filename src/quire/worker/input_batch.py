@@ -22,7 +22,8 @@ from quire.protocol import ScheduledRequest, SchedulePlan
 from quire.protocol.pooling_params import PoolingParams
 from quire.worker.given_rows import FindRows, GivenRows, StepRows, rows_are_missing
 from quire.worker.prompt_logprobs import PromptLogprobRows, PromptRows
-from quire.worker.sampling_rows import Drafts, Masks, Rows, SamplingRows
+from quire.worker.row_choices import Drafts, Masks, Rows
+from quire.worker.sampling_rows import SamplingRows
 
 Ints = NDArray[np.int32]
 

@@ -17,11 +17,11 @@ from numpy.typing import NDArray
 from quire.backends.base import Logprobs, StepModel
 from quire.backends.records import StepBatch, StepOutput
 from quire.errors import BackendError, IntegrityError
-from quire.protocol import PooledRows, PromptChunkLogprobs, SchedulePlan, StepResult, TokenLogprobs
+from quire.protocol import PooledRows, SchedulePlan, StepResult
+from quire.worker import logprobs
 from quire.worker.diagnosis import explain_failures
 from quire.worker.draft.pair import DraftingModel
 from quire.worker.input_batch import InputBatch, PreparedStep
-from quire.worker.prompt_logprobs import PromptRows
 
 if TYPE_CHECKING:
     from quire.worker.draft.drafter import Drafter
@@ -142,7 +142,9 @@ class ModelRunner:
         failures = self._failures(plan, step, output)
         of_prompts, raw = {}, output.logits
         if step.prompt_rows is not None:
-            of_prompts = self._prompt_logprobs(step.prompt_rows, output)
+            if output.logprobs is None:
+                raise BackendError("the backend returned no log-probabilities of prompt tokens")
+            of_prompts = logprobs.of_prompts(step.prompt_rows, output.logprobs)
             output = _only(output, step.prompt_rows.is_new)
         if processing is not None and withheld is not None:
             output, more = processing.choose(self.model, raw, withheld)
@@ -156,7 +158,11 @@ class ModelRunner:
         result = StepResult(sampled_token_ids=[], prompt_logprobs=of_prompts)
         chosen = _by_request(output.sampled, step, kept)
         if output.logprobs is not None:
-            result.logprobs = self._logprobs(step, samplers, chosen, output.logprobs)
+            wanted = self._batch.sampling.num_logprobs(step.sampled_rows)
+            if wanted is not None:
+                result.logprobs = logprobs.of_samples(
+                    wanted.tolist(), step.drafts, samplers, chosen, output.logprobs
+                )
         result.sampled_token_ids = chosen
         if step.samples is not None:
             found = iter(chosen)
@@ -200,43 +206,6 @@ class ModelRunner:
             whole = self._batch.with_tokens(batch)
             messages |= explain_failures(self.model, whole, known, keeps_all=self._keeps_all)
         return {plan.request_ids[index]: message for index, message in messages.items()}
-
-    def _prompt_logprobs(
-        self, rows: PromptRows, output: StepOutput
-    ) -> dict[str, PromptChunkLogprobs]:
-        logprobs = output.logprobs
-        if logprobs is None:
-            raise BackendError("the backend returned no log-probabilities of prompt tokens")
-        found = {}
-        for span in rows.spans:
-            places = np.searchsorted(rows.logits_rows, span.token_rows).tolist()
-            positions = [
-                _token_logprobs(token_id, logprobs, place, span.num_logprobs)
-                for token_id, place in zip(span.targets.tolist(), places, strict=True)
-            ]
-            found[span.request_id] = PromptChunkLogprobs(span.first, positions)
-        return found
-
-    def _logprobs(
-        self,
-        step: PreparedStep,
-        request_ids: list[str],
-        chosen: list[list[int]],
-        logprobs: Logprobs,
-    ) -> dict[str, list[TokenLogprobs]]:
-        """Log-probabilities by request. `chosen`: the kept tokens of each of `request_ids`."""
-        wanted = self._batch.sampling.num_logprobs(step.sampled_rows)
-        if wanted is None:
-            return {}
-        counts, found, place = wanted.tolist(), {}, 0
-        for request_id, token_ids in zip(request_ids, chosen, strict=True):
-            if (count := counts[place]) >= 0:
-                found[request_id] = [
-                    _token_logprobs(token_id, logprobs, place + index, count)
-                    for index, token_id in enumerate(token_ids)
-                ]
-            place += 1 if step.drafts is None else step.drafts.num_places(place)
-        return found
 
 
 def apply_plan(plan: SchedulePlan, batch: InputBatch, model: StepModel) -> None:
@@ -292,25 +261,15 @@ def _withdraw(result: StepResult, plan: SchedulePlan, failures: dict[str, str]) 
             result.pooled.pop(request_id, None)
 
 
-def _token_logprobs(token_id: int, logprobs: Logprobs, row: int, count: int) -> TokenLogprobs:
-    """The sampled token of a row, followed by the `count` best tokens."""
-    best = min(count, logprobs.token_ids.shape[1])
-    return TokenLogprobs(
-        token_ids=[token_id, *logprobs.token_ids[row, :best].tolist()],
-        logprobs=[float(logprobs.sampled[row]), *logprobs.logprobs[row, :best].tolist()],
-        ranks=[int(logprobs.sampled_ranks[row]), *logprobs.ranks[row, :best].tolist()],
-    )
-
-
 def _only(output: StepOutput, rows: NDArray[np.bool_] | NDArray[np.int32]) -> StepOutput:
     """The output restricted to these rows of logits."""
-    logprobs = output.logprobs
-    if logprobs is not None:
-        logprobs = Logprobs(
-            token_ids=logprobs.token_ids[rows],
-            logprobs=logprobs.logprobs[rows],
-            ranks=logprobs.ranks[rows],
-            sampled=logprobs.sampled[rows],
-            sampled_ranks=logprobs.sampled_ranks[rows],
+    found = output.logprobs
+    if found is not None:
+        found = Logprobs(
+            token_ids=found.token_ids[rows],
+            logprobs=found.logprobs[rows],
+            ranks=found.ranks[rows],
+            sampled=found.sampled[rows],
+            sampled_ranks=found.sampled_ranks[rows],
         )
-    return StepOutput(output.sampled[rows], logprobs)
+    return StepOutput(output.sampled[rows], found)

@@ -6,19 +6,17 @@ declares the columns and how a request fills them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any, TypeVar
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from quire.config.records import LogprobsMode
 from quire.errors import IntegrityError
 from quire.protocol import ScheduledRequest
 from quire.sampling.columns import COLUMNS, LOGPROBS_KINDS, SamplingColumns
-from quire.sampling.masks import MASK_BITS, TokenMasks
-from quire.sampling.token_lists import TokenLists
+from quire.worker import row_choices
+from quire.worker.row_choices import Drafts, Ints, Masks, Rows
 from quire.worker.token_state import (
     FixedTokens,
     RecentTokens,
@@ -29,31 +27,6 @@ from quire.worker.token_state import (
     TokenState,
     TokenTrace,
 )
-
-Ints = NDArray[np.int32]
-Masks = NDArray[np.uint32]
-"""[1 + draft tokens of a row, words]; bits of the tokens that a grammar allows at each place."""
-Lines = list[NDArray[np.uint32] | None]
-"""[L]; None: every token is allowed."""
-Rows = NDArray[np.intp]
-"""Rows of the batch, in NumPy's index type: other types would be converted at each use."""
-
-
-@dataclass(frozen=True, slots=True)
-class Drafts:
-    """The draft tokens of a step."""
-
-    token_ids: Mapping[int, list[int]]
-    """Draft tokens by row."""
-    offsets: Ints
-    """[L]; how many draft tokens of the request precede each row of logits. Rows are in order of
-    position."""
-
-    def num_places(self, first: int) -> int:
-        """Number of rows of logits of the request whose first row is at index `first`."""
-        later = np.flatnonzero(self.offsets[first + 1 :] == 0)
-        return int(later[0]) + 1 if len(later) else len(self.offsets) - first
-
 
 _OF_REQUESTS = {name: column for name, column in COLUMNS.items() if column.value is not None}
 """The columns that a request fills once, when it starts."""
@@ -182,25 +155,21 @@ class SamplingRows:
         allowed tokens, by row. `drafts`: draft tokens; a row occurs once more for each of them."""
         if not len(rows):
             return None
-        lines = None if not masks else _lines(masks, rows, drafts)
+        lines = None if not masks else row_choices.lines_of(masks, rows, drafts)
         if self._timestamps:
-            lines = self._with_timestamps(rows, lines)
+            lines = row_choices.with_timestamps(self._timestamps, rows, lines)
         if self._forcing:
-            chosen = self._with_forced(rows, chosen, lines, drafts)
+            chosen = row_choices.with_forced(self._forcing, rows, chosen, lines, drafts)
         columns = SamplingColumns(
             counters=num_tokens.astype(np.uint64), chosen=chosen, **self._gather(rows)
         )
         if self._logprobs_kind:
             columns.logprobs_kind = np.full(len(rows), self._logprobs_kind, np.int32)
         if lines is not None:
-            open_lines = lines
-            if chosen is not None:
-                open_lines = [None if chosen[i] >= 0 else line for i, line in enumerate(lines)]
-            if any(line is not None for line in open_lines):
-                columns.mask = TokenMasks.join(open_lines)
+            columns.mask = row_choices.joined(lines, chosen)
         for name, states in self._states.items():
             if states:
-                lists = self._lists(states, rows, num_tokens, chosen, lines, drafts)
+                lists = row_choices.token_lists(states, rows, num_tokens, chosen, lines, drafts)
                 setattr(columns, name, lists)
         return columns
 
@@ -212,94 +181,3 @@ class SamplingRows:
             used = {name: of[rows] for name, of in self._columns.items() if name not in unused}
             self._gathered = rows, used
         return self._gathered[1]
-
-    def _with_forced(
-        self, rows: Rows, chosen: Ints | None, lines: Lines | None, drafts: Drafts | None
-    ) -> Ints | None:
-        """`chosen` with the forced tokens added: tokens of a trace, or tokens that end reasoning
-        whose budget is used up. A grammar that includes the reasoning may delay the latter until a
-        character is complete."""
-        forced = chosen
-        for index, _row, forcing in _along(self._forcing, rows, drafts):
-            if chosen is not None and chosen[index] >= 0:
-                continue
-            token_id = forcing.forced()
-            if token_id is None or not _allows(_line(lines, index), token_id):
-                continue
-            if forced is chosen:
-                forced = np.full(len(rows), -1, np.int32) if chosen is None else chosen.copy()
-            forced[index] = token_id  # type: ignore[index]
-        return forced
-
-    def _with_timestamps(self, rows: Rows, lines: Lines | None) -> Lines:
-        """The masks of grammars, and those of rules for timestamps."""
-        found: Lines = [None] * len(rows)
-        if lines is not None:
-            found = [*lines]
-        for index, row in enumerate(rows.tolist()):
-            if (state := self._timestamps.get(row)) is not None:
-                own, line = state.mask(), found[index]
-                found[index] = own if line is None else own & line
-        return found
-
-    def _lists(
-        self,
-        states: dict[int, TokenState],
-        rows: Rows,
-        num_tokens: Ints,
-        chosen: Ints | None,
-        lines: Lines | None,
-        drafts: Drafts | None,
-    ) -> TokenLists | None:
-        """Lists of tokens for these rows; None: all are empty."""
-        lists: list[tuple[Ints, NDArray[np.float32] | None] | None] = [None] * len(rows)
-        is_used = False
-        for index, row, state in _along(states, rows, drafts):
-            if chosen is not None and chosen[index] >= 0:
-                continue
-            tokens = state.tokens(int(num_tokens[index]), _line(lines, index))
-            if tokens is None:
-                if states[row] is state:
-                    del states[row]
-            elif len(tokens[0]):
-                lists[index] = tokens
-                is_used = True
-        return TokenLists.join(lists) if is_used else None
-
-
-_State = TypeVar("_State", TokenState, ThinkingBudget | TokenTrace)
-
-
-def _along(
-    states: dict[int, _State], rows: Rows, drafts: Drafts | None
-) -> Iterator[tuple[int, int, _State]]:
-    """For each of the rows [L] that has a state: its index, the row, and the state after the draft
-    tokens that precede it. The states in `states` are not changed."""
-    current: dict[int, _State] = {}
-    for index, row in enumerate(rows.tolist()):
-        state = states.get(row)
-        if state is None:
-            continue
-        if drafts is not None and (offset := int(drafts.offsets[index])):
-            state = current[row].fork()
-            state.append(drafts.token_ids[row][offset - 1])
-        current[row] = state
-        yield index, row, state
-
-
-def _lines(masks: Mapping[int, Masks], rows: Rows, drafts: Drafts | None) -> Lines:
-    """For each of the rows [L], the mask of the next token."""
-    offsets = [0] * len(rows) if drafts is None else drafts.offsets.tolist()
-    return [
-        None if (of_row := masks.get(row)) is None else of_row[offset]
-        for row, offset in zip(rows.tolist(), offsets, strict=True)
-    ]
-
-
-def _line(lines: Lines | None, index: int) -> NDArray[np.uint32] | None:
-    return None if lines is None else lines[index]
-
-
-def _allows(mask: NDArray[np.uint32] | None, token_id: int) -> bool:
-    word, bit = divmod(token_id, MASK_BITS)
-    return mask is None or bool(mask[word] >> bit & 1)

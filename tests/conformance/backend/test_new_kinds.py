@@ -18,9 +18,10 @@ from small_model import OPTIONS, RandomStore, one_request
 from quire.backends.base import KVCacheSpec
 from quire.backends.reference import ReferenceBackend
 from quire.backends.reference.ops import Frame, run
-from quire.config.kv_groups import KVShape, StateGroup, StateShape
+from quire.config.kv_groups import KVShape
 from quire.config.kv_layout import KVLayout
 from quire.config.records import CacheConfig
+from quire.config.state_groups import StateGroup, StateShape
 from quire.errors import BackendError, IntegrityError
 from quire.kvcache import KVCacheManager
 from quire.program import Attention, Builder, Linear, Memory, Op, Program, TakeRows, Tensor, Value

@@ -14,7 +14,7 @@ from tiny_checkpoint import write_tiny_checkpoint
 from quire import SamplingParams
 from quire.core.engine_core import EngineCore
 from quire.protocol import EngineCoreRequest
-from quire.scheduler.drafting.estimates import RowCosts
+from quire.scheduler.drafting.drafting import RowCosts
 
 TWO_PARTS, TWO_STAGES = {"tensor_parallel_size": 2}, {"pipeline_parallel_size": 2}
 

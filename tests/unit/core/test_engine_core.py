@@ -52,6 +52,9 @@ class CountingExecutor(Executor):
     def call(self, method: str, *args: object) -> list[object]:
         raise AttributeError(f"{method}{args}")
 
+    def failure(self) -> str | None:
+        return None
+
     def shutdown(self) -> None:
         self.is_shut_down = True
 

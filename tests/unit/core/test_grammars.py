@@ -62,6 +62,9 @@ class LowestExecutor(Executor):
     def call(self, method: Any, *args: Any, **kwargs: Any) -> list[Any]:
         raise AssertionError(method, args, kwargs)
 
+    def failure(self) -> str | None:
+        return None
+
     def shutdown(self) -> None:
         pass
 

@@ -9,7 +9,7 @@ import time
 from itertools import pairwise
 from pathlib import Path
 
-from quire.executor.uniproc import Turns
+from quire.executor.turns import Turns
 
 
 def test_one_at_a_time_and_nobody_twice_before_another(tmp_path: Path) -> None:

@@ -18,8 +18,8 @@ from quire.frontend.beam_search import BeamSearch
 from quire.frontend.inputs.input_processor import EngineInput, InputProcessor
 from quire.inputs import TokensPrompt
 from quire.outputs import CompletionOutput, FlatLogprobs, RequestOutput
-from quire.tokenizer import Tokenizer
-from quire.tokenizer.detokenizer import IncrementalDetokenizer, _WindowDetokenizer
+from quire.tokenizer import Tokenizer, detokenizer_of
+from quire.tokenizer.window_detokenizer import WindowDetokenizer
 
 MakeConfig = Callable[..., EngineConfig]
 PROMPT = [3, 1, 4, 1, 5]
@@ -143,7 +143,7 @@ def test_stop_strings_end_sequences(
     assert eos is not None
 
     def text_of(ids: list[int]) -> str:
-        detokenizer = IncrementalDetokenizer.create(tokenizer, PROMPT)
+        detokenizer = detokenizer_of(tokenizer, PROMPT)
         return detokenizer.push(ids[len(PROMPT) :])
 
     num_stopped = 0
@@ -172,8 +172,8 @@ def test_stop_strings_end_sequences(
 
 
 def test_a_window_detokenizer_is_copied_with_its_window(tokenizer: Tokenizer) -> None:
-    """`_WindowDetokenizer` keeps a list."""
-    one = _WindowDetokenizer(tokenizer, PROMPT, frozenset(), {})
+    """`WindowDetokenizer` keeps a list."""
+    one = WindowDetokenizer(tokenizer, PROMPT, frozenset(), {})
     other = one.copy()
     assert one.push([70, 71]) == other.copy().push([70, 71]) == other.push([70, 71])
 

@@ -13,16 +13,12 @@ from prometheus_client.parser import text_string_to_metric_families
 from quire.frontend.inputs.input_processor import EngineInput
 from quire.frontend.observers.engine_metrics import EngineMetrics
 from quire.frontend.output_processor import OutputProcessor
+from quire.metrics.engine_series import FINISH_REASONS
 from quire.metrics.exposition import Exposition
 from quire.metrics.http_metrics import HttpMetrics
 from quire.metrics.metric_set import MetricSet
 from quire.params import SamplingParams
-from quire.protocol import (
-    EngineCoreOutput,
-    EngineCoreOutputs,
-    EngineCoreRequest,
-    SchedulerStats,
-)
+from quire.protocol import EngineCoreOutput, EngineCoreOutputs, EngineCoreRequest, SchedulerStats
 
 
 @pytest.fixture
@@ -106,8 +102,8 @@ def test_a_request_is_counted_from_arrival_to_end(metrics: EngineMetrics, counte
     assert series.request_prefill_kv_computed_tokens.sum == 6
     assert series.iteration_tokens.sum == 7 + 1 + 1
     assert series.request_params_max_tokens.sum == 20
-    counts = metrics.finished_counts()
-    assert {reason for reason in counts if counts[reason]} == {"length"}
+    ended = metrics.series.request_success
+    assert {reason for reason in FINISH_REASONS if ended.of(reason).value} == {"length"}
     assert metrics.num_in_flight == 0
 
 
@@ -120,7 +116,7 @@ def test_the_prompt_of_n_outputs_counts_once(metrics: EngineMetrics, counted: Co
     assert metrics.series.prompt_tokens.value == 10
     assert metrics.series.request_params_n.sum == 2
     assert metrics.series.request_max_num_generation_tokens.sum == 2
-    assert metrics.finished_counts()["stop"] == 2
+    assert metrics.series.request_success.of("stop").value == 2
 
 
 def test_gauges_are_zero_once_nothing_runs(metrics: EngineMetrics, counted: Counted) -> None:

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from trained_tokenizers import byte_fallback, byte_level, metaspace
 
-from quire.frontend.completion_state import Positions
+from quire.frontend.logprob_positions import Positions
 from quire.params import SamplingParams
 from quire.protocol import TokenLogprobs
 from quire.tokenizer import Tokenizer

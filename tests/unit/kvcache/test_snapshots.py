@@ -7,9 +7,10 @@ from dataclasses import replace
 
 import pytest
 
-from quire.config.kv_groups import FullGroup, KVShape, StateGroup, StateShape
+from quire.config.kv_groups import FullGroup, KVShape
 from quire.config.kv_layout import KVLayout
 from quire.config.records import CacheConfig
+from quire.config.state_groups import StateGroup, StateShape
 from quire.kvcache import KVCacheManager, SequenceBlocks
 
 BLOCK = 16

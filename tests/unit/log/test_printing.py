@@ -9,8 +9,7 @@ import pytest
 
 from quire.cli import main
 from quire.cli.http_client import Server
-from quire.log.handler import EscapingFormatter
-from quire.log.writer import one_line, printable, say
+from quire.log.writer import EscapingFormatter, one_line, printable, say
 
 EVIL = "a\x1b]0;title\x07\x9b2Jb\x7f\x85\r\n\tc\u2028d"
 

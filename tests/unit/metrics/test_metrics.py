@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from prometheus_client.parser import text_string_to_metric_families
 
+from quire.metrics.buckets import one_two_five
 from quire.metrics.exposition import Exposition
 from quire.metrics.http_metrics import HttpMetrics
 from quire.metrics.metric_set import MetricSet
 from quire.metrics.reader import Vector, read_metrics
-from quire.metrics.series import Counter, Histogram, one_two_five
+from quire.metrics.series import Counter, Histogram
 
 
 def test_http_labels_come_from_closed_sets() -> None:

@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sweeps import examples
 
-from quire.config.kv_groups import LatentGroup, StateGroup
+from quire.config.kv_groups import LatentGroup
+from quire.config.state_groups import StateGroup
 from quire.errors import CheckpointError, ModelError
 from quire.models import build_program, model_facts, name_map
 from quire.models.pooling.head import PoolingHead, marked

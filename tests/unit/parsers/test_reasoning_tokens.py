@@ -11,7 +11,7 @@ from quire.parsers.parser import ReplyParser
 from quire.parsers.reasoning_tags import ReasoningTokenCount
 from quire.parsers.registry import REASONING_FORMATS
 from quire.parsers.tool_formats.hermes import HermesCalls
-from quire.tokenizer import IncrementalDetokenizer, Tokenizer
+from quire.tokenizer import Tokenizer, detokenizer_of
 
 CALL = '<tool_call>{"name": "f", "arguments": {}}</tool_call>'
 
@@ -32,8 +32,8 @@ def counted(tokenizer: Tokenizer, parts: list[list[int]], *, is_reasoning: bool)
         {"f": {}},
         is_reasoning=is_reasoning,
     )
-    text = IncrementalDetokenizer.create(tokenizer, [])
-    count = ReasoningTokenCount(IncrementalDetokenizer.create(tokenizer, []))
+    text = detokenizer_of(tokenizer, [])
+    count = ReasoningTokenCount(detokenizer_of(tokenizer, []))
     for part in parts:
         parser.feed(text.push(part))
         count.push(part)

@@ -7,8 +7,7 @@ import re
 
 import pytest
 
-from quire.repetition import RepetitionDetectionParams
-from quire.scheduler.request import is_repeating
+from quire.repetition import RepetitionDetectionParams, is_repeating
 
 
 @pytest.mark.parametrize(

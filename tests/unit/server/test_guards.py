@@ -354,7 +354,7 @@ def test_an_application_of_ray_serve_limits_the_time_of_a_body(make_harness: Mak
 
 def test_the_limit_of_a_body_is_not_one_of_the_reply() -> None:
     """After the body, only a disconnect is waited for, without a limit."""
-    from quire.server.http.middleware import BodyDeadline
+    from quire.server.http.body_deadline import BodyDeadline
 
     messages = [
         {"type": "http.request", "body": b"{}", "more_body": False},

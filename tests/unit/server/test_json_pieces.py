@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from quire.server.work_pool import ITEMS_AT_ONCE, JsonList, encoded, joined
+from quire.server.json_pieces import ITEMS_AT_ONCE, JsonList, encoded, joined
 
 
 class Reply(msgspec.Struct):

@@ -8,12 +8,8 @@ from typing import Any
 import pytest
 
 from quire.outputs import CompletionOutput, FlatLogprobs
-from quire.server.generation.logprobs import (
-    CompletionLists,
-    LogprobsWriter,
-    prompt_logprobs,
-)
-from quire.server.work_pool import encoded
+from quire.server.generation.logprobs import CompletionLists, LogprobsWriter, prompt_logprobs
+from quire.server.json_pieces import encoded
 from quire.tokenizer import Tokenizer
 
 from .conftest import Harness

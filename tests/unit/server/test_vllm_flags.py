@@ -18,8 +18,8 @@ from quire.errors import ConfigError
 from quire.server import ServerArgs
 from quire.server.app import user_middleware
 from quire.server.connection.tls import tls_options
+from quire.server.conversation.chat_text import with_system_prompt
 from quire.server.conversation.conversation import ChatMessage
-from quire.server.conversation.prompts import with_system_prompt
 from quire.server.http.event_stream import EventStream
 from quire.server.http.middleware import logger as access_log
 
@@ -139,8 +139,8 @@ def test_paths_that_are_not_logged(
 
 
 def test_variables_of_the_chat_template(make_harness: MakeHarness) -> None:
+    from quire.server.conversation.chat_text import chat_input
     from quire.server.conversation.conversation import Conversation
-    from quire.server.conversation.prompts import chat_input
 
     harness = make_harness(
         default_chat_template_kwargs={"enable_thinking": False, "a": 1},
@@ -158,8 +158,8 @@ def test_variables_of_the_chat_template(make_harness: MakeHarness) -> None:
 
 
 def test_the_efforts_that_the_chat_template_knows(make_harness: MakeHarness) -> None:
+    from quire.server.conversation.chat_text import chat_input
     from quire.server.conversation.conversation import Conversation
-    from quire.server.conversation.prompts import chat_input
 
     harness = make_harness(reasoning_effort_map={"xhigh": "high", "low": "none"})
     for asked, given in (("xhigh", "high"), ("low", "none"), ("medium", "medium")):

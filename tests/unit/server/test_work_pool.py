@@ -11,13 +11,9 @@ import pytest
 
 from quire.errors import CapacityError
 from quire.server.connection.http_server import IdleMemory, release_free_memory
-from quire.server.work_pool import (
-    _TURNS_AT_ONCE,
-    INLINE_SIZE,
-    LARGE_SIZE,
-    WorkPool,
-    check_wanted,
-)
+from quire.server.json_pieces import check_wanted
+from quire.server.work_pool import _TURNS_AT_ONCE, INLINE_SIZE, WorkPool
+from quire.server.work_threads import LARGE_SIZE
 
 from .conftest import Harness
 
@@ -165,8 +161,8 @@ def test_outside_work_whose_caller_has_left_ends_soon() -> None:
 
 def test_memory_is_given_back_once_for_much_work(monkeypatch: pytest.MonkeyPatch) -> None:
     given = []
-    monkeypatch.setattr("quire.server.work_pool.release_free_memory", lambda: given.append(1))
-    monkeypatch.setattr("quire.server.work_pool._RELEASE_AFTER_S", 0.2)
+    monkeypatch.setattr("quire.server.work_threads.release_free_memory", lambda: given.append(1))
+    monkeypatch.setattr("quire.server.work_threads._RELEASE_AFTER_S", 0.2)
 
     async def main() -> None:
         pool = WorkPool()

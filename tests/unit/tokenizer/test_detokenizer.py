@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from sweeps import examples
 from trained_tokenizers import TEXTS, byte_fallback, byte_level, metaspace, word_level
 
-from quire.tokenizer import IncrementalDetokenizer, Tokenizer
+from quire.tokenizer import Tokenizer, detokenizer_of
 
 KINDS = {
     "byte_level": byte_level,
@@ -41,7 +41,7 @@ def cut(ids: list[int], sizes: list[int]) -> list[list[int]]:
 def stream(
     tokenizer: Tokenizer, prompt: list[int], parts: list[list[int]], skip: bool
 ) -> list[str]:
-    detokenizer = IncrementalDetokenizer.create(tokenizer, prompt, skip_special_tokens=skip)
+    detokenizer = detokenizer_of(tokenizer, prompt, skip_special_tokens=skip)
     return [*(detokenizer.push(part) for part in parts), detokenizer.finish()]
 
 
@@ -100,7 +100,7 @@ def test_every_kind_equals_full_decode_for_tokens_of_a_text(
 def test_half_a_character_is_held_back_and_ends_as_a_replacement(kind: str) -> None:
     tokenizer = tokenizer_of(kind)
     ids = tokenizer.encode("a 𝔘", add_special_tokens=False)
-    detokenizer = IncrementalDetokenizer.create(tokenizer, [])
+    detokenizer = detokenizer_of(tokenizer, [])
     pieces = [detokenizer.push([token_id]) for token_id in ids[:-1]]
     assert "\ufffd" not in "".join(pieces)
     assert "".join(pieces).strip() == "a"
@@ -112,7 +112,7 @@ def test_a_prompt_may_end_inside_a_character() -> None:
     tokenizer = tokenizer_of("byte_level")
     ids = tokenizer.encode("𝔘!")
     for split in range(len(ids)):
-        detokenizer = IncrementalDetokenizer.create(tokenizer, ids[:split])
+        detokenizer = detokenizer_of(tokenizer, ids[:split])
         assert detokenizer.push(ids[split:]) == ("𝔘!" if split < len(ids) - 1 else "!")
 
 
@@ -128,9 +128,9 @@ def test_a_replacement_character_in_the_text_itself_comes_through() -> None:
 def test_spaces_between_special_tokens() -> None:
     tokenizer = tokenizer_of("word_level")
     ids = [tokenizer.token_to_id(token) for token in ("The", "[CALL]", "[END]", "The")]
-    spaced = IncrementalDetokenizer.create(tokenizer, [], skip_special_tokens=False)
+    spaced = detokenizer_of(tokenizer, [], skip_special_tokens=False)
     assert "".join(spaced.push([token_id]) for token_id in ids) == "The [CALL] [END] The"
-    joined = IncrementalDetokenizer.create(
+    joined = detokenizer_of(
         tokenizer, [], skip_special_tokens=False, spaces_between_special_tokens=False
     )
     assert "".join(joined.push([token_id]) for token_id in ids) == "The [CALL][END] The"
@@ -143,7 +143,7 @@ def test_cost_per_token_does_not_grow(kind: str) -> None:
     special = min(tokenizer.special_token_ids)
     broken = tokenizer.token_to_id("<0xE4>") or tokenizer.encode("你")[0]
     for token_id in (special, broken):
-        detokenizer = IncrementalDetokenizer.create(tokenizer, [])
+        detokenizer = detokenizer_of(tokenizer, [])
         times = []
         for _ in range(20):
             begin = time.perf_counter()
@@ -171,7 +171,7 @@ def test_some_special_tokens_may_be_kept(kind: str) -> None:
     first, kept, last = sorted(tokenizer.special_token_ids)
     ids = [first, kept, *tokenizer.encode("fox", add_special_tokens=False), kept, last]
     plain = "".join(stream(tokenizer, [], [ids], skip=True))
-    detokenizer = IncrementalDetokenizer.create(tokenizer, [], kept_token_ids=[kept, 10**6])
+    detokenizer = detokenizer_of(tokenizer, [], kept_token_ids=[kept, 10**6])
     text = "".join([detokenizer.push(ids), detokenizer.finish()])
     mark = tokenizer.token_text(kept)
     assert plain.split() == ["fox"]

@@ -42,7 +42,7 @@ from quire.backends.cpu.step_kv import has_step_kv, step_kv
 from quire.backends.cpu.stored_weights import Place, num_bytes, stored_weights
 from quire.backends.cpu.unpooled import UnpooledOps
 from quire.backends.cpu.weights import WeightLoader, unread_places
-from quire.config.kv_groups import StateGroup
+from quire.config.state_groups import StateGroup
 from quire.errors import BackendError
 from quire.log import get_logger, phase
 from quire.program import GroupedFormat, Program, Value, Vectors, check_layout

@@ -33,7 +33,8 @@ from quire.backends.cpu.step_kv import step_tables
 from quire.backends.cpu.stored_weights import Place
 from quire.backends.cpu.unpooled import UnpooledOps
 from quire.backends.source_rows import divided, joined_rows
-from quire.config.kv_groups import KVGroup, StateGroup
+from quire.config.kv_groups import KVGroup
+from quire.config.state_groups import StateGroup
 from quire.errors import BackendError, RankError
 from quire.program import OpPlace
 from quire.weights.adapters import AdapterWeights

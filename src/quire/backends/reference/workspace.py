@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from quire import program as ops
 from quire.backends.base import CompileOptions, KVCacheSpec
-from quire.config.kv_groups import STATE_CHUNK
+from quire.config.state_groups import STATE_CHUNK, StateGroup
 from quire.program.pointwise_ops import PointwiseOp
 
 _ITEM = 4
@@ -128,7 +128,8 @@ class _Bounds:
     def _recurrence(self, op: ops.GatedDelta | ops.Ssd | ops.Mamba) -> int:
         """Copies of a request's state and of its rows in float64, and a chunk's outer products."""
         [memory] = op.memories()
-        [state] = memory.kept.states  # type: ignore[union-attr]
+        assert isinstance(memory.kept, StateGroup)
+        [state] = memory.kept.states
         heads = sum(value.dim for value in (*op.inputs(), op.out))
         repeats = op.num_heads // op.num_key_heads if isinstance(op, ops.GatedDelta) else 1
         repeats = op.num_heads // op.num_groups if isinstance(op, ops.Ssd) else repeats

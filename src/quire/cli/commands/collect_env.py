@@ -20,7 +20,7 @@ from quire.config.checkpoint.model_files import DEMO_MODEL_PATH
 from quire.config.command_line.parser import Parser
 from quire.errors import ConfigError, QuireError
 from quire.log.writer import say
-from quire.redaction import environment
+from quire.redacted_settings import environment
 from quire.units import format_bytes
 from quire.version import __version__
 

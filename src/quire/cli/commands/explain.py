@@ -24,7 +24,7 @@ from quire.config.memory import max_concurrency, tokens_held
 from quire.config.quantization import MEANINGS
 from quire.config.resolve import FLOAT16_NOTE, spelled_dtype
 from quire.log.writer import one_line, say
-from quire.redaction import redacted
+from quire.redacted_settings import redacted
 from quire.units import format_bytes
 
 if TYPE_CHECKING:

@@ -12,7 +12,6 @@ import itertools
 import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import msgspec
@@ -24,19 +23,18 @@ from quire.frontend.arguments import (
     PLAIN,
     RequestOptions,
     check_bans,
-    check_budget,
     check_params,
-    check_processor,
-    check_reasoning,
     check_request_id,
 )
 from quire.frontend.inputs.pieces import with_sources, with_virtual_tokens
 from quire.frontend.inputs.pooling_inputs import NEUTRAL, PoolingInputs
 from quire.frontend.inputs.prompt_parser import ParsedPrompt, PromptParser
+from quire.frontend.inputs.reasoning import check_budget, tokens_of_marks
 from quire.frontend.inputs.refusals import cannot_generate
 from quire.frontend.inputs.tokenization import Tokenization
 from quire.frontend.kv_hand_off import hand_off
 from quire.inputs import PromptType
+from quire.logits_processors.interface import check_processor
 from quire.logits_processors.loading import load_processors
 from quire.outputs import LateChunkingMetadata
 from quire.params import SamplingParams
@@ -91,7 +89,7 @@ class InputProcessor:
         """`on_first_grammar` is called by any thread before the first grammar is compiled."""
         self.model_config = config.model
         self._reasoning = config.reasoning
-        self._holds_in_reasoning = config.structured_outputs.enable_in_reasoning
+        self._is_held = config.structured_outputs.enable_in_reasoning
         self.tokenizer = tokenizer
         self._config = config
         self._prompts = PromptParser(config.model, tokenizer, config.cache.block_size)
@@ -164,7 +162,7 @@ class InputProcessor:
             stop_token_ids=self._stop_token_ids(resolved),
             banned_token_ids=self._banned_token_ids(resolved),
             eos_token_ids=[] if self.eos_token_id is None else [self.eos_token_id],
-            reasoning=self._reasoning_tokens(resolved, parsed.token_ids),
+            reasoning=self._reasoning_of(resolved, parsed.token_ids),
             scope=parsed.scope,
             predicted_token_ids=parsed.predicted_token_ids,
             priority=options.priority,
@@ -247,33 +245,20 @@ class InputProcessor:
         check_bans(resolved, self._banned_token_ids(resolved), self.model_config)
         return resolved
 
-    def _reasoning_tokens(
+    def _reasoning_of(
         self, params: SamplingParams, prompt: Sequence[int]
     ) -> ReasoningTokens | None:
-        """The tokens of the reasoning marks. None if nothing depends on the reasoning or they are
-        unknown."""
+        """The tokens of the reasoning marks; None if nothing depends on the reasoning."""
         marks = params.reasoning or self._reasoning
         is_whole = marks is not None and marks.is_in_grammar
         has_grammar = params.structured_outputs is not None and not is_whole
         if params.thinking_token_budget is not None:
-            check_budget(params, marks, has_tokenizer=self.tokenizer is not None)
-            if has_grammar and self._holds_in_reasoning:
-                raise RequestError(
-                    "thinking_token_budget must be able to end the reasoning, which "
-                    "structured_outputs with enable_in_reasoning may forbid; remove one of them.",
-                    parameter="thinking_token_budget",
-                    value=params.thinking_token_budget,
-                )
-        elif not has_grammar or self._holds_in_reasoning:
+            check_budget(params, marks, self.tokenizer, is_held=has_grammar and self._is_held)
+        elif not has_grammar or self._is_held:
             return None
         if marks is None or self.tokenizer is None:
             return None
-        if self._reasoning is not None and self._reasoning.end == marks.end:
-            marks = msgspec.structs.replace(marks, forced_end=self._reasoning.forced_end)
-        encode = partial(self.tokenizer.encode, add_special_tokens=False)
-        tokens = ReasoningTokens.of(marks, prompt, encode)
-        check_reasoning(marks, tokens, self.model_config)
-        return tokens
+        return tokens_of_marks(marks, self._reasoning, prompt, self.tokenizer, self.model_config)
 
     def _stop_token_ids(self, params: SamplingParams) -> list[int]:
         ids = list(params.stop_token_ids or [])

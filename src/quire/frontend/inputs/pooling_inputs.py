@@ -12,10 +12,10 @@ from typing import Any
 
 from quire.config.records import ModelConfig
 from quire.errors import RequestError
-from quire.frontend.arguments import RequestOptions, check_text
+from quire.frontend.arguments import RequestOptions
 from quire.frontend.inputs.pieces import late_chunks, pieces
 from quire.frontend.inputs.prompt_parser import ParsedPrompt, PromptParser
-from quire.frontend.inputs.refusals import cannot_pool
+from quire.frontend.inputs.refusals import cannot_pool, check_text
 from quire.outputs import LateChunkingMetadata
 from quire.params import RequestOutputKind, SamplingParams
 from quire.protocol import EngineCoreRequest

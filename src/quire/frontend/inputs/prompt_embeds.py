@@ -7,13 +7,14 @@ without importing torch.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from quire.config.records import ModelConfig
 from quire.errors import PromptError, quoted
 from quire.protocol.input_rows import InputRows
 
@@ -97,6 +98,40 @@ class PlacedRows:
     def nbytes(self) -> int:
         """Bytes of the rows."""
         return sum(len(one.data) for one in self.input_rows)
+
+
+def rows_of_prompt(
+    prompt: Mapping[str, Any],
+    token_ids: list[int] | None,
+    model: ModelConfig,
+    block_size: int,
+    *,
+    is_cut: bool,
+) -> PlacedRows:
+    """The rows of a prompt with `prompt_embeds`. `token_ids`: its `prompt_token_ids`. `is_cut`: it
+    is to be truncated, which is not supported. Raises PromptError."""
+    given = prompt["prompt_embeds"]
+    if isinstance(given, PlacedRows):
+        return given
+    rows = read_embeds(given, model.prompt_embeds_width, model.max_model_len)
+    if is_cut:
+        raise embeds_error("truncate_prompt_tokens is not supported with prompt_embeds")
+    where = given_ranges(prompt.get("prompt_is_token_ids"), len(rows))
+    if token_ids is None:
+        if where != [range(len(rows))]:
+            raise PromptError(
+                "prompt_is_token_ids must come with prompt_token_ids", parameter="prompt_token_ids"
+            )
+        token_ids = [PLACEHOLDER] * len(rows)
+    if len(token_ids) != len(rows):
+        raise PromptError(
+            "prompt_token_ids must have the same length as prompt_embeds (expected "
+            f"{len(rows)}, got {len(token_ids)}).",
+            parameter="prompt_token_ids",
+        )
+    for span in where:
+        token_ids[span.start : span.stop] = [PLACEHOLDER] * len(span)
+    return PlacedRows(token_ids, rows_at(rows, where, block_size))
 
 
 def rows_among(

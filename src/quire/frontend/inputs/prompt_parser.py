@@ -11,18 +11,10 @@ from typing import Any
 
 from quire.config.records import ModelConfig
 from quire.errors import PromptError, quoted
-from quire.frontend.arguments import check_text
 from quire.frontend.inputs.images.placing import PlacedImages
 from quire.frontend.inputs.images.prompts import ImagePrompts
-from quire.frontend.inputs.prompt_embeds import (
-    PLACEHOLDER,
-    PlacedRows,
-    embeds_error,
-    given_ranges,
-    read_embeds,
-    rows_at,
-)
-from quire.frontend.inputs.refusals import prompt_fills_context, prompt_too_long
+from quire.frontend.inputs.prompt_embeds import rows_of_prompt
+from quire.frontend.inputs.refusals import check_text, prompt_fills_context, prompt_too_long
 from quire.frontend.inputs.tokenization import Tokenization
 from quire.images.config import PROCESSOR_KWARGS
 from quire.protocol import ImageInput, InputRows
@@ -142,7 +134,14 @@ class PromptParser:
         if settings := prompt.get(PROCESSOR_KWARGS):
             images = images.changed(settings)
         if prompt.get("prompt_embeds") is not None:
-            return self._embeds(prompt, text, ids, scope, tokenization)
+            rows = rows_of_prompt(
+                prompt,
+                None if ids is None else _as_token_ids(ids),
+                self._model_config,
+                self._block_size,
+                is_cut=tokenization.truncation is not None,
+            )
+            return ParsedPrompt(text, rows.token_ids, scope, input_rows=rows.input_rows)
         if prompt.get("prompt_is_token_ids") is not None:
             raise PromptError(
                 "prompt_is_token_ids must come with prompt_embeds", parameter="prompt_is_token_ids"
@@ -190,38 +189,6 @@ class PromptParser:
         return ParsedPrompt(
             text, placed.token_ids, scope, input_rows=placed.input_rows, images=placed.images
         )
-
-    def _embeds(
-        self,
-        prompt: Mapping[str, Any],
-        text: str | None,
-        ids: Any,
-        scope: CacheScope,
-        tokenization: Tokenization,
-    ) -> ParsedPrompt:
-        model = self._model_config
-        given = prompt["prompt_embeds"]
-        if isinstance(given, PlacedRows):
-            return ParsedPrompt(text, given.token_ids, scope, input_rows=given.input_rows)
-        rows = read_embeds(given, model.prompt_embeds_width, model.max_model_len)
-        if tokenization.truncation is not None:
-            raise embeds_error("truncate_prompt_tokens is not supported with prompt_embeds")
-        where = given_ranges(prompt.get("prompt_is_token_ids"), len(rows))
-        if ids is None and where != [range(len(rows))]:
-            raise PromptError(
-                "prompt_is_token_ids must come with prompt_token_ids", parameter="prompt_token_ids"
-            )
-        token_ids = [PLACEHOLDER] * len(rows) if ids is None else _as_token_ids(ids)
-        if len(token_ids) != len(rows):
-            raise PromptError(
-                "prompt_token_ids must have the same length as prompt_embeds (expected "
-                f"{len(rows)}, got {len(token_ids)}).",
-                parameter="prompt_token_ids",
-            )
-        for span in where:
-            token_ids[span.start : span.stop] = [PLACEHOLDER] * len(span)
-        found = rows_at(rows, where, self._block_size)
-        return ParsedPrompt(text, token_ids, scope, input_rows=found)
 
     def _encode(self, text: str, tokenization: Tokenization) -> list[int]:
         if self._tokenizer is None:

@@ -105,3 +105,21 @@ def text_too_long(num_bytes: int, max_bytes: int, max_model_len: int) -> PromptE
         parameter="input_text",
         value=num_bytes,
     )
+
+
+def check_text(num_tokens: int, pooling: PoolingConfig, max_model_len: int) -> None:
+    """Raises PromptError for a text that is longer than the longest of a pooling task."""
+    longest = pooling.longest_text(max_model_len)
+    if longest is None or num_tokens <= longest:
+        return
+    pieces = (
+        ", or start the engine with pooler_config {'enable_chunked_processing': true} to average "
+        "the vectors of its pieces"
+    )
+    raise PromptError(
+        f"This model's maximum context length is {longest} tokens. However, your text "
+        f"contains {num_tokens} input tokens. {LESS} Or set truncate_prompt_tokens=-1 to cut it"
+        f"{pieces * (pooling.task == 'embed')}.",
+        parameter="input_tokens",
+        value=num_tokens,
+    )

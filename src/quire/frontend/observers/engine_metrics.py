@@ -11,14 +11,14 @@ import time
 from collections import Counter, deque
 from collections.abc import Sequence
 from itertools import repeat
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from quire.config import EngineConfig
 from quire.frontend.completion_state import CompletionState
 from quire.frontend.observers.observer import RequestObserver, StepTokens
 from quire.frontend.request_record import RequestRecord
 from quire.log import get_logger
-from quire.metrics.engine_series import FINISH_REASONS, EngineSeries
+from quire.metrics.engine_series import EngineSeries
 from quire.metrics.series import Counter as Series
 from quire.protocol import SchedulerStats, SpeculationStats
 
@@ -126,12 +126,6 @@ class EngineMetrics(RequestObserver):
         state.of("weights_offloaded").set(int(level == 1))
         state.of("discard_all").set(int(level == 2))
 
-    def finished_counts(self) -> dict[str, int]:
-        """Number of ended core requests by reason."""
-        return {
-            reason: int(self.series.request_success.of(reason).value) for reason in FINISH_REASONS
-        }
-
     def _observe_phases(self, record: RequestRecord, completion: CompletionState) -> None:
         series, stats = self.series, completion.stats
         decode_s = stats.last_token_ts - stats.first_token_ts
@@ -177,43 +171,6 @@ class EngineMetrics(RequestObserver):
         series.num_requests_waiting.set(stats.num_waiting)
         series.num_requests_waiting_by_reason.of("capacity").set(stats.num_waiting)
         series.kv_cache_usage_perc.set(stats.kv_cache_usage)
-
-    def snapshot(self) -> dict[str, Any]:
-        """The part of the live view's data that is counted here."""
-        series = self.series
-        return {
-            "tokens": {
-                "prompt": int(series.prompt_tokens.value),
-                "cached": int(series.prompt_tokens_cached.value),
-                "generation": int(series.generation_tokens.value),
-            },
-            "latency": {
-                "ttft_s": _percentiles(self.recent_ttft_s),
-                "itl_s": _percentiles(self.recent_itl_s),
-            },
-            "prefix_cache": {
-                "queried_tokens": int(series.prefix_cache_queries.value),
-                "hit_tokens": int(series.prefix_cache_hits.value),
-                "loaded_tokens": {} if series.kv_store is None else series.kv_store.hit_tokens(),
-            },
-            "drafts": {
-                "num_drafts": int(series.num_drafts.value),
-                "num_tokens": int(series.num_draft_tokens.value),
-                "num_accepted": int(series.num_accepted_tokens.value),
-            },
-            "preemptions": int(series.num_preemptions.value),
-        }
-
-
-def _percentiles(values: deque[float]) -> dict[str, float] | None:
-    if not values:
-        return None
-    ordered = sorted(values)
-    return {
-        "last": values[-1],
-        "p50": ordered[len(ordered) // 2],
-        "p99": ordered[min(len(ordered) - 1, len(ordered) * 99 // 100)],
-    }
 
 
 logger = get_logger(__name__)

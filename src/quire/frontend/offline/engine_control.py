@@ -14,8 +14,8 @@ from weakref import WeakSet
 from quire.core.pausing import PauseMode
 from quire.errors import ConfigError
 from quire.frontend import control
-from quire.frontend.arguments import refuse_arguments
 from quire.frontend.control import Action, Command, Operation, Pause, Wait, blocking
+from quire.frontend.unsupported import refuse_arguments
 from quire.system.deferred_signals import with_signals_deferred, with_signals_delivered
 
 if TYPE_CHECKING:

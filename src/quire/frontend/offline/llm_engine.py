@@ -17,7 +17,7 @@ from quire.config.records import EngineConfig
 from quire.core.engine_core import EngineCore
 from quire.errors import ConfigError, EngineDeadError, QuireError
 from quire.executor import Executor
-from quire.frontend.arguments import RequestOptions, refuse_arguments, request_id_list
+from quire.frontend.arguments import RequestOptions, request_id_list
 from quire.frontend.engine_base import EngineBase
 from quire.frontend.inputs.input_processor import EngineInput, InputProcessor
 from quire.frontend.observers.engine_metrics import EngineMetrics, statistics_observers
@@ -26,7 +26,7 @@ from quire.frontend.offline.engine_control import EngineControl
 from quire.frontend.offline.turn_lock import IdleTime, TurnLock
 from quire.frontend.output_processor import OutputProcessor
 from quire.frontend.request_record import AnyOutput, Sink
-from quire.frontend.unsupported import UnsupportedEngineMethods
+from quire.frontend.unsupported import UnsupportedEngineMethods, refuse_arguments
 from quire.inputs import PromptType
 from quire.params import SamplingParams
 from quire.planning.plan import build_engine_config

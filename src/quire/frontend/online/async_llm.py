@@ -26,7 +26,6 @@ from quire.frontend.arguments import (
     RequestOptions,
     check_data_parallel_rank,
     check_request_id,
-    refuse_arguments,
     request_id_list,
 )
 from quire.frontend.engine_base import EngineBase
@@ -40,7 +39,7 @@ from quire.frontend.online.input_session import InputSession
 from quire.frontend.online.online_requests import OnlineRequests
 from quire.frontend.online.request_stream import RequestStream
 from quire.frontend.output_processor import OutputProcessor
-from quire.frontend.unsupported import UnsupportedAsyncMethods
+from quire.frontend.unsupported import UnsupportedAsyncMethods, refuse_arguments
 from quire.inputs import PromptType, StreamingInput
 from quire.outputs import PoolingOutput, PoolingRequestOutput, RequestOutput
 from quire.param_checks import checked_json

@@ -106,3 +106,19 @@ class Tier(ABC):
     @abstractmethod
     def close(self) -> None:
         """Release all resources. Idempotent."""
+
+
+def usage_of(tiers: list[Tier]) -> list[dict[str, object]]:
+    """Return the usage of each tier."""
+    found = []
+    for tier in tiers:
+        usage = tier.usage()
+        found.append(
+            {
+                "tier": tier.name,
+                "chunks": usage.num_chunks,
+                "bytes": usage.num_bytes,
+                "max_bytes": usage.max_bytes,
+            }
+        )
+    return found

@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 
 from quire.parsers.json_calls import BARE_KEYS, CallKeys
-from quire.parsers.tool_format import Schemas
-from quire.parsers.tool_formats.marked_json import MarkedCalls
+from quire.parsers.tool_format import MarkedCalls, Schemas
 
 
 class LlamaCalls(MarkedCalls):

@@ -8,7 +8,7 @@ import json
 from quire.parsers.events import Reply
 from quire.parsers.json_calls import CallKeys, read_name
 from quire.parsers.reader import Parse
-from quire.parsers.tool_formats.marked_json import MarkedCalls
+from quire.parsers.tool_format import MarkedCalls
 
 
 class HermesCalls(MarkedCalls):

@@ -8,8 +8,7 @@ from quire.parsers.events import Reply
 from quire.parsers.json_calls import CallKeys, read_arguments, read_end
 from quire.parsers.json_text import json_elements, json_members
 from quire.parsers.reader import Parse
-from quire.parsers.tool_format import Schemas
-from quire.parsers.tool_formats.marked_json import MarkedCalls
+from quire.parsers.tool_format import MarkedCalls, Schemas
 from quire.structured.tags.parts import (
     Part,
     arguments_of,

@@ -9,8 +9,7 @@ import string
 from quire.parsers.events import Reply
 from quire.parsers.json_calls import CallKeys, read_name, read_named_call
 from quire.parsers.reader import Parse
-from quire.parsers.tool_format import Schemas
-from quire.parsers.tool_formats.marked_json import MarkedCalls
+from quire.parsers.tool_format import MarkedCalls, Schemas
 from quire.structured.tags.parts import Part, calls_of
 
 _ALPHANUMERIC = string.ascii_letters + string.digits

@@ -24,7 +24,7 @@ from quire.server.app import build_app
 from quire.server.context import ServerContext
 from quire.server.fleet.live_models import context_of_configs
 from quire.server.fleet.loading import ModelLoader
-from quire.server.http.middleware import BodyDeadline
+from quire.server.http.body_deadline import BodyDeadline
 from quire.server.served_adapters import served_modules
 
 if TYPE_CHECKING:

@@ -17,8 +17,8 @@ from quire.config.pooling import PoolingTask
 from quire.errors import RequestError
 from quire.outputs import LateChunkingMetadata
 from quire.protocol.pooling_params import LateChunkingParams, PoolingParams
+from quire.server.conversation.chat_text import chat_text
 from quire.server.conversation.conversation import ChatMessage, Conversation
-from quire.server.conversation.prompts import chat_text
 from quire.server.generation.pooling import (
     EmbedDtype,
     Endianness,

@@ -35,7 +35,8 @@ from quire.server.apis.scores import (
     rerank,
     score,
 )
-from quire.server.bodies.json_http import context_of, field_names, model_of, read_body
+from quire.server.bodies.json_http import context_of, read_body
+from quire.server.bodies.unread import field_names, model_of
 from quire.server.endpoint import Gives
 from quire.server.routing import Routes
 

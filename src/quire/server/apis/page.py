@@ -18,6 +18,7 @@ from starlette.types import ASGIApp
 from quire.config.checkpoint.model_files import DEMO_MODEL_PATH, chat_sampling_params
 from quire.config.records import ModelConfig
 from quire.errors import EngineDeadError, EngineGenerateError
+from quire.metrics.engine_series import FINISH_REASONS
 from quire.server import ui
 from quire.server.bodies.json_http import context_of, json_response, queried_model
 from quire.server.context import ServerContext
@@ -25,10 +26,12 @@ from quire.server.http.auth import is_operator
 from quire.server.http.event_stream import PLAIN_FORM, EventStream, event
 from quire.server.http.problems import HttpError, Problem
 from quire.server.model_cards import ModelCard, model_list
+from quire.server.readiness import state_of
 from quire.server.routing import Routes
 from quire.server.served_model import ServedModel
 
 if TYPE_CHECKING:
+    from quire.frontend.observers.engine_metrics import EngineMetrics
     from quire.frontend.online.async_llm import AsyncLLM
 
 
@@ -59,7 +62,7 @@ class LiveView:
         """The snapshot, as described in the module's docstring. A model that is not loaded has its
         state, and what is known of it before; with `shows_use` false, any model does."""
         context, engine = self._context, self._model.engine
-        state: str = context.state()[0]
+        state: str = state_of(context)[0]
         if context.fleet is not None and engine is None:
             state = context.fleet.member_of(self._model).state
         snapshot: dict[str, Any] = {
@@ -80,10 +83,10 @@ class LiveView:
             "running": latest.num_running,
             "waiting": latest.num_waiting,
             "max_num_seqs": engine.config.scheduler.max_num_seqs,
-            "finished": engine.metrics.finished_counts(),
+            "finished": _finished(engine.metrics),
         }
         snapshot["rates"] = self._rates(engine)
-        snapshot.update(engine.metrics.snapshot())
+        snapshot.update(_counts(engine.metrics))
         if state != "dead":
             await self._refresh_map(engine)
         if engine.metrics.series.ranks is not None:
@@ -221,3 +224,48 @@ async def docs(http: Request) -> Response:
     }
     page = await asyncio.to_thread(http.app.state.docs)
     return Response(page, media_type="text/html; charset=utf-8", headers=headers)
+
+
+def _finished(metrics: EngineMetrics) -> dict[str, int]:
+    """Number of ended core requests by reason."""
+    return {
+        reason: int(metrics.series.request_success.of(reason).value) for reason in FINISH_REASONS
+    }
+
+
+def _counts(metrics: EngineMetrics) -> dict[str, Any]:
+    """Sums and recent times of the engine."""
+    series = metrics.series
+    return {
+        "tokens": {
+            "prompt": int(series.prompt_tokens.value),
+            "cached": int(series.prompt_tokens_cached.value),
+            "generation": int(series.generation_tokens.value),
+        },
+        "latency": {
+            "ttft_s": _percentiles(metrics.recent_ttft_s),
+            "itl_s": _percentiles(metrics.recent_itl_s),
+        },
+        "prefix_cache": {
+            "queried_tokens": int(series.prefix_cache_queries.value),
+            "hit_tokens": int(series.prefix_cache_hits.value),
+            "loaded_tokens": {} if series.kv_store is None else series.kv_store.hit_tokens(),
+        },
+        "drafts": {
+            "num_drafts": int(series.num_drafts.value),
+            "num_tokens": int(series.num_draft_tokens.value),
+            "num_accepted": int(series.num_accepted_tokens.value),
+        },
+        "preemptions": int(series.num_preemptions.value),
+    }
+
+
+def _percentiles(values: deque[float]) -> dict[str, float] | None:
+    if not values:
+        return None
+    ordered = sorted(values)
+    return {
+        "last": values[-1],
+        "p50": ordered[len(ordered) // 2],
+        "p99": ordered[min(len(ordered) - 1, len(ordered) * 99 // 100)],
+    }

@@ -21,6 +21,7 @@ from quire.server.model_cards import (
     model_list,
     status_of,
 )
+from quire.server.readiness import state_of
 from quire.server.requests.fields import Count
 from quire.server.routing import Routes
 from quire.server.served_model import ServedModel
@@ -90,7 +91,7 @@ async def load(http: Request) -> LoadResponse:
 @ROUTES.on("GET", "/live", **_HEALTH)
 async def live(http: Request) -> Response:
     """Whether the process is worth keeping: 503 once the engine is dead."""
-    state, reason = context_of(http).state()
+    state, reason = state_of(context_of(http))
     return _status(state, reason, is_well=state != "dead")
 
 
@@ -99,14 +100,14 @@ async def live(http: Request) -> Response:
 async def ready(http: Request) -> Response:
     """Whether the server accepts requests: it is loaded, responsive, and neither draining nor
     paused."""
-    state, reason = context_of(http).state()
+    state, reason = state_of(context_of(http))
     return _status(state, reason, is_well=state == "ready")
 
 
 @ROUTES.on("GET", "/health", "/v1/health", **_HEALTH)
 async def health(http: Request) -> Response:
     """Whether the engine is up: loaded and not dead, whatever it is busy with."""
-    state, reason = context_of(http).state()
+    state, reason = state_of(context_of(http))
     return _status(state, reason, is_well=state not in {"loading", "dead"})
 
 

@@ -13,11 +13,11 @@ from quire.server.bodies.json_http import context_of, pieced_response, queried_m
 from quire.server.conversation.conversation import Conversation
 from quire.server.conversation.prompt_fields import PromptFields
 from quire.server.conversation.prompts import chat_prompt
+from quire.server.json_pieces import ITEMS_AT_ONCE, JsonList, encoded
 from quire.server.requests.fields import Count, TokenId
 from quire.server.requests.prompts import encode
 from quire.server.routing import Routes
 from quire.server.served_model import ServedModel
-from quire.server.work_pool import ITEMS_AT_ONCE, JsonList, encoded
 
 
 class TokenizeRequest(PromptFields, kw_only=True):

@@ -20,14 +20,14 @@ from quire.server.fleet.choice import first_that_gives
 from quire.server.fleet.use import MODEL_USE, ModelUse
 from quire.server.http.event_stream import PLAIN_FORM, EventStream
 from quire.server.http.problems import OLLAMA_PREFIX, HttpError, Problem, decode_problem
+from quire.server.json_pieces import joined
 from quire.server.served_model import ServedModel
-from quire.server.work_pool import joined
 
-_BYTES_PER_UNIT = 64
+BYTES_PER_UNIT = 64
 """Bytes of a body that are read as fast as one unit of the pool's sizes is done."""
 _PIECE_BYTES = 1 << 18
 """Bytes of an answer that are written at once."""
-_DECODE_ERRORS = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+DECODE_ERRORS = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 _encoder = msgspec.json.Encoder()
 
 
@@ -96,14 +96,14 @@ async def read_body(request: Request, kind: type[Body], gives: Gives | None = No
     Raises HttpError: 415, or 400 naming the field, and what loading raises; and RequestError for a
     large body that holds too much.
     """
-    context, data = context_of(request), await _json_text(request)
-    size = len(data) // _BYTES_PER_UNIT
+    context, data = context_of(request), await json_text(request)
+    size = len(data) // BYTES_PER_UNIT
     try:
         if context.pool.is_small(size):
             decoded: Decoded[Body] = body_decoder(kind).decode(data)
         else:
             decoded = await context.pool.run(size, _decode_large, context, data, kind)
-    except _DECODE_ERRORS as error:
+    except DECODE_ERRORS as error:
         raise HttpError(decode_problem(error)) from None
     return await accepted(request, decoded, gives)
 
@@ -126,7 +126,7 @@ def _name_model(request: Request, body: Any, gives: Gives) -> None:
     """Gives a body that names no model that of the query or, of several, the first that can answer.
     Raises RequestError."""
     context = context_of(request)
-    body.model = _asked_name(request, body.model)
+    body.model = asked_name(request, body.model)
     if not context.knows(body.model) and takes_any_name(request):
         context.ignored_fields.tell(request, ["model"])
         body.model = None
@@ -142,7 +142,7 @@ def takes_any_name(request: Request) -> bool:
     return is_allowed and context.fleet is None and not context.model.adapters.resolvers
 
 
-def _asked_name(request: Request, in_body: str | None) -> str | None:
+def asked_name(request: Request, in_body: str | None) -> str | None:
     """The model's name, from the body or the query. Raises RequestError if these differ."""
     queried = request.query_params.get("model")
     if queried and in_body and queried != in_body:
@@ -154,44 +154,8 @@ def _asked_name(request: Request, in_body: str | None) -> str | None:
     return in_body or queried
 
 
-class _Named(msgspec.Struct):
-    """Field that names a model."""
-
-    model: str | None = None
-
-
-async def model_of(request: Request, gives: Gives) -> ServedModel:
-    """The model for a request whose body is not read yet: it decides how. Raises as `read_body`."""
-    data = await _json_text(request)
-    try:
-        named = await context_of(request).pool.run(
-            len(data), msgspec.json.decode, data, type=_Named
-        )
-    except _DECODE_ERRORS as error:
-        raise HttpError(decode_problem(error)) from None
-    context = context_of(request)
-    name = _asked_name(request, named.model)
-    if not context.knows(name) and takes_any_name(request):
-        name = None
-    if name or context.fleet is None:
-        return context.target(name).model
-    return first_that_gives(context.models, gives)
-
-
-async def field_names(request: Request) -> set[str]:
-    """The fields of the request's JSON body that are not null. Raises as `read_body`."""
-    pool, data = context_of(request).pool, await _json_text(request)
-    size = len(data) // _BYTES_PER_UNIT
-    try:
-        if pool.is_small(size):
-            values = msgspec.json.decode(data, type=dict[str, msgspec.Raw])
-            return {name for name, value in values.items() if bytes(value) != b"null"}
-        return await pool.run(size, _large_field_names, data)
-    except _DECODE_ERRORS as error:
-        raise HttpError(decode_problem(error)) from None
-
-
-async def _json_text(request: Request) -> bytes:
+async def json_text(request: Request) -> bytes:
+    """The bytes of the body. Raises HttpError 415 unless they are JSON and not compressed."""
     if not is_json(request):
         raise HttpError(Problem(415, "Only the content type application/json is understood."))
     check_encoding(request)
@@ -207,13 +171,6 @@ def check_encoding(request: Request) -> None:
             "compressed here: switch the compression of requests off in the client."
         )
         raise HttpError(Problem(415, message, headers={"Accept-Encoding": "identity"}))
-
-
-def _large_field_names(data: bytes) -> set[str]:
-    from quire.server.bodies.json_scan import scan_object  # needs NumPy
-
-    fields = scan_object(data)
-    return {field.name for field in fields if data[field.begin : field.end].strip() != b"null"}
 
 
 def _decode_large(context: ServerContext, data: bytes, kind: type[Body]) -> Decoded[Body]:

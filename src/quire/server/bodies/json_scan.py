@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quire.errors import RequestError
-from quire.server.work_pool import check_wanted
+from quire.server.json_pieces import check_wanted
 
 PIECE_BYTES = 1 << 18
 MAX_FIELDS = 1024

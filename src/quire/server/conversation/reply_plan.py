@@ -4,15 +4,13 @@ and the prompt; and `ParsedReply`, the events that are read."""
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from quire.errors import GrammarError
 from quire.outputs import CompletionOutput
 from quire.params import SamplingParams
-from quire.parsers.call_rules import CallRules
-from quire.parsers.constraint import named_as_tools, reply_constraint
+from quire.parsers.constraint import working_constraint
 from quire.parsers.events import Arguments, CallBegins, CallEnds, Event, Message, Reasoning
 from quire.parsers.format import ReplyFormat
 from quire.parsers.parser import ReplyParser
@@ -23,10 +21,7 @@ from quire.server.reply_plugins import ReplyReader, RequestPlugins
 from quire.server.requests.prompts import PreparedPrompt
 from quire.server.requests.request import AnyRequest
 from quire.server.served_model import ServedModel
-from quire.structured.params import StructuredOutputsParams
-from quire.tokenizer import IncrementalDetokenizer, Tokenizer
-
-Check = Callable[[StructuredOutputsParams], object]
+from quire.tokenizer import Tokenizer, detokenizer_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,49 +123,17 @@ class ReplyPlan:
         left_out: list[str] = []
         check = model.loaded_engine().input_processor.check_grammar
         params.structured_outputs = await model.pool.run_on_thread(
-            0, self._constraint, check, content, left_out
+            0,
+            working_constraint,
+            self.format,
+            self.tools.rules,
+            check,
+            is_reasoning=self.is_reasoning,
+            may_reason=self.may_reason,
+            content=content,
+            left_out=left_out,
         )
         return left_out
-
-    def _constraint(
-        self, check: Check, content: StructuredOutputsParams | None, left_out: list[str]
-    ) -> StructuredOutputsParams | None:
-        """The grammar of the reply. If the tools' schemas can be compiled one by one but not
-        together, optional ones are left out."""
-        rules = self.tools.rules
-        try:
-            return self._constraint_by(rules, check, content, left_out)
-        except GrammarError as error:
-            if not rules.are_optional:
-                raise
-            try:
-                relaxed = replace(rules, level="function")
-                constraint = self._constraint_by(relaxed, check, content, [])
-            except GrammarError:
-                raise error from None  # something else is at fault
-        left_out[:] = [tool.place for tool in rules.allowed if tool.parameters and not tool.strict]
-        return constraint
-
-    def _constraint_by(
-        self,
-        rules: CallRules,
-        check: Check,
-        content: StructuredOutputsParams | None,
-        left_out: list[str],
-    ) -> StructuredOutputsParams | None:
-        with named_as_tools(rules, check, content):
-            constraint = reply_constraint(
-                self.format,
-                rules,
-                check,
-                is_reasoning=self.is_reasoning,
-                may_reason=self.may_reason,
-                content=content,
-                left_out=left_out,
-            )
-            if constraint is not None:
-                check(constraint)
-        return constraint
 
 
 PLAIN = ReplyPlan()
@@ -247,7 +210,7 @@ class ParsedReply:
     def _begin_count(self, index: int) -> None:
         if self.plan.format.reasoning is None or self._tokenizer is None:
             return
-        detokenizer = IncrementalDetokenizer.create(
+        detokenizer = detokenizer_of(
             self._tokenizer,
             self._prompt_token_ids,
             skip_special_tokens=self.plan.skips_special_tokens,

@@ -1,6 +1,6 @@
 """From a request for text to the engine and back, for every API.
 
 `begin` checks a request and hands it to the engine, `run.Generation` is its work there, and
-`portions` and `writer` are the bases of the APIs' writers. `pooling` does the same for vectors,
-classes and scores.
+`reply`, `streams` and `writer` are the bases of the APIs' writers. `pooling` does the same for
+vectors, classes and scores.
 """

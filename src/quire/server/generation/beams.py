@@ -11,11 +11,12 @@ from quire.errors import RequestError
 from quire.outputs import RequestOutput
 from quire.params import SamplingParams
 from quire.server.generation.run import Deadline, Generation, Submission
+from quire.server.json_pieces import check_wanted
 from quire.server.requests.limits import params_in_room
 from quire.server.requests.prompts import check_bounds, sampling_params
 from quire.server.requests.request import AnyRequest
 from quire.server.served_model import ServedModel
-from quire.server.work_pool import LARGE_SIZE, check_wanted
+from quire.server.work_threads import LARGE_SIZE
 
 if TYPE_CHECKING:
     from quire.frontend.beam_search import BeamSearch

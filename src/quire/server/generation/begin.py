@@ -19,9 +19,10 @@ from quire.params import SamplingParams
 from quire.server.bodies.json_http import context_of, pieced_response
 from quire.server.conversation.prompts import prompts_of
 from quire.server.generation.beams import BeamGeneration, beam_sampling_params, beam_search_params
-from quire.server.generation.portions import ReplyHead, WholeWriter, Writer, streamed, written_whole
+from quire.server.generation.reply import ReplyHead, WholeWriter, Writer, written_whole
 from quire.server.generation.run import Deadline, Generation, Submission, chosen_engine, deadline_of
 from quire.server.generation.spoken import with_words
+from quire.server.generation.streams import streamed
 from quire.server.http.auth import TENANT_SALT, is_operator
 from quire.server.http.event_stream import OPENAI_FORM, EventStream, StreamForm
 from quire.server.http.presence import until_gone

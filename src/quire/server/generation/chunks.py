@@ -9,11 +9,11 @@ import msgspec
 
 from quire.outputs import RequestOutput, RequestStateStats
 from quire.outputs.counts import PredictionCounts, RequestSpecDecodeMetrics
-from quire.server.generation.portions import ReplyHead
+from quire.server.generation.reply import ReplyHead
 from quire.server.generation.usage import added, make_usage, metrics_of
 from quire.server.http.event_stream import event
+from quire.server.json_pieces import encoded
 from quire.server.requests.fields import ChunkFields, Usage
-from quire.server.work_pool import encoded
 
 
 @dataclass(slots=True)

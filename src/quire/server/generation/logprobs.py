@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from quire.outputs import CompletionOutput, FlatLogprobs
+from quire.server.json_pieces import ITEMS_AT_ONCE, JsonList
 from quire.server.requests.fields import (
     ChatLogprobs,
     CompletionLogprobs,
@@ -15,7 +16,6 @@ from quire.server.requests.fields import (
     PromptLogprob,
     TokenLogprob,
 )
-from quire.server.work_pool import ITEMS_AT_ONCE, JsonList
 from quire.tokenizer import Tokenizer
 from quire.tokenizer.vocabulary import MAX_TOKENS_BEFORE
 

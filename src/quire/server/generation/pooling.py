@@ -32,11 +32,11 @@ from quire.server.bodies.json_http import context_of, pieced_response
 from quire.server.generation.run import Generation, chosen_engine, deadline_of
 from quire.server.http.auth import TENANT_SALT
 from quire.server.http.presence import until_gone
+from quire.server.json_pieces import JsonList, encoded
 from quire.server.requests.fields import CacheFields, Count, Int64, RequestIdText, TokenId
 from quire.server.requests.prompts import engine_input, joint_salt
 from quire.server.requests.request import salt_of
 from quire.server.served_model import ServedModel
-from quire.server.work_pool import JsonList, encoded
 
 if TYPE_CHECKING:
     from quire.frontend.inputs.input_processor import EngineInput

@@ -13,14 +13,14 @@ from quire.frontend.arguments import RequestOptions, located
 from quire.params import SamplingParams
 from quire.server.bodies.json_http import context_of, json_response, pieced_response
 from quire.server.conversation.prompts import prompts_of
-from quire.server.generation.portions import ReplyHead
+from quire.server.generation.reply import ReplyHead
 from quire.server.generation.run import params_work
+from quire.server.json_pieces import JsonList
 from quire.server.requests.fields import GenerationFields, TokenId
 from quire.server.requests.limits import params_in_room
 from quire.server.requests.prompts import PreparedPrompt, check_lists, lists_work, sampling_params
 from quire.server.requests.reading import refuse_unsupported
 from quire.server.requests.request import AnyRequest
-from quire.server.work_pool import JsonList
 
 
 class RenderedPrompt(msgspec.Struct, kw_only=True):

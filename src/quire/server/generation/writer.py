@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from quire.outputs import CompletionOutput, RequestOutput
 from quire.server.generation.chunks import Chunk, ChunkWriter
 from quire.server.generation.logprobs import LogprobsWriter
-from quire.server.generation.portions import ReplyHead, Writer
+from quire.server.generation.reply import ReplyHead, Writer
 from quire.server.generation.usage import metrics_of, usage_of
+from quire.server.json_pieces import JsonList
 from quire.server.requests.fields import WholeReplyFields
-from quire.server.work_pool import JsonList
 from quire.tokenizer import Tokenizer
 
 if TYPE_CHECKING:

@@ -1,5 +1,4 @@
-"""Who may use the server: holders of API keys or, where none is needed, all but web pages of other
-sites.
+"""Who may use a server with API keys: their holders. `web_pages` guards a server without keys.
 
 A key comes as `Authorization: Bearer KEY`, or as `x-api-key: KEY` from Anthropic's clients. With
 both, one that is valid is enough.
@@ -10,21 +9,12 @@ short list need no key.
 With several keys, each has its own K/V: a caller who could hit cached blocks of another tenant
 would learn the other's prompts from the time of a reply. What tenants share, such as adapters and
 counters, is changed and read with the operator's key alone.
-
-Two headers show a web page. `Origin` names the site of the page in requests that may change
-something. `Host` is the name in the URL. With DNS rebinding an attacker lets a name of their own
-point to this server, so that the browser takes the page and this server for one site; only `Host`
-shows it.
 """
 
 from __future__ import annotations
 
 import hashlib
 import hmac
-import ipaddress
-import re
-import socket
-from collections.abc import Iterable
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -39,7 +29,8 @@ TENANT_SALT = "quire_tenant_salt"
 """Key in a request's state: the salt of its tenant's K/V; None: there is only one tenant."""
 _SALT_OF = b"quire K/V of one API key"
 _OWNER = "quire.owner"
-_OPERATOR = "quire.is_operator"
+OPERATOR = "quire.is_operator"
+"""Key in a request's scope: whether it may do what the operator may; False if it is absent."""
 
 
 class AuthMiddleware:
@@ -64,8 +55,7 @@ class AuthMiddleware:
         self._public = public
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        scope[_OPERATOR] = not self._digests
-        if scope["type"] == "lifespan" or not self._digests or self._is_allowed(scope):
+        if scope["type"] == "lifespan" or self._is_allowed(scope):
             await self._app(scope, receive, send)
         else:
             await send_problem(
@@ -93,7 +83,7 @@ class AuthMiddleware:
         valid = [(digest, salt) for is_equal, digest, salt in matches if is_equal]
         if valid:
             scope[_OWNER] = valid[0][0]
-            scope[_OPERATOR] = valid[0][0] in self._operators
+            scope[OPERATOR] = valid[0][0] in self._operators
             scope.setdefault("state", {})[TENANT_SALT] = valid[0][1]
         return bool(valid)
 
@@ -106,7 +96,7 @@ def owner_of(scope: Scope) -> bytes:
 
 def is_operator(scope: Scope) -> bool:
     """Whether a request has an operator's key, or none is needed."""
-    found: bool = scope.get(_OPERATOR, False)
+    found: bool = scope.get(OPERATOR, False)
     return found
 
 
@@ -142,88 +132,3 @@ def _keys_of_request(scope: Scope) -> list[bytes]:
 
 def _digest(key: bytes) -> bytes:
     return hashlib.sha256(key).digest()
-
-
-# --- web pages
-
-_ALL = "*"
-
-
-class WebPageGuard:
-    """Refuses requests whose `Host` may be a name of somebody else, or whose `Origin` is another
-    site: web pages of other sites cannot use a server without keys through a browser.
-
-    Clients other than browsers send no `Origin`, and the `Host` of the URL that they were given.
-    """
-
-    def __init__(
-        self,
-        app: ASGIApp,
-        allowed_hosts: Iterable[str],
-        allowed_origins: Iterable[str],
-        takes_short_names: bool,
-    ) -> None:
-        """`takes_short_names`: names without a dot are accepted, such as those of other containers.
-        No site of the internet has one, but a machine of the local network may choose one."""
-        self._app = app
-        self._takes_short_names = takes_short_names
-        own = socket.gethostname().partition(".")[0]
-        names = ("localhost", own, f"{own}.local", socket.gethostname(), *allowed_hosts)
-        self._allowed_hosts = frozenset(name.lower().rstrip(".") for name in names)
-        self._allowed_origins = frozenset(allowed_origins)
-        self._takes_all_hosts = _ALL in self._allowed_hosts | self._allowed_origins
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        problem = self._problem(scope) if scope["type"] == "http" else None
-        if problem is None:
-            await self._app(scope, receive, send)
-        else:
-            await send_problem(scope, send, problem)
-
-    def _problem(self, scope: Scope) -> Problem | None:
-        headers = [(name, value.decode("latin-1")) for name, value in scope["headers"]]
-        host = next((value for name, value in headers if name == b"host"), "")
-        if host and not self._takes_all_hosts and not self._is_ours(_hostname(host)):
-            return Problem(
-                403,
-                f"This server does not go by the name {host[:100]!r}; "
-                "add it with --allowed-hosts, or set an API key.",
-            )
-        origins = [value for name, value in headers if name == b"origin"]
-        foreign = next((one for one in origins if self._is_foreign(one, host)), None)
-        if foreign is None:
-            return None
-        return Problem(
-            403,
-            f"Requests from the web page {foreign[:100]!r} are refused; allow it with "
-            "--allowed-origins, or set an API key.",
-        )
-
-    def _is_foreign(self, origin: str, host: str) -> bool:
-        """Whether a page of this origin is of another site than `host`, and not allowed."""
-        if not origin or origin in self._allowed_origins or _ALL in self._allowed_origins:
-            return False
-        return not host or origin.partition("://")[2].lower() != host.lower()
-
-    def _is_ours(self, name: str | None) -> bool:
-        """Whether only the operator can let this name point to this server."""
-        if name is None:
-            return False
-        name = name.rstrip(".")
-        if name in self._allowed_hosts or (self._takes_short_names and "." not in name):
-            return True
-        try:
-            ipaddress.ip_address(name)
-        except ValueError:
-            return False
-        return True
-
-
-_HOST = re.compile(r"(?:\[([0-9a-fA-F:.]+)\]|([0-9A-Za-z._-]+))(?::[0-9]*)?")
-"""A name or an address of either kind, and perhaps a port (RFC 9110, section 7.2)."""
-
-
-def _hostname(host: str) -> str | None:
-    """The name in a `Host` header; None if the header has another form."""
-    found = _HOST.fullmatch(host)
-    return None if found is None else (found[1] or found[2]).lower()

@@ -4,7 +4,6 @@ that reports fields without effect.
 
 from __future__ import annotations
 
-import asyncio
 import re
 import time
 import uuid
@@ -19,14 +18,7 @@ from quire.log import get_logger
 from quire.metrics.http_metrics import HttpMetrics
 from quire.server.endpoint import route_path
 from quire.server.http.error_forms import send_problem
-from quire.server.http.problems import (
-    MESSAGES_PATHS,
-    HttpError,
-    Problem,
-    body_too_late,
-    problem_of,
-    unavailable,
-)
+from quire.server.http.problems import MESSAGES_PATHS, HttpError, Problem, problem_of, unavailable
 
 
 class BodyMiddleware:
@@ -95,38 +87,6 @@ class BodyMiddleware:
 def _too_large(option: str, most: int) -> Problem:
     text = f"The request body is larger than {option} {most}."
     return Problem(413, text, headers={"Connection": "close"})
-
-
-class BodyDeadline:
-    """Answers 408 to a body that takes too long. Quire's own HTTP server has this limit for each
-    connection; an application under another server, such as Ray Serve's, needs this class."""
-
-    def __init__(self, app: ASGIApp, seconds: float) -> None:
-        self._app = app
-        self._seconds = seconds
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
-        loop = asyncio.get_running_loop()
-        left_s, is_whole = self._seconds, False
-        # Time that the application spends elsewhere does not count.
-
-        async def timely_receive() -> Message:
-            nonlocal left_s, is_whole
-            if is_whole:
-                return await receive()
-            begin = loop.time()
-            try:
-                message = await asyncio.wait_for(receive(), left_s)
-            except asyncio.TimeoutError:
-                raise HttpError(body_too_late(self._seconds)) from None
-            left_s -= loop.time() - begin
-            is_whole = not message.get("more_body", False)
-            return message
-
-        await self._app(scope, timely_receive, send)
 
 
 # --- fields without effect

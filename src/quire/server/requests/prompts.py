@@ -26,10 +26,10 @@ from quire.frontend.inputs.tokenization import Truncation
 from quire.inputs import TokensPrompt
 from quire.params import GREEDY_BELOW, RequestOutputKind, SamplingParams
 from quire.server.args import ServerArgs
+from quire.server.json_pieces import check_wanted
 from quire.server.requests.limits import check_max_tokens
 from quire.server.requests.request import AnyRequest
 from quire.server.served_model import ServedModel
-from quire.server.work_pool import check_wanted
 from quire.structured.params import structured_outputs_of
 
 if TYPE_CHECKING:

@@ -14,11 +14,11 @@ from quire.errors import RequestError, quoted
 from quire.frontend.kv_hand_off import FIELD as TRANSFER
 from quire.param_checks import checked_json
 from quire.params import SamplingParams
+from quire.server.requests.beam_fields import read_beam_fields
 from quire.server.requests.fields import (
     ConstraintFields,
     GenerationFields,
     ResponseFormat,
-    SamplerFields,
     StreamOptions,
 )
 from quire.server.requests.limits import refuse_other_values
@@ -82,7 +82,9 @@ def text_request(request: GenerationFields, prompt: Source) -> TextRequest[Sourc
         tokens_as_ids=request.return_tokens_as_token_ids,
     )
     read_stream_options(reply, request.stream_options)
-    refuse_with_beams(request)
+    ignored = _without_effect(request)
+    if request.use_beam_search or request.length_penalty not in (None, 1.0):
+        ignored += read_beam_fields(request)
     asked = TextRequest.of(
         request,
         prompt,
@@ -92,7 +94,7 @@ def text_request(request: GenerationFields, prompt: Source) -> TextRequest[Sourc
         num_samples=request.best_of,
         has_beams=request.use_beam_search is True,
         reply=reply,
-        ignored=[*_without_effect(request), *fields_without_beams(request)],
+        ignored=ignored,
     )
     read_constraint(request, asked)
     return asked
@@ -301,58 +303,3 @@ def _wrong_format(message: str) -> RequestError:
 
 def _wrong_backend(message: str) -> RequestError:
     return RequestError(message, parameter="guided_decoding_backend")
-
-
-_REFUSED: dict[str, tuple[object, ...]] = {
-    "stop_token_ids": (None, []),
-    "min_tokens": (None, 0),
-    "frequency_penalty": (None, 0.0),
-    "presence_penalty": (None, 0.0),
-    "repetition_penalty": (None, 1.0),
-    "logit_bias": (None, {}),
-    "bad_words": (None, []),
-    "logprob_token_ids": (None, []),
-    "prompt_logprobs": (None,),
-    "repetition_detection": (None,),
-    "thinking_token_budget": (None, -1),
-    "vllm_xargs": (None, {}),
-}
-"""Fields with their neutral values."""
-
-_WITHOUT_EFFECT: dict[str, tuple[object, ...]] = {
-    "top_p": (None, 1.0),
-    "top_k": (None, 0, -1),
-    "min_p": (None, 0.0),
-    "seed": (None,),
-}
-
-# A field of the sampler that is named in neither is refused where it is given.
-_REFUSED |= {
-    field.name: (None,)
-    for field in msgspec.structs.fields(SamplerFields)
-    if field.name not in {*_REFUSED, *_WITHOUT_EFFECT, "temperature", "allowed_token_ids"}
-}
-
-
-def refuse_with_beams(request: Any) -> None:
-    """Raises RequestError for fields of a body that do not work with `use_beam_search`, or only
-    with it."""
-    if not request.use_beam_search:
-        if request.length_penalty not in (None, 1.0):
-            raise RequestError(
-                f"length_penalty is for beam search, got {quoted(request.length_penalty)}; leave "
-                "it out, or set use_beam_search to true.",
-                parameter="length_penalty",
-                value=request.length_penalty,
-            )
-        return
-    refuse_other_values(request, _REFUSED, " with beam search")
-
-
-def fields_without_beams(request: Any) -> list[str]:
-    """The fields of a body with `use_beam_search` that change nothing."""
-    if not request.use_beam_search:
-        return []
-    return [
-        name for name, neutral in _WITHOUT_EFFECT.items() if getattr(request, name) not in neutral
-    ]

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from quire.errors import CheckpointError
-from quire.tokenizer.pieces import LETTERS, library_errors
+from quire.tokenizer.pieces import library_errors
+from quire.tokenizer.spellings import LETTERS
 
 if TYPE_CHECKING:
     import tokenizers

@@ -6,8 +6,7 @@ from typing import Any, cast
 
 import pytest
 
-from quire.scheduler.drafting.drafting import _best_counts, _Candidate
-from quire.scheduler.drafting.estimates import Acceptance, RowCosts
+from quire.scheduler.drafting.drafting import Acceptance, RowCosts, _best_counts, _Candidate
 
 
 def candidates(*rates: float) -> list[_Candidate]:

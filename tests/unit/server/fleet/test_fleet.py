@@ -14,6 +14,7 @@ from fake_fleet import BUDGET, FakeLoader, make_fleet
 from quire.server.context import ServerContext
 from quire.server.fleet.fleet import Fleet
 from quire.server.http.problems import HttpError
+from quire.server.readiness import state_of
 from quire.server.served_model import ServedModel
 
 Scenario = Callable[[Fleet, list[ServedModel], FakeLoader], Awaitable[None]]
@@ -273,9 +274,9 @@ def test_random_traffic_keeps_the_invariants(run: Any) -> None:
 def test_the_server_is_ready_without_a_loaded_model(tiny_model: Path) -> None:
     async def main() -> None:
         context: ServerContext = make_fleet(tiny_model, {"a": 10})[0]
-        assert context.state()[0] == "ready"
+        assert state_of(context)[0] == "ready"
         context.is_started = False
-        assert context.state()[0] == "loading"
+        assert state_of(context)[0] == "loading"
         assert context.fleet is not None
         await context.fleet.close()
 

@@ -15,7 +15,7 @@ from quire.backends.base import StepBatch
 from quire.backends.paged_kv_cache import PagedKVCache
 from quire.backends.reference.activations import ACTIVATIONS, Doubles, sigmoid
 from quire.backends.reference.ops.frame import Floats, Frame, divide, run
-from quire.config.kv_groups import STATE_CHUNK
+from quire.config.state_groups import STATE_CHUNK
 from quire.program import CausalConv, GatedDelta, Mamba, Ssd, Value
 
 _EPS = 1e-6

@@ -30,11 +30,11 @@ from quire.server.apis.audio.schema import (
 from quire.server.generation.begin import generate
 from quire.server.generation.chunks import ChunkWriter
 from quire.server.generation.logprobs import LogprobsWriter
-from quire.server.generation.portions import ReplyHead, Update, Writer, check_end
+from quire.server.generation.reply import ReplyHead, Update, Writer, check_end
+from quire.server.json_pieces import JsonList
 from quire.server.requests.prompts import PreparedPrompt, decoded_pictures, encode
 from quire.server.requests.request import AnyRequest
 from quire.server.served_model import ServedModel
-from quire.server.work_pool import JsonList
 from quire.units import format_bytes
 
 _NO_TIMES = "this model gives no times; a model of Whisper's kind does"

@@ -11,13 +11,9 @@ from quire.errors import RequestError
 from quire.models.media.languages import asked_code
 from quire.param_checks import checked_json
 from quire.server.apis.audio.schema import TranscriptionRequest
+from quire.server.requests.beam_fields import read_beam_fields
 from quire.server.requests.fields import SamplerFields
-from quire.server.requests.reading import (
-    fields_without_beams,
-    given,
-    read_logprobs,
-    refuse_with_beams,
-)
+from quire.server.requests.reading import given, read_logprobs
 from quire.server.requests.request import ReplyOptions, TextRequest
 from quire.transcription.records import Task, TranscriptionOptions
 
@@ -46,14 +42,14 @@ def text_request(form: TranscriptionRequest, source: Source) -> TextRequest[Sour
         raise RequestError(
             "include=logprobs does not work with use_beam_search", parameter="include"
         )
-    refuse_with_beams(form)
+    ignored = read_beam_fields(form)
     has_beams = form.use_beam_search is True
     sampling = given(form, _SAME_NAME)
     if has_beams and form.n is not None:
         sampling["n"] = form.n
     if (extra := checked_json(_extra_args(form.vllm_xargs), "vllm_xargs")) is not None:
         sampling["extra_args"] = extra
-    ignored = [name for name in (*_OF_WHISPER, *_WITHOUT_EFFECT) if getattr(form, name)]
+    ignored += [name for name in (*_OF_WHISPER, *_WITHOUT_EFFECT) if getattr(form, name)]
     if form.condition_on_previous_text is False:
         ignored.append("condition_on_previous_text")
     ignored += _ignored_usage(form)
@@ -67,7 +63,7 @@ def text_request(form: TranscriptionRequest, source: Source) -> TextRequest[Sour
         has_beams=has_beams,
         reply=ReplyOptions(stream=form.stream is True, n=sampling.get("n") or 1, **options),
         names={"max_tokens": "max_completion_tokens"},
-        ignored=ignored + fields_without_beams(form),
+        ignored=ignored,
     )
     if form.include:
         read_logprobs(asked, 0)

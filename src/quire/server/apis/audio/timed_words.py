@@ -27,13 +27,13 @@ from quire.server.apis.audio.schema import (
 from quire.server.bodies.json_http import context_of, pieced_response
 from quire.server.generation.chunks import ChunkWriter
 from quire.server.generation.logprobs import LogprobsWriter
-from quire.server.generation.portions import ReplyHead
+from quire.server.generation.reply import ReplyHead
 from quire.server.generation.run import deadline_of
 from quire.server.generation.spoken import SpeechRun
 from quire.server.http.event_stream import EventStream, event
 from quire.server.http.presence import while_present
+from quire.server.json_pieces import JsonList, encoded
 from quire.server.served_model import ServedModel
-from quire.server.work_pool import JsonList, encoded
 from quire.tokenizer import Tokenizer
 from quire.transcription.formats import TEXT_FORMATS, verbose_json
 from quire.transcription.records import Segment, Task, Transcript

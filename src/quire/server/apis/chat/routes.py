@@ -1,4 +1,4 @@
-"""`/v1/chat/completions`, its batches, and the reading of their bodies into requests for text."""
+"""`/v1/chat/completions`, and the reading of its bodies into requests for text."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp
 
-from quire.errors import RequestError, quoted
+from quire.errors import RequestError
 from quire.server.apis.chat.schema import (
-    BatchChatRequest,
     ChatChunk,
     ChatFields,
     ChatRequest,
     ChatResponse,
     ToolFields,
 )
-from quire.server.apis.chat.writing import batch_writer, chat_writer
+from quire.server.apis.chat.tool_choice import named_choice
+from quire.server.apis.chat.writing import chat_writer
 from quire.server.bodies.json_http import context_of
 from quire.server.conversation.conversation import (
     ChatMessage,
@@ -29,8 +29,7 @@ from quire.server.conversation.conversation import (
     ToolUse,
     tool_use,
 )
-from quire.server.generation.begin import begin, generate, whole_of
-from quire.server.generation.portions import ReplyHead
+from quire.server.generation.begin import generate
 from quire.server.generation.rendering import RenderedPrompt, refuse_beams, rendered
 from quire.server.requests.reading import (
     check_top,
@@ -41,56 +40,25 @@ from quire.server.requests.reading import (
 )
 from quire.server.requests.request import AnyRequest, Source, TextRequest
 from quire.server.routing import Routes
-from quire.server.served_model import ServedModel
 
 
 def read_chat(request: ChatRequest, *, has_reply: bool = True) -> TextRequest[Conversation]:
     """`has_reply`: a reply is asked for. Raises RequestError."""
     refuse_unsupported(request)
-    return _read(request, _conversation(request, request.messages, has_reply))
+    return read_fields(request, conversation_of(request, request.messages, has_reply))
 
 
-def read_batch(model: ServedModel, batch: BatchChatRequest) -> TextRequest[list[Conversation]]:
-    """A request with several conversations. Raises RequestError."""
-    for name, (neutral, what) in _REFUSED.items():
-        value = getattr(batch, name)
-        if value not in neutral:
-            raise RequestError(
-                f"Batch chat completions do not support {what}. Leave `{name}` at {neutral[-1]!r}, "
-                "or send each conversation to /v1/chat/completions.",
-                parameter=name,
-            )
-    if batch.n not in (None, 1):
-        raise RequestError(
-            "Batch chat completions do not support `n > 1`. Please set `n` to 1, got "
-            f"{quoted(batch.n)}.",
-            parameter="n",
-            value=batch.n,
-        )
-    model.limits.check_prompts(len(batch.messages), 1, name="messages")
-    refuse_unsupported(batch)
-    return _read(batch, [_conversation(batch, each, True) for each in batch.messages])
-
-
-_REFUSED: dict[str, tuple[tuple[object, ...], str]] = {
-    "stream": ((None, False), "streams"),
-    "use_beam_search": ((None, False), "beam search"),
-    "tools": ((None,), "tools"),
-    "prompt_logprobs": ((None,), "`prompt_logprobs`, which a reply has for one prompt"),
-    "return_prompt_text": ((None, False), "`return_prompt_text`, which is of one prompt"),
-}
-"""Fields of a chat that a batch does not have: the values without effect, and what they ask for."""
-
-
-def _conversation(
+def conversation_of(
     request: ChatFields, messages: list[ChatMessage], has_reply: bool
 ) -> Conversation:
+    """One conversation of a request. Raises RequestError."""
     use = tools_of_chat(request) if has_reply else ToolUse()
     forbids, tools = request.tool_choice == "none", request.tools
     return Conversation.of(messages, request, tools=tools, tool_use=use, forbids_calls=forbids)
 
 
-def _read(request: ChatFields, prompt: Source) -> TextRequest[Source]:
+def read_fields(request: ChatFields, prompt: Source) -> TextRequest[Source]:
+    """Everything except the conversations. Raises RequestError."""
     asked = text_request(request, prompt)
     if request.max_completion_tokens is not None:
         asked.max_tokens = request.max_completion_tokens
@@ -121,7 +89,8 @@ def _read_logprobs(request: ChatFields, asked: AnyRequest) -> None:
     read_logprobs(asked, (top or 0) if request.logprobs else None, "must be set to true")
 
 
-_USAGE = 'Correct usage: `{"type": "function", "function": {"name": "my_function"}}`'
+_WORDS = (None, "auto", "none", "required")
+"""Values of `tool_choice` that name no tool."""
 _NO_TOOLS = "When using `tool_choice`, `tools` must be set."
 
 
@@ -159,59 +128,10 @@ def _tool_use(
         raise RequestError("`tools` must not be an empty array; leave it out", parameter="tools")
     if not tools and choice not in (None, "none", "auto"):
         raise RequestError(_NO_TOOLS, parameter="tool_choice")
-    asked = ToolChoice("none") if not tools else _choice(choice)
+    asked = ToolChoice("none")
+    if tools:
+        asked = ToolChoice(choice or "auto") if choice in _WORDS else named_choice(choice)
     return tool_use(tools, asked, is_parallel=is_parallel, place=place)
-
-
-def _choice(choice: Any) -> ToolChoice:
-    if choice is None or choice == "auto":
-        return ToolChoice("auto")
-    if choice == "none":
-        return ToolChoice("none")
-    if choice == "required":
-        return ToolChoice("required")
-    if not isinstance(choice, Mapping):
-        raise RequestError(
-            f"Invalid value for `tool_choice`: {quoted(choice)}! Only named tools, "
-            '"none", "auto" or "required" are supported.',
-            parameter="tool_choice",
-        )
-    if choice.get("type") == "allowed_tools":
-        return _allowed(choice)
-    return ToolChoice.of_one(_named(choice))
-
-
-def _allowed(choice: Mapping[str, Any]) -> ToolChoice:
-    """OpenAI's `allowed_tools`: a choice among some of the tools."""
-    allowed = choice.get("allowed_tools", choice)
-    mode, given = allowed.get("mode", "auto"), allowed.get("tools")
-    if not isinstance(given, list) or not given:
-        raise RequestError(
-            "tool_choice.allowed_tools.tools must be a list of tools that is not empty",
-            parameter="tool_choice",
-        )
-    return ToolChoice(mode, [_named(one if isinstance(one, Mapping) else {}) for one in given])
-
-
-def _named(choice: Mapping[str, Any]) -> str:
-    function = choice.get("function")
-    if not isinstance(function, Mapping):
-        raise RequestError(
-            f"Invalid value for `function`: `{quoted(function)}` in `tool_choice`! {_USAGE}",
-            parameter="tool_choice.function",
-        )
-    if "name" not in function:
-        raise RequestError(
-            f"Expected field `name` in `function` in `tool_choice`! {_USAGE}",
-            parameter="tool_choice.function.name",
-        )
-    name = function["name"]
-    if not isinstance(name, str) or not name:
-        raise RequestError(
-            f"Invalid `name` in `function`: `{quoted(name)}` in `tool_choice`! {_USAGE}",
-            parameter="tool_choice.function.name",
-        )
-    return name
 
 
 ROUTES = Routes("generation")
@@ -224,15 +144,6 @@ async def chat_completions(http: Request, request: ChatRequest) -> Response | AS
     """Continues a conversation."""
     context_of(http).target(request.model)
     return await generate(http, read_chat(request), "chatcmpl", chat_writer)
-
-
-@ROUTES.on("POST", "/v1/chat/completions/batch", response=ChatResponse)
-async def chat_completions_batch(http: Request, batch: BatchChatRequest) -> Response:
-    """Continues several conversations, each by one choice of the reply."""
-    asked = read_batch(context_of(http).target(batch.model).model, batch)
-    head = ReplyHead.of(context_of(http), http, asked, "chatcmpl")
-    generation, writer = await begin(http, asked, head, batch_writer)
-    return await whole_of(http, generation, writer)
 
 
 @ROUTES.on(

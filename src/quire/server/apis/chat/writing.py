@@ -23,12 +23,12 @@ from quire.server.apis.chat.schema import (
 )
 from quire.server.conversation.reply_plan import ChatPrompt, ParsedReply, ReplyPlan
 from quire.server.generation.logprobs import prompt_logprobs
-from quire.server.generation.portions import ReplyHead, Update
-from quire.server.generation.usage import added, timings, usage_of
+from quire.server.generation.reply import ReplyHead, Update
+from quire.server.generation.usage import added
 from quire.server.generation.writer import ReplyWriter
+from quire.server.json_pieces import JsonList
 from quire.server.requests.prompts import PreparedPrompt
 from quire.server.requests.request import AnyRequest
-from quire.server.work_pool import JsonList
 from quire.tokenizer import Tokenizer
 
 
@@ -139,29 +139,6 @@ class ChatWriter(ReplyWriter[ChatChunk]):
         return self._chunks.chunk(0, choice)
 
 
-class BatchChatWriter:
-    """One whole reply to several conversations. A choice's index is that of its conversation."""
-
-    repeats_prompt = False
-
-    def __init__(self, head: ReplyHead, writers: Sequence[ChatWriter]) -> None:
-        """`writers`: one for each conversation."""
-        self._head = head
-        self._writers = writers
-
-    def whole(self, finals: Sequence[RequestOutput]) -> ChatResponse:
-        """The reply."""
-        choices = JsonList()
-        for index, (writer, final) in enumerate(zip(self._writers, finals, strict=True)):
-            [one] = final.outputs
-            choices.add([writer.choice(one, index)])
-        usage = usage_of(finals, added(writer.reasoning_tokens() for writer in self._writers))
-        response = self._head.begin(ChatResponse, choices=choices.as_field(), usage=usage)
-        if self._head.has_metrics:
-            response.metrics = timings(finals[-1].metrics)
-        return response
-
-
 def reply_message(role: str, message: Message, plan: ReplyPlan) -> ReplyMessage:
     """A whole message. Its content is null if the reply consists of something else; empty, as in
     vLLM, if the request required a call."""
@@ -225,10 +202,3 @@ def chat_writer(
     [prompt], model = prompts, head.target.model
     tokenizer, role = model.loaded_engine().tokenizer, model.args.response_role
     return ChatWriter(asked, head, prompt, tokenizer, role)
-
-
-def batch_writer(
-    asked: AnyRequest, head: ReplyHead, prompts: Sequence[PreparedPrompt]
-) -> BatchChatWriter:
-    """Writes one reply to several conversations."""
-    return BatchChatWriter(head, [chat_writer(asked, head, [prompt]) for prompt in prompts])

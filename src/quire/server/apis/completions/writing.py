@@ -14,11 +14,11 @@ from quire.server.apis.completions.schema import (
     CompletionResponse,
 )
 from quire.server.generation.logprobs import CompletionLists, prompt_logprobs
-from quire.server.generation.portions import ReplyHead, Update
+from quire.server.generation.reply import ReplyHead, Update
 from quire.server.generation.writer import ReplyWriter
+from quire.server.json_pieces import JsonList
 from quire.server.requests.prompts import PreparedPrompt
 from quire.server.requests.request import AnyRequest
-from quire.server.work_pool import JsonList
 from quire.tokenizer import Tokenizer
 
 

@@ -20,7 +20,7 @@ from starlette.requests import Request
 from quire.config import EngineConfig
 from quire.errors import ConfigError, RequestError
 from quire.metrics.sleep_metrics import SleepMetrics
-from quire.redaction import environment, redacted
+from quire.redacted_settings import environment, redacted
 from quire.server.apis.engine import schema as schema
 from quire.server.apis.engine.schema import ServerInfo, ServerInfoQuery, WorldSize, WorldSizeQuery
 from quire.server.bodies.json_http import queried_model, read_body

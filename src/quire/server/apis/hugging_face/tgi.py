@@ -19,7 +19,8 @@ from quire.server.apis.hugging_face.tei import (
 from quire.server.apis.hugging_face.tgi_reading import read_tgi
 from quire.server.apis.hugging_face.tgi_schema import TgiEvent, TgiReply, TgiRequest
 from quire.server.apis.hugging_face.tgi_writing import writer_of
-from quire.server.bodies.json_http import model_of, read_body
+from quire.server.bodies.json_http import read_body
+from quire.server.bodies.unread import model_of
 from quire.server.generation.begin import generate
 from quire.server.http.event_stream import PLAIN_FORM
 from quire.server.routing import Routes

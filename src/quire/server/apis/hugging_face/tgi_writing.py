@@ -18,7 +18,8 @@ from quire.server.apis.hugging_face.tgi_schema import (
     TgiStreamDetails,
     TgiToken,
 )
-from quire.server.generation.portions import ReplyHead, StepWriter, Update, check_end
+from quire.server.generation.reply import ReplyHead, Update, check_end
+from quire.server.generation.streams import StepWriter
 from quire.server.http.event_stream import event
 from quire.server.requests.request import AnyRequest
 from quire.tokenizer import Tokenizer

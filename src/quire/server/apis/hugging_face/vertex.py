@@ -18,7 +18,7 @@ from quire.server.apis.hugging_face.tgi_writing import writer_of
 from quire.server.bodies.json_http import body_decoder, context_of, json_response
 from quire.server.bodies.lax_values import Decoded
 from quire.server.generation.begin import begin
-from quire.server.generation.portions import ReplyHead, check_end
+from quire.server.generation.reply import ReplyHead, check_end
 from quire.server.http.presence import until_gone
 from quire.server.http.problems import HttpError, decode_problem
 from quire.server.routing import Routes

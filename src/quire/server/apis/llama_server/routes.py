@@ -27,7 +27,8 @@ from quire.server.bodies.json_http import context_of
 from quire.server.conversation.conversation import Conversation
 from quire.server.conversation.prompts import chat_prompt
 from quire.server.generation.begin import generate
-from quire.server.generation.portions import ReplyHead, StepWriter, check_end
+from quire.server.generation.reply import ReplyHead, check_end
+from quire.server.generation.streams import StepWriter
 from quire.server.http.event_stream import PLAIN_FORM, event
 from quire.server.requests.fields import SamplerFields
 from quire.server.requests.reading import given

@@ -27,10 +27,11 @@ from quire.server.apis.messages.schema import (
 )
 from quire.server.apis.messages.writing import MESSAGES_FORM, MessagesWriter
 from quire.server.bodies.json_http import context_of
+from quire.server.conversation.chat_text import chat_input
 from quire.server.conversation.conversation import ChatMessage, Conversation
-from quire.server.conversation.prompts import chat_input, prompts_of
+from quire.server.conversation.prompts import prompts_of
 from quire.server.generation.begin import begin, reply_of
-from quire.server.generation.portions import ReplyHead
+from quire.server.generation.reply import ReplyHead
 from quire.server.requests.limits import count_chars
 from quire.server.requests.request import AnyRequest
 from quire.server.routing import Routes

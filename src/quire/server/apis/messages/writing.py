@@ -14,7 +14,7 @@ from quire.parsers.events import Arguments, CallBegins, CallEnds, Content, Event
 from quire.server.apis.messages import reply
 from quire.server.conversation.argument_text import InputText, object_of
 from quire.server.conversation.reply_plan import ParsedReply
-from quire.server.generation.portions import ReplyHead, Update, Writer
+from quire.server.generation.reply import ReplyHead, Update, Writer
 from quire.server.http.error_forms import messages_problem
 from quire.server.http.event_stream import StreamForm
 from quire.server.http.problems import HttpError, Problem

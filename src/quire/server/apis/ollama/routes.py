@@ -35,7 +35,7 @@ from quire.server.generation.pooling import (
     listed,
     usage_of,
 )
-from quire.server.generation.portions import ReplyHead
+from quire.server.generation.reply import ReplyHead
 from quire.server.http.auth import check_operator, is_operator
 from quire.server.http.problems import HttpError
 from quire.server.requests.fields import Count, Int64

@@ -20,7 +20,8 @@ from quire.server.apis.ollama.schema import (
 )
 from quire.server.conversation.reply_plan import ParsedReply
 from quire.server.generation.logprobs import LogprobsWriter
-from quire.server.generation.portions import ReplyHead, StepWriter, check_end
+from quire.server.generation.reply import ReplyHead, check_end
+from quire.server.generation.streams import StepWriter
 from quire.server.http.error_forms import ollama_problem
 from quire.server.http.event_stream import StreamForm
 from quire.server.requests.prompts import PreparedPrompt

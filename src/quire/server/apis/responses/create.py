@@ -37,14 +37,16 @@ from quire.server.context import ServerContext
 from quire.server.conversation.prompts import prompts_of
 from quire.server.endpoint import BAD_BODY
 from quire.server.generation.begin import begin, whole_reply
-from quire.server.generation.portions import ReplyHead, written
 from quire.server.generation.rendering import RenderedPrompt, rendered
+from quire.server.generation.reply import ReplyHead
 from quire.server.generation.run import Generation
+from quire.server.generation.streams import written
 from quire.server.http.auth import owner_of
 from quire.server.http.presence import until_gone
+from quire.server.json_pieces import JsonList, encoded
 from quire.server.requests.request import AnyRequest
 from quire.server.routing import Routes
-from quire.server.work_pool import JsonList, WorkPool, encoded
+from quire.server.work_pool import WorkPool
 
 
 class ResponseRun:

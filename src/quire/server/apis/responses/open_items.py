@@ -22,7 +22,7 @@ from quire.server.apis.responses.items_schema import (
 )
 from quire.server.apis.responses.tools import CUSTOM_INPUT, OfferedTool
 from quire.server.conversation.argument_text import InputText
-from quire.server.work_pool import JsonList
+from quire.server.json_pieces import JsonList
 
 
 def new_id(prefix: str) -> str:

@@ -13,7 +13,7 @@ from starlette.requests import Request
 
 from quire.errors import CapacityError, RequestError, quoted
 from quire.server.http.problems import HttpError, Problem
-from quire.server.work_pool import joined
+from quire.server.json_pieces import joined
 from quire.units import format_bytes
 
 if TYPE_CHECKING:

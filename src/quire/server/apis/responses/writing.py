@@ -30,11 +30,11 @@ from quire.server.apis.responses.tools import Offered
 from quire.server.conversation.reply_plan import ParsedReply
 from quire.server.generation.chunks import UsageCounter
 from quire.server.generation.logprobs import LogprobsWriter
-from quire.server.generation.portions import Update
+from quire.server.generation.reply import Update
 from quire.server.generation.usage import timings
 from quire.server.http.problems import problem_of
+from quire.server.json_pieces import JsonList, encoded
 from quire.server.requests.prompts import PreparedPrompt
-from quire.server.work_pool import JsonList, encoded
 from quire.tokenizer import Tokenizer
 
 

@@ -23,7 +23,7 @@ from quire.server.bodies.json_http import context_of
 from quire.server.context import ServerContext
 from quire.server.endpoint import BAD_BODY
 from quire.server.generation.begin import begin, reply_of
-from quire.server.generation.portions import ReplyHead
+from quire.server.generation.reply import ReplyHead
 from quire.server.generation.run import Generation
 from quire.server.http.auth import TENANT_SALT
 from quire.server.requests.fields import TRANSFERS

@@ -19,11 +19,11 @@ from quire.server.apis.tokens.schema import (
 )
 from quire.server.generation.chunks import UsageCounter
 from quire.server.generation.logprobs import LogprobsWriter, finite_logprob, prompt_logprobs
-from quire.server.generation.portions import ReplyHead, Update, Writer
+from quire.server.generation.reply import ReplyHead, Update, Writer
 from quire.server.generation.usage import usage_of
 from quire.server.http.event_stream import event
+from quire.server.json_pieces import JsonList, encoded
 from quire.server.requests.request import AnyRequest
-from quire.server.work_pool import JsonList, encoded
 from quire.tokenizer import Tokenizer
 
 

@@ -10,7 +10,7 @@ from quire.backends.cuda.lowering.context import Emit, Lowering
 from quire.backends.cuda.lowering.layers.states import STATE_TYPES, States
 from quire.backends.cuda.memory import Buffer, aligned
 from quire.backends.cuda.step import Step
-from quire.config.kv_groups import STATE_CHUNK
+from quire.config.state_groups import STATE_CHUNK
 from quire.program import CausalConv, GatedDelta, Mamba, Param, Ssd, Value
 from quire.program.recurrent_ops import CHANNELS
 

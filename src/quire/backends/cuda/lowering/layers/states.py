@@ -8,7 +8,7 @@ from quire.backends.base import StepBatch
 from quire.backends.cuda.kernel import Arguments
 from quire.backends.cuda.lowering.context import Lowering
 from quire.backends.cuda.step import Integers, Step, StepArray, requests_of
-from quire.config.kv_groups import StateGroup
+from quire.config.state_groups import StateGroup
 
 STATE_TYPES = (
     ("cache", "*fp32"), ("tables", "*i32"), ("entries", "*i32"), ("begins", "*i32"),

@@ -1,31 +1,30 @@
 """`Writer`: the base of what writes the reply to one request in the form of an API; `ReplyHead`:
 what all parts of the reply have in common.
 
-Here a reply leaves for the connection: `written_whole` and `streamed` choose between the event loop
-and a thread, cut many updates into portions of small work, and encode a whole reply in pieces.
+A reply leaves here or in `streams`, which choose between the event loop and a thread by the size of
+the work. A whole reply is encoded in pieces.
 """
 
 from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-import msgspec
 from starlette.requests import Request
 
 from quire.errors import RequestError
 from quire.frontend.inputs.refusals import cannot_generate
 from quire.outputs import CompletionOutput, FlatLogprobs, RequestOutput
 from quire.server.http.problems import HttpError, Problem
+from quire.server.json_pieces import encoded
 from quire.server.requests.fields import ReplyFields
-from quire.server.work_pool import WorkPool, encoded
+from quire.server.work_pool import WorkPool
 
 if TYPE_CHECKING:
     from quire.server.context import ServerContext, Target
-    from quire.server.generation.run import Generation
     from quire.server.requests.request import AnyRequest
 
 
@@ -116,34 +115,10 @@ class Writer(ABC):
         return b""
 
 
-class StepWriter(Writer):
-    """A writer whose whole reply is one JSON text, as each event of a stream is."""
-
-    def whole(self, finals: Sequence[RequestOutput]) -> Any:
-        [final] = finals
-        return self.part(final, final.outputs[0])
-
-    def events(self, updates: Sequence[Update]) -> bytes:
-        parts = (self.part(update.output, update.completion) for update in updates)
-        lines = (self.line(b"".join(encoded(each))) for each in parts if each is not None)
-        return b"".join(lines)
-
-    @abstractmethod
-    def part(self, output: RequestOutput, one: CompletionOutput) -> msgspec.Struct | None:
-        """A step of the reply, or all of it; None: there is nothing to send yet."""
-
-    @abstractmethod
-    def line(self, data: bytes) -> bytes:
-        """A step as it is sent in a stream."""
-
-
 def check_end(output: RequestOutput, one: CompletionOutput) -> None:
     """Raises HttpError if a reply has ended because it could not go on."""
     if one.finish_reason in ("abort", "error"):
         raise HttpError(Problem(500, output.error or "The server aborted this request."))
-
-
-Events = TypeVar("Events", covariant=True)
 
 
 class WholeWriter(Protocol):
@@ -154,14 +129,6 @@ class WholeWriter(Protocol):
     def whole(self, finals: Sequence[RequestOutput]) -> Any: ...
 
 
-class UpdateWriter(Protocol[Events]):
-    """The part of `Writer` for streams. The events are one text, or each is by itself."""
-
-    repeats_prompt: bool
-
-    def events(self, updates: Sequence[Update]) -> Events: ...
-
-
 async def written_whole(
     finals: Sequence[RequestOutput], writer: WholeWriter, pool: WorkPool
 ) -> list[bytes]:
@@ -169,8 +136,8 @@ async def written_whole(
     size = 0
     for final in finals:
         of_prompt = len(final.prompt_token_ids or ()) if writer.repeats_prompt else 0
-        size += _num_entries(final.prompt_logprobs)
-        size += sum(of_prompt + _size_of(one) for one in final.outputs)
+        size += num_entries(final.prompt_logprobs)
+        size += sum(of_prompt + size_of(one) for one in final.outputs)
     return await pool.run(size, _encoded_whole, writer, finals)
 
 
@@ -178,65 +145,11 @@ def _encoded_whole(writer: WholeWriter, finals: Sequence[RequestOutput]) -> list
     return encoded(writer.whole(finals))
 
 
-async def streamed(generation: Generation, writer: Writer, pool: WorkPool) -> AsyncIterator[bytes]:
-    """The events of a streamed reply, those of one step together."""
-    async for data in written(generation, writer, pool):
-        if data:
-            yield data
-    if last := writer.last():
-        yield last
-
-
-async def written(
-    generation: Generation, writer: UpdateWriter[Events], pool: WorkPool
-) -> AsyncIterator[Events]:
-    """The events of a whole generation, those of one step together unless they are many. Between
-    two portions others have their turn."""
-    begun: set[tuple[int, int]] | None = set() if writer.repeats_prompt else None
-    async for batch in generation.outputs():
-        is_first = True
-        for size, updates in _portions(batch, begun, pool):
-            if not is_first:
-                await pool.turn()
-            is_first = False
-            yield await pool.run(size, writer.events, updates)
-
-
-def _portions(
-    batch: Iterable[tuple[int, RequestOutput]], begun: set[tuple[int, int]] | None, pool: WorkPool
-) -> Iterator[tuple[int, list[Update]]]:
-    """Portions of small work, with their sizes; a single large update is one of its own."""
-    updates, total = list[Update](), 0
-    for prompt_index, output in batch:
-        for completion in output.outputs:
-            update = Update(prompt_index, output, completion)
-            size = _size_of_update(update, begun)
-            if updates and not pool.is_small(total + size):
-                yield total, updates
-                updates, total = [], 0
-            updates.append(update)
-            total += size
-    if updates:
-        yield total, updates
-
-
-def _size_of_update(update: Update, begun: set[tuple[int, int]] | None) -> int:
-    """The work of writing an update, in the pool's units. `begun`: choices that have had one, if
-    each has its prompt; None: no choice has."""
-    output, one = update.output, update.completion
-    size = _size_of(one) + _num_entries(output.prompt_logprobs)
-    choice = (update.prompt_index, one.index)
-    if begun is not None and choice not in begun:
-        begun.add(choice)
-        size += len(output.prompt_token_ids or ())
-    return size
-
-
-def _size_of(completion: CompletionOutput) -> int:
+def size_of(completion: CompletionOutput) -> int:
     """A completion's own size: a few units, its tokens, and its log-probabilities."""
-    return 16 + len(completion.token_ids) + _num_entries(completion.logprobs)
+    return 16 + len(completion.token_ids) + num_entries(completion.logprobs)
 
 
-def _num_entries(logprobs: object) -> int:
+def num_entries(logprobs: object) -> int:
     """Log-probabilities of all positions together; 0 if none were asked for."""
     return logprobs.num_entries() if isinstance(logprobs, FlatLogprobs) else 0

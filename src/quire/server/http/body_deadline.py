@@ -1,0 +1,41 @@
+"""The deadline of a body under the HTTP server of another program."""
+
+from __future__ import annotations
+
+import asyncio
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from quire.server.http.problems import HttpError, body_too_late
+
+
+class BodyDeadline:
+    """Answers 408 to a body that takes too long. Quire's own HTTP server has this limit for each
+    connection; an application under another server, such as Ray Serve's, needs this class."""
+
+    def __init__(self, app: ASGIApp, seconds: float) -> None:
+        self._app = app
+        self._seconds = seconds
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        loop = asyncio.get_running_loop()
+        left_s, is_whole = self._seconds, False
+        # Time that the application spends elsewhere does not count.
+
+        async def timely_receive() -> Message:
+            nonlocal left_s, is_whole
+            if is_whole:
+                return await receive()
+            begin = loop.time()
+            try:
+                message = await asyncio.wait_for(receive(), left_s)
+            except asyncio.TimeoutError:
+                raise HttpError(body_too_late(self._seconds)) from None
+            left_s -= loop.time() - begin
+            is_whole = not message.get("more_body", False)
+            return message
+
+        await self._app(scope, timely_receive, send)
