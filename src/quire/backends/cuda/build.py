@@ -78,6 +78,7 @@ def compile_kernel(kernel: Kernel, architecture: int) -> Cubin:
         "num_warps": kernel.num_warps,
         "num_stages": kernel.num_stages,
         "enable_fp_fusion": False,  # products and sums are rounded one by one, as in the twins
+        "maxnreg": 255,  # otherwise the compiler may take 128, and spill the others
     }
     made = triton.compile(source, target=GPUTarget("cuda", architecture, 32), options=options)
     found = Cubin(made.asm["cubin"], _facts(made.metadata))
