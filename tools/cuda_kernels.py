@@ -1,7 +1,7 @@
 """Compiles the kernels of the CUDA backend, without a GPU, and says what each one uses.
 
     python -m tools.cuda_kernels [--architectures 80 ...] [--dtypes bfloat16 ...] [--every N]
-        [--out FILE]
+        [--only PATTERN] [--out FILE]
 
 Prints the table of `docs/internals/cuda.md`. Ends with 1 if a kernel needs more shared memory than
 a block of its architecture may have, or if registers have no room for its numbers, but for the
@@ -135,10 +135,11 @@ def main() -> int:
     )
     parser.add_argument("--dtypes", nargs="+", choices=TYPE_NAMES, default=tuple(TYPE_NAMES))
     parser.add_argument("--every", type=int, default=1, help="a sample: every N-th kernel")
+    parser.add_argument("--only", default="", help="kernels whose name has this pattern")
     parser.add_argument("--out", type=Path, default=Path("build/cuda_kernels.csv"))
     parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)))
     args = parser.parse_args()
-    kernels = chosen_kernels(args.dtypes)
+    kernels = [one for one in chosen_kernels(args.dtypes) if re.search(args.only, str(one))]
     wanted = [
         (kernel, architecture)
         for architecture in args.architectures

@@ -55,11 +55,19 @@ def test_numbers_are_those_of_the_reference(kind: str, device: type[EmulatedDevi
 
 
 @pytest.mark.parametrize(
-    ("kind", "weight_format"),
-    [("dense", "dense"), ("dense", "int4_w4a8"), ("experts", "int8"), ("experts", "int8_w8a8")],
+    ("kind", "weight_format", "device"),
+    [
+        ("dense", "dense", InterpretedDevice),
+        ("dense", "dense", EmulatedDevice),
+        ("dense", "int4_w4a8", EmulatedDevice),
+        ("experts", "int8", EmulatedDevice),
+        ("experts", "int8_w8a8", EmulatedDevice),
+    ],
 )
-def test_rows_have_their_own_bits(kind: str, weight_format: WeightFormat) -> None:
-    program, backend = program_of(weight_format, kind), CudaBackend(EmulatedDevice())
+def test_rows_have_their_own_bits(
+    kind: str, weight_format: WeightFormat, device: type[EmulatedDevice]
+) -> None:
+    program, backend = program_of(weight_format, kind), CudaBackend(device())
     model, base = (compiled(backend, program, "bfloat16", width) for width in (WIDTH, 0))
     one, two = (model.load_adapter(random_adapter(program, s), "bfloat16") for s in (1, 2))
     chosen = [None, one, two, one]
