@@ -1,6 +1,6 @@
 """Compiles the kernels of the CUDA backend, without a GPU, and says what each one uses.
 
-    python -m tools.cuda_kernels [--architectures 80 ...] [--dtypes bfloat16 ...] [--every N]
+    python -m tools.gpu_check.kernels [--architectures 80 ...] [--dtypes bfloat16 ...] [--every N]
         [--only PATTERN] [--out FILE]
 
 Prints the table of `docs/internals/cuda.md`. Ends with 1 if a kernel needs more shared memory than
@@ -25,7 +25,10 @@ from quire.backends.cuda.build import SHARED_LIMITS, chosen_kernels, compile_ker
 from quire.backends.cuda.cubin import ARCHITECTURES, key_of
 from quire.backends.cuda.kernel import TYPE_NAMES, Kernel
 
-SPILLING: tuple[tuple[str, tuple[int, ...], int], ...] = ()
+SPILLING: tuple[tuple[str, tuple[int, ...], int], ...] = (
+    (r"multiply\(\*i8.*KIND=0,BY_ROW=1.*OUTLIERS=4", (80, 86, 89), 8),
+    (r"attend\(\*bf16,\*i8.*HEAD=128,VALUE=128", (120,), 8),
+)
 """Kernels that spill: a pattern, architectures, and the most bytes of a thread."""
 _GROUPS = {
     "attention": r"attention\.attend",
@@ -129,7 +132,7 @@ def _most(group: Sequence[Used]) -> str:
 
 def main() -> int:
     """Compiles, and prints a table. Returns 1 if a kernel uses too much."""
-    parser = argparse.ArgumentParser(prog="python -m tools.cuda_kernels", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tools.gpu_check.kernels", description=__doc__)
     parser.add_argument(
         "--architectures", type=int, nargs="+", choices=ARCHITECTURES, default=ARCHITECTURES
     )
