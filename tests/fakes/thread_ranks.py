@@ -44,6 +44,7 @@ class ThreadRanks(RankProcesses):
             own = group if rank.world_size > 1 else None
             worker = thread.submit(Worker, config, rank, own).result()
             self.ranks.append(_Line(rank, worker, thread))
+        self.keep_tokens = all(line.worker.model.keeps_tokens for line in self.ranks)
         self._number = 0
         self._futures: dict[int, list[Future[Any]]] = {}
 

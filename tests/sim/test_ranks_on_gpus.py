@@ -6,15 +6,21 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from adapter_writer import PROJECTIONS, write_adapter
-from rank_cases import FAMILIES, Case, case_of, check
+from executor_plans import config_of
+from rank_cases import FAMILIES, Case, case_of, check, engine_of_ranks, run
 from sweeps import seed as sweep_seed
 from tiny_checkpoint import write_tiny_checkpoint
 
 from quire import LLM, SamplingParams
 from quire.adapters import LoRARequest
+from quire.backends.base import StepBatch
+from quire.backends.cuda.model import CudaModel
+from quire.core.engine_core import EngineCore
+from quire.protocol import EngineCoreRequest
 
 
 @pytest.fixture(autouse=True)
@@ -69,6 +75,45 @@ def test_each_rank_is_a_process_with_a_gpu_of_its_own(tmp_path: Path) -> None:
     found = []
     for given in ({"device": "cuda"}, {"device": "cuda:1", "tensor_parallel_size": 2}):
         llm = LLM(model, **shared, **given)
+        assert llm.llm_engine.engine_core.executor.max_plans_in_flight == 2
         found.append([one.outputs[0].token_ids for one in llm.generate(prompts, params)])
         llm.close()
     assert found[0] == found[1]
+
+
+def test_ranks_begin_steps_before_the_last_one_is_collected(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All ranks begin a step with the tokens that the first one has chosen and no host has seen."""
+    fed: dict[CudaModel, list[bool]] = {}
+    submit = CudaModel.submit
+
+    def seen(self: CudaModel, batch: StepBatch) -> Any:
+        places = batch.token_places
+        fed.setdefault(self, []).append(places is not None and bool((places >= 0).any()))
+        return submit(self, batch)
+
+    model = write_tiny_checkpoint(tmp_path / "model", **FAMILIES["llama"])
+    requests = []
+    for number, given in enumerate(({}, {"logit_bias": {5: 9.0}, "stop_token_ids": [5]})):
+        params = SamplingParams(
+            temperature=0.8, seed=3, max_tokens=12, min_tokens=12, ignore_eos=True, **given
+        )  # the host chooses the tokens of the second, for which one has two biases
+        request = EngineCoreRequest(
+            request_id=str(number), prompt_token_ids=[7, 8, 9], sampling_params=params,
+            arrival_time=0.0,
+        )  # fmt: skip
+        requests.append((0, request))
+    found = []
+    for is_ahead, num_ranks in ((False, 1), (False, 3), (True, 3)):
+        with monkeypatch.context() as patched:
+            patched.setattr(CudaModel, "keeps_tokens", is_ahead)
+            patched.setattr(CudaModel, "submit", seen)
+            config = config_of(model, backend="cuda", tensor_parallel_size=num_ranks)
+            core = engine_of_ranks(config) if num_ranks > 1 else EngineCore(config)
+            assert core.executor.max_plans_in_flight == 1 + is_ahead
+            fed.clear()
+            found.append(run(core, requests).digest)
+            assert len(fed) == num_ranks
+            assert all(one == [False] + len(one[1:]) * [is_ahead] for one in fed.values())
+    assert len(set(found)) == 1

@@ -25,7 +25,7 @@ from quire.executor.base import Executor, part_of_rank
 from quire.executor.messages import from_plain, to_plain
 from quire.executor.rank_adapters import RankAdapters
 from quire.executor.rank_processes import RankProcesses
-from quire.executor.runners import make_runner
+from quire.executor.runners import make_runner, may_begin_ahead
 from quire.planning.compile_plan import compile_plan
 from quire.program import OpPlace
 from quire.protocol import SchedulePlan, StepResult
@@ -40,6 +40,7 @@ class RankedModel(DraftingModel):
 
     def __init__(self, ranks: RankProcesses, config: EngineConfig) -> None:
         self._ranks = ranks
+        self.keeps_tokens = ranks.keep_tokens and may_begin_ahead(config)
         world = ranks.ranks[0].rank
         self._output = (world.num_stages - 1) * world.tensor_size
         """The rank that has the logits."""
@@ -51,7 +52,7 @@ class RankedModel(DraftingModel):
 
     def submit(self, batch: StepBatch) -> int:
         """Begins a step; its number."""
-        return self._send("step", batch)
+        return self._send("begin_step" if self.keeps_tokens else "step", batch)
 
     def draft_step(self, batch: StepBatch) -> StepOutput:
         """A step of the draft model."""
@@ -69,6 +70,9 @@ class RankedModel(DraftingModel):
         """The output of a step. Raises BackendError if it failed on all ranks alike, and
         EngineDeadError if the ranks compute no more."""
         [value] = self._ranks.receive(number)
+        if isinstance(value, int):  # the step has begun
+            number = self._ranks.send("end_step", [value], answers=self._output)
+            [value] = self._ranks.receive(number)
         output: StepOutput = from_plain(value)
         return output
 
@@ -93,7 +97,8 @@ class RankedModel(DraftingModel):
 
 
 class MultiprocExecutor(Executor):
-    """Starts the ranks, and runs plans on them: one for each stage at once, and one that waits."""
+    """Starts the ranks, and runs plans on them: one for each stage at once, and one that waits; or
+    two, if ranks keep sampled tokens."""
 
     def __init__(self, config: EngineConfig, ranks: RankProcesses | None = None) -> None:
         """`ranks`: those that are there already."""
@@ -106,10 +111,16 @@ class MultiprocExecutor(Executor):
         self._ranks = ranks or RankProcesses(config)
         weakref.finalize(self, self._ranks.abandon).atexit = False
         self._model = RankedModel(self._ranks, config)
+        if self._model.keeps_tokens:
+            self.max_plans_in_flight = 2
         self.prompt_adapters = PromptAdapters(config)
         self._adapters = RankAdapters(self._ranks)
         self._runner = make_runner(
-            config, self._model, self._adapters.get, self.prompt_adapters.find
+            config,
+            self._model,
+            self._adapters.get,
+            self.prompt_adapters.find,
+            keeps_tokens=self._model.keeps_tokens,
         )
         self._begun: deque[tuple[BegunStep, int] | BackendError] = deque()
 

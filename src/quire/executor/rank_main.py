@@ -30,6 +30,9 @@ from quire.ranks import Link, RankGroup
 
 logger = get_logger(__name__)
 
+_OF_STEPS = ("step", "begin_step", "end_step")
+"""Methods that are called in each step, without a look at their arguments."""
+
 
 def main(boot_fd: str, steps_fd: str, blocks_fd: str) -> int:
     """Serves until the connections close; returns the exit code."""
@@ -55,7 +58,7 @@ def _serve(boot: Boot, steps: Connection, blocks: Connection) -> int:
         logger.debug("a rank could not be loaded", exc_info=True)
         steps.send_bytes(encode(_failed(0, error)))
         return 1
-    steps.send_bytes(encode(Answer(0)))
+    steps.send_bytes(encode(Answer(0, worker.model.keeps_tokens)))
     threading.Thread(target=_serve_blocks, args=(worker, blocks), daemon=True).start()
     while True:
         answer = _answer(worker, decode_call(steps.recv_bytes()))
@@ -95,8 +98,8 @@ def _answer(worker: Any, call: Call) -> Answer | None:
         args, kwargs = from_plain(call.args), from_plain(call.kwargs)
         if call.is_of_model:
             found = getattr(worker.model, call.method)(*args, **kwargs)
-        elif call.method == "step":
-            found = worker.step(*args)
+        elif call.method in _OF_STEPS:
+            found = getattr(worker, call.method)(*args)
         else:
             found = worker.call(call.method, *args, **kwargs)
         if call.is_silent:

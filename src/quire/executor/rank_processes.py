@@ -83,6 +83,8 @@ class RankProcesses:
         """By their numbers, the calls that are under way."""
         self._number = 0
         self.has_new_weights = False
+        self.keep_tokens = False
+        """Whether the models of all ranks do (`StepModel.keeps_tokens`)."""
         self._started: Future[list[Node]] = Future()
         self._watching = threading.Thread(target=self._watch, name="quire-ranks", daemon=True)
         self._watching.start()
@@ -91,7 +93,7 @@ class RankProcesses:
         self.ranks = sorted(lines, key=lambda line: line.rank.number)
         self._called[0] = _Called({one.rank.number for one in self.ranks}, None)
         try:
-            self.receive(0)
+            self.keep_tokens = all(self.receive(0))
         except BaseException:
             self.shutdown()
             raise

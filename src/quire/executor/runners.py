@@ -1,4 +1,5 @@
-"""Makes the runner of a model, which turns plans into steps and their outputs into results."""
+"""Makes the runner of a model, which turns plans into steps and their outputs into results;
+`may_begin_ahead`: whether a step may begin before the one before it is collected."""
 
 from __future__ import annotations
 
@@ -7,6 +8,7 @@ from collections.abc import Callable
 from quire.backends.base import StepModel
 from quire.backends.records import LoadedAdapter
 from quire.config.records import EngineConfig
+from quire.config.speculation import SpeculationConfig
 from quire.models import ModelDescription
 from quire.worker.draft.drafter import Drafter
 from quire.worker.draft.medusa import MedusaDrafter
@@ -58,4 +60,19 @@ def make_runner(
         )
     return ModelRunner(
         model, batch, keeps_all=layout.keeps_all, processing=processing, drafter=drafter
+    )
+
+
+def may_begin_ahead(config: EngineConfig) -> bool:
+    """Whether every request can do without the host between two of its steps, unless it waits for
+    its tokens (`SamplingParams.follows_tokens`), and the engine does not compute by turns. Drafts
+    by default are few: they are proposed where no plan is in flight."""
+    model, speculation = config.model, config.scheduler.speculation
+    return not (
+        model.pooling
+        or model.logits_processors
+        or model.num_sources
+        or config.draft
+        or (speculation is not None and speculation != SpeculationConfig())
+        or config.device.turns
     )

@@ -9,31 +9,15 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from quire.config.records import EngineConfig
-from quire.config.speculation import SpeculationConfig
 from quire.errors import BackendError
 from quire.executor.base import Executor
-from quire.executor.runners import make_runner
+from quire.executor.runners import make_runner, may_begin_ahead
 from quire.executor.turns import Turns
 from quire.protocol import SchedulePlan, StepResult
 from quire.worker.extension import worker_class
 from quire.worker.model_runner import BegunStep
 from quire.worker.prompt_adapters import PromptAdapters
 from quire.worker.worker import Worker
-
-
-def _may_begin_at_once(config: EngineConfig) -> bool:
-    """Whether every request can do without the host between two of its steps, unless it waits for
-    its tokens (`SamplingParams.follows_tokens`), and the engine does not compute by turns. Drafts
-    by default are few: they are proposed where no plan is in flight."""
-    model, speculation = config.model, config.scheduler.speculation
-    return not (
-        model.pooling
-        or model.logits_processors
-        or model.num_sources
-        or config.draft
-        or (speculation is not None and speculation != SpeculationConfig())
-        or config.device.turns
-    )
 
 
 class UniProcExecutor(Executor):
@@ -49,7 +33,7 @@ class UniProcExecutor(Executor):
         self._turn: AbstractContextManager[None] = self._turns or nullcontext()
         self._worker = worker_class(config, Worker)(config)
         self.prompt_adapters = PromptAdapters(config)
-        self._begins_at_once = self._worker.model.keeps_tokens and _may_begin_at_once(config)
+        self._begins_at_once = self._worker.model.keeps_tokens and may_begin_ahead(config)
         if self._begins_at_once:
             self.max_plans_in_flight = 2
         self._runner = make_runner(

@@ -36,6 +36,10 @@ class Worker(LoadedModel):
         super().__init__(config, rank, group)
         self._spans: list[tuple[float, float, float]] | None = None
         """Times of steps; None: they are not recorded."""
+        self._begun: dict[int, tuple[float, Any]] = {}
+        """The steps of `begin_step`, with the time of each, by number."""
+        self._num_begun = 0
+        self._ended_at = 0.0
 
     def step(self, batch: StepBatch) -> StepOutput:
         """Runs one step. Raises BackendError if the backend fails, and CheckpointError in any case
@@ -49,8 +53,8 @@ class Worker(LoadedModel):
             self.check_health()
 
     def submit(self, batch: StepBatch) -> Any:
-        """Begins a step of the only rank; `collect` takes the result. Raises BackendError."""
-        return self.model.submit(batch)
+        """Begins a step; `collect` takes the result. Raises BackendError."""
+        return self.model.submit(batch if self._is_alone else self._own(batch))
 
     def collect(self, begun: Any) -> StepOutput:
         """The output of a step that was begun. Raises the same as `step`."""
@@ -58,6 +62,26 @@ class Worker(LoadedModel):
             return self.model.collect(begun)
         finally:
             self.check_health()
+
+    def begin_step(self, batch: StepBatch) -> int:
+        """`submit` for an executor in another process; a number for `end_step`, which is the same
+        on all ranks."""
+        self._num_begun += 1
+        number, begin = self._num_begun, time.perf_counter()
+        self._begun[number] = (begin, self.submit(batch))
+        return number
+
+    def end_step(self, number: int) -> StepOutput:
+        """The output of this step. Earlier ones that were not collected are forgotten. Raises the
+        same as `step`."""
+        begin, begun = self._begun.pop(number)
+        self._begun = {later: one for later, one in self._begun.items() if later > number}
+        try:
+            return self.collect(begun)
+        finally:
+            begin, self._ended_at = max(begin, self._ended_at), time.perf_counter()
+            if self._spans is not None:
+                self._spans.append((begin, self._ended_at, 0.0))
 
     def record_steps(self, is_on: bool) -> dict[str, Any]:
         """Begin to record the times of steps, or end it. Returns what was recorded, as `RankSpans`

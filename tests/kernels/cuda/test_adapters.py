@@ -19,6 +19,7 @@ from triton_interpreter import InterpretedDevice
 
 from quire.backends.cuda import CudaBackend
 from quire.backends.cuda.emulated import EmulatedDevice
+from quire.backends.cuda.kernel import Launch
 from quire.backends.cuda.lowering import attention, linear
 from quire.backends.cuda.lowering.layers import experts, route
 from quire.backends.reference import ReferenceBackend
@@ -55,11 +56,19 @@ def test_numbers_are_those_of_the_reference(kind: str, device: type[EmulatedDevi
 
 
 @pytest.mark.parametrize(
-    ("kind", "weight_format"),
-    [("dense", "dense"), ("dense", "int4_w4a8"), ("experts", "int8"), ("experts", "int8_w8a8")],
+    ("kind", "weight_format", "device"),
+    [
+        ("dense", "dense", InterpretedDevice),
+        ("dense", "dense", EmulatedDevice),
+        ("dense", "int4_w4a8", EmulatedDevice),
+        ("experts", "int8", EmulatedDevice),
+        ("experts", "int8_w8a8", EmulatedDevice),
+    ],
 )
-def test_rows_have_their_own_bits(kind: str, weight_format: WeightFormat) -> None:
-    program, backend = program_of(weight_format, kind), CudaBackend(EmulatedDevice())
+def test_rows_have_their_own_bits(
+    kind: str, weight_format: WeightFormat, device: type[EmulatedDevice]
+) -> None:
+    program, backend = program_of(weight_format, kind), CudaBackend(device())
     model, base = (compiled(backend, program, "bfloat16", width) for width in (WIDTH, 0))
     one, two = (model.load_adapter(random_adapter(program, s), "bfloat16") for s in (1, 2))
     chosen = [None, one, two, one]
@@ -69,6 +78,23 @@ def test_rows_have_their_own_bits(kind: str, weight_format: WeightFormat) -> Non
         assert np.array_equal(alone, together[index])
         [plain] = logits_of(base, step_of([index], [None]))
         assert np.array_equal(plain, alone) is (adapter is None)
+
+
+def test_rows_share_a_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So a prompt does not read an adapter's matrices for each of its rows."""
+    grids, launch = set(), EmulatedDevice.launch
+
+    def seen(self: EmulatedDevice, one: Launch) -> None:
+        if one.kernel.module == "adapters":
+            grids.add(one.grid[0])
+        launch(self, one)
+
+    monkeypatch.setattr(EmulatedDevice, "launch", seen)
+    program = program_of("dense")
+    model = compiled(CudaBackend(EmulatedDevice()), program, "bfloat16", WIDTH)
+    batch = step_of(range(4), [model.load_adapter(random_adapter(program, 1), "bfloat16")] * 4)
+    logits_of(model, batch)
+    assert grids == {-(-len(batch.token_ids) // linear.BLOCK_M)}
 
 
 def test_memory_is_given_back_with_the_last_reference() -> None:

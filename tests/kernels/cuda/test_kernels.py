@@ -129,7 +129,7 @@ def _sizes(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, size in (("BLOCK_M", 16), ("CHUNK", 16)):
         monkeypatch.setattr(attention, name, size)
     monkeypatch.setattr(attention, "tile_of", lambda *_, **_more: 8)
-    monkeypatch.setattr(attention, "value_of", lambda *_: 16)
+    monkeypatch.setattr(attention, "value_of", lambda *_, **__: 16)
 
 
 @pytest.fixture(params=CASES)

@@ -79,7 +79,12 @@ def compile_kernel(kernel: Kernel, architecture: int) -> Cubin:
         "num_stages": kernel.num_stages,
         "enable_fp_fusion": False,  # products and sums are rounded one by one, as in the twins
     }
-    made = triton.compile(source, target=GPUTarget("cuda", architecture, 32), options=options)
+    target = GPUTarget("cuda", architecture, 32)
+    made = triton.compile(source, target=target, options=options)
+    if resources_of(made.asm["cubin"]).spilled_bytes:
+        # The assembler may choose fewer registers than a thread can have, and spill the others.
+        more = triton.compile(source, target=target, options={**options, "maxnreg": 255})
+        made = min(made, more, key=lambda one: resources_of(one.asm["cubin"]).spilled_bytes)
     found = Cubin(made.asm["cubin"], _facts(made.metadata))
     if (sizes := parameter_sizes(found.code, found.facts.symbol)) != kernel.parameter_sizes:
         raise BackendError(f"{kernel} was compiled for arguments of {sizes} bytes")

@@ -61,6 +61,9 @@ class CudaModel(CompiledModel):
         self._widths = RowWidths.of(plan.program)
         self._readout = Readout(plan, device)
         self._ranks = plan.lowering.ranks
+        sampler = plan.result.sampler
+        if self._ranks is not None and sampler is not None and not sampler.is_shared:
+            self.keeps_tokens = False  # there are fewer tokens than ranks
         self._graphs = StepGraphs(device) if has_graphs else None
         self._is_open = True
 
@@ -72,6 +75,11 @@ class CudaModel(CompiledModel):
     def submit(self, batch: StepBatch) -> SubmittedStep | StepOutput:
         """Launches a step whose tokens the device chooses, but for a few rows. Computes others at
         once."""
+        begun = self._submitted(batch)
+        self._share(batch)
+        return begun
+
+    def _submitted(self, batch: StepBatch) -> SubmittedStep | StepOutput:
         if self._program.num_sources:
             return self._step_with_sources(batch)
         sampler, columns = self._plan.result.sampler, batch.sampling
@@ -193,6 +201,13 @@ class CudaModel(CompiledModel):
     def sample(self, logits: Floats, columns: SamplingColumns) -> StepOutput:
         """The host samples, by `quire.sampling.reference`."""
         return sampled_output(logits, columns)
+
+    def _share(self, batch: StepBatch) -> None:
+        """Gives the other ranks the tokens that later steps may begin with."""
+        sampler, places = self._plan.result.sampler, batch.sampled_places
+        if self._ranks is None or sampler is None or places is None or (places < 0).all():
+            return
+        self._device.run(sampler.shared(self._ranks))
 
     def load_adapter(self, weights: AdapterWeights, dtype: Dtype) -> LoadedAdapter:
         """Takes memory of the device for it."""

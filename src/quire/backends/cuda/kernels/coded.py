@@ -139,10 +139,12 @@ def _of_outliers(
             b = _levels(codes, arrays, column, line, col_at, is_read, group, lines, STEP, KIND)
             low = ((rest + 128) & 255) - 128
             is_own = tl.arange(0, BLOCK_M)[:, None] == place[None, :]
-            a = tl.where(is_own, ((rest - low) >> 8)[None, :], 0).to(tl.int8)
-            total += tl.dot(a, b, out_dtype=tl.int32) * 256
-            a = tl.where(is_own, low[None, :], 0).to(tl.int8)
-            total = tl.dot(a, b, acc=total, out_dtype=tl.int32)
+            both = tl.zeros([BLOCK_M, BLOCK_N], tl.int32)
+            for part in range(2):
+                byte = tl.where(part == 0, (rest - low) >> 8, low)
+                a = tl.where(is_own, byte[None, :], 0).to(tl.int8)
+                both = tl.dot(a, b, acc=both * 256, out_dtype=tl.int32)
+            total += both
     return total
 
 
@@ -161,8 +163,7 @@ def multiply(
     chunk. With SPLIT, program z computes part z."""
     NARROW: tl.constexpr = KIND >= 2
     WHOLE: tl.constexpr = OUTLIERS > 0
-    WIDTH: tl.constexpr = 2 * STEP if NARROW else STEP
-    tl.static_assert(CHUNK % WIDTH == 0)
+    tl.static_assert(CHUNK % (2 * STEP) == 0)
     is_row, row, x_row, expert, count = rows_of_tile(
         found, lists, counts, num_rows, pairs_of_row, has_experts, tl.arange(0, BLOCK_M), BLOCK_M
     )
@@ -188,27 +189,27 @@ def multiply(
             total += _scaled(rest, x_scales + x_row * xs_row, scales + line)
     for chunk in range(first, end):
         acc = tl.zeros([BLOCK_M, BLOCK_N], tl.int32 if WHOLE else tl.float32)
-        for k in range(chunk * CHUNK, tl.minimum((chunk + 1) * CHUNK, K), WIDTH):
+        for k in range(chunk * CHUNK, tl.minimum((chunk + 1) * CHUNK, K), STEP):
+            at, place = k + along, k // group
+            a = tl.load(x + row_at[:, None] + at[None, :], mask=(at < K)[None, :], other=0)
             if NARROW:
-                packed = tl.load(codes + col_at[None, :] + (k // 2 + along)[:, None]).to(tl.int32)
-            for half in tl.static_range(1 + NARROW):
-                begin = k + half * STEP
-                at, place = begin + along, begin // group
-                a = tl.load(x + row_at[:, None] + at[None, :], mask=(at < K)[None, :], other=0)
-                if NARROW:
-                    b = _narrow_step(
-                        packed, half, arrays, line, place, low, high, zeros_by_group,
-                        zeros_by_column, lines, x, KIND, WHOLE,
-                    )  # fmt: skip
-                else:
-                    b = tl.load(codes + col_at[None, :] + at[:, None])
-                    if not WHOLE:
-                        b = _as_x(_wide_codes(b, KIND), x, WHOLE)
-                acc = _added(
-                    acc, a, b, x_scales, x_row, arrays, line,
-                    place * subs_by_group + line * subs_by_column, begin, lines, nest, x_group,
-                    xs_row, xs_step, BY_ROW, MINIMA,
+                # Bytes are read for each half of their bits: with both products in one pass, groups
+                # of threads would compute the same rows.
+                byte = k // (2 * STEP) * STEP + along
+                packed = tl.load(codes + col_at[None, :] + byte[:, None]).to(tl.int32)
+                b = _narrow_step(
+                    packed, k // STEP % 2, arrays, line, place, low, high, zeros_by_group,
+                    zeros_by_column, lines, x, KIND, WHOLE,
                 )  # fmt: skip
+            else:
+                b = tl.load(codes + col_at[None, :] + at[:, None])
+                if not WHOLE:
+                    b = _as_x(_wide_codes(b, KIND), x, WHOLE)
+            acc = _added(
+                acc, a, b, x_scales, x_row, arrays, line,
+                place * subs_by_group + line * subs_by_column, k, lines, nest, x_group, xs_row,
+                xs_step, BY_ROW, MINIMA,
+            )  # fmt: skip
         if BY_ROW:
             total += _scaled(acc, x_scales + x_row * xs_row, scales + line)
         else:

@@ -9,31 +9,34 @@ import numpy as np
 
 from quire.backends.cuda.adapters import DevicePart, adapters_of, owners_of
 from quire.backends.cuda.kernel import TYPE_NAMES, Arguments, Kernel, Launch
+from quire.backends.cuda.lowering import linear
 from quire.backends.cuda.lowering.context import Lowering, Rows
 from quire.backends.cuda.memory import Buffer
 from quire.backends.cuda.step import Integers, Step, StepArray
 from quire.backends.records import StepBatch
 from quire.program import Param
 
-_RANKS, _DEPTH, _COLUMNS = 16, 128, 128
+_RANKS, _DEPTH, _COLUMNS = 16, 64, 64
 """Numbers of a row between the two matrices, of x and of y that a program has at once."""
 _OWNERS = ("owners", "owners of taken rows")
 
 
 def shrink_kernel(x: str, adapter: str) -> Kernel:
     """The product of rows of one type with the first matrix of an adapter."""
-    integers = ("number", "expert", "pairs_of_owner", "pairs_of_row", "rank", "K")
+    integers = ("number", "expert", "num_pairs", "pairs_of_owner", "pairs_of_row", "rank", "K")
     types = (
         ("x", f"*{x}"), ("a", f"*{adapter}"), ("owners", "*i32"), ("chosen", "*i32"),
         ("token_ids", "*i32"), ("hidden", "*fp32"), *((name, "i32") for name in integers),
         ("scale", "fp32"), ("stride_x", "i32"), ("has_experts", "i32"), ("is_lookup", "i32"),
     )  # fmt: skip
-    return Kernel("adapters", "shrink", types, (("BLOCK_R", _RANKS), ("BLOCK_K", _DEPTH)))
+    depth = _DEPTH if x == adapter else _DEPTH // 2  # other types are multiplied in float32
+    constants = (("BLOCK_M", linear.BLOCK_M), ("BLOCK_R", _RANKS), ("BLOCK_K", depth))
+    return Kernel("adapters", "shrink", types, constants, num_warps=8)
 
 
 def expand_kernel(adapter: str, y: str) -> Kernel:
     """The product with the second matrix, added to rows of a type."""
-    integers = ("number", "expert", "pairs_of_owner", "rank", "N")
+    integers = ("number", "expert", "num_pairs", "pairs_of_owner", "rank", "N")
     types = (
         ("hidden", "*fp32"), ("b", f"*{adapter}"), ("bias", "*fp32"), ("gains", "*fp32"),
         ("added", "*fp32"), ("y", f"*{y}"), ("owners", "*i32"), ("chosen", "*i32"),
@@ -41,7 +44,8 @@ def expand_kernel(adapter: str, y: str) -> Kernel:
         ("stride_y", "i32"), ("has_experts", "i32"), ("has_bias", "i32"), ("has_gains", "i32"),
         ("has_added", "i32"),
     )  # fmt: skip
-    return Kernel("adapters", "expand", types, (("BLOCK_R", _RANKS), ("BLOCK_N", _COLUMNS)))
+    constants = (("BLOCK_M", linear.BLOCK_M), ("BLOCK_R", _RANKS), ("BLOCK_N", _COLUMNS))
+    return Kernel("adapters", "expand", types, constants, num_warps=8)
 
 
 def variants() -> Iterator[Kernel]:
@@ -91,7 +95,7 @@ class Changes:
                 shared: Arguments = {
                     "hidden": self._scratch(self._first_byte), "owners": owners,
                     "chosen": chosen or owners, "number": number, "expert": part.expert,
-                    "pairs_of_owner": pairs_of_owner, "rank": part.rank,
+                    "num_pairs": count, "pairs_of_owner": pairs_of_owner, "rank": part.rank,
                     "scale": part.scale, "has_experts": int(chosen is not None),
                 }  # fmt: skip
                 yield self._shrunk(step, x, part, count, {**shared, "pairs_of_row": pairs_of_row})
@@ -105,7 +109,7 @@ class Changes:
             "K": self._depth, "stride_x": x.stride, "is_lookup": int(self._key[1]),
         }  # fmt: skip
         kernel = shrink_kernel(x.type_name, part.type_name)
-        return Launch(kernel, (count, -(-part.rank // _RANKS)), args)
+        return Launch(kernel, (_tiles(count), -(-part.rank // _RANKS)), args)
 
     def _expanded(self, y: Rows, part: DevicePart, count: int, shared: Arguments) -> Launch:
         target = y.columns(part.first_row, part.num_rows)
@@ -120,7 +124,11 @@ class Changes:
             "has_gains": int(part.gains is not None),
         }  # fmt: skip
         kernel = expand_kernel(part.type_name, y.type_name)
-        return Launch(kernel, (count, -(-part.num_rows // _COLUMNS)), args)
+        return Launch(kernel, (_tiles(count), -(-part.num_rows // _COLUMNS)), args)
+
+
+def _tiles(count: int) -> int:
+    return -(-count // linear.BLOCK_M)
 
 
 def _owners_of_taken(batch: StepBatch) -> Integers:

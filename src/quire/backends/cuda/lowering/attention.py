@@ -41,16 +41,20 @@ PLAIN, CHANGED, RELATIVE = range(3)
 def tile_of(dtype: str, cache: str, head: int, extras: int, *, is_aligned: bool) -> int:
     """Positions of a tile, which divide CHUNK: as many as registers and shared memory have room
     for."""
+    if "fp32" in (dtype, cache):
+        return 16
     if head == 32:
         return 32
-    if head > 128 or not is_aligned or "fp32" in (dtype, cache):
+    if head > 128 or not is_aligned:
         return 16
     return 64 if head == 64 and cache == "bf16" and extras != RELATIVE else 32
 
 
-def value_of(dtype: str, cache: str, head: int) -> int:
+def value_of(dtype: str, cache: str, head: int, *, is_aligned: bool) -> int:
     """Numbers of a result that one program computes: as many as registers have room for."""
-    return min(head, 64 if "fp32" in (dtype, cache) else 128)
+    if "fp32" in (dtype, cache):
+        return min(head, 64 if is_aligned else 32)
+    return min(head, 64 if cache == "i8" and not is_aligned else 128)
 
 
 def attend_kernel(
@@ -73,7 +77,8 @@ def attend_kernel(
     is_scaled = cache == "i8"
     is_wide = dtype != cache and not (is_scaled and dtype == "bf16")
     constants = (
-        ("BLOCK_M", BLOCK_M), ("HEAD", head), ("VALUE", value_of(dtype, cache, head)),
+        ("BLOCK_M", BLOCK_M), ("HEAD", head),
+        ("VALUE", value_of(dtype, cache, head, is_aligned=is_aligned)),
         ("TILE", tile_of(dtype, cache, head, extras, is_aligned=is_aligned)), ("CHUNK", CHUNK),
         ("SPLIT", int(is_split)), ("EXTRAS", extras), ("WIDE", int(is_wide)),
         ("SCALED", int(is_scaled)),
@@ -165,8 +170,6 @@ class Attend:
         self._extras = CHANGED if op.softcap is not None or op.alibi_slopes is not None else PLAIN
         if op.relative is not None:
             self._extras = RELATIVE
-        value = value_of(self._q.type_name, self._cache_type, self._head)
-        self._value_parts = -(-self._value_dim // value)
         self._block_stride = place.block_bytes // ITEM_BYTES[self._cache_type]
         self._k, self._v = (lowering.cache_from(side.begin) for side in (place.k, place.v))
         self._slopes = lowering.numbers(np.array(op.alibi_slopes or [0.0], np.float32))
@@ -264,14 +267,14 @@ class Attend:
             "table_width": step.shapes[tables][1], "stride_block_k": self._block_stride,
             "stride_block_v": self._block_stride, "stride_k": place.k.count,
             "stride_v": place.v.count, "stride_q": self._q.stride,
-            "value_parts": self._value_parts, "has_slopes": int(op.alibi_slopes is not None),
+            "has_slopes": int(op.alibi_slopes is not None),
         }  # fmt: skip
-        heads = op.num_kv_heads * self._value_parts
-        grid = (num_blocks, heads, num_chunks if is_split else 1)
         kernel = self._kernel(is_split=is_split, is_aligned=True)
         if not kernel.fits(args):
             kernel = self._kernel(is_split=is_split, is_aligned=False)
-        yield Launch(kernel, grid, args)
+        value_parts = -(-self._value_dim // dict(kernel.constants)["VALUE"])
+        grid = (num_blocks, op.num_kv_heads * value_parts, num_chunks if is_split else 1)
+        yield Launch(kernel, grid, {**args, "value_parts": value_parts})
         if is_split:
             kernel = merge_kernel(self._out.type_name, self._head)
             yield Launch(kernel, (step.num_tokens, op.num_heads), shared)

@@ -55,7 +55,7 @@ class LogitsResult(Result):
         if op.columns is not None:
             self._union = Union(op.columns, width, "fp32", lowering, most)
         self._product = product_of(op.weight, None, lowering, most_rows=most)
-        self.sampler = Sampler(self.rows, most, lowering)
+        self.sampler = Sampler(self.rows, most, lowering, op.columns)
         self._changes = Changes(op.weight, None, lowering, most, is_taken=True)
         self._op = op
         bias = op.bias

@@ -10,10 +10,19 @@ from numpy.typing import NDArray
 
 from quire.backends.base import StepBatch
 from quire.backends.cuda.choices import FIELDS, MOST_LIST_BYTES, Choices
-from quire.backends.cuda.kernel import Action, Arguments, Kernel, Launch, Upload
+from quire.backends.cuda.kernel import (
+    Action,
+    Arguments,
+    DeviceRanks,
+    Exchange,
+    Kernel,
+    Launch,
+    Upload,
+)
 from quire.backends.cuda.lowering.context import Lowering, Rows
 from quire.backends.cuda.memory import ALIGNMENT, Buffer, aligned
 from quire.backends.cuda.step import Integers, Step, StepArray
+from quire.program import Split
 
 CHUNK, TILE = 4096, 1024
 """Logits that one program reads, and reads at once."""
@@ -103,7 +112,12 @@ def variants() -> Iterator[Kernel]:
 class Sampler:
     """Chooses tokens from a piece of the logits, which it may change."""
 
-    def __init__(self, logits: Rows, most_rows: int, lowering: Lowering) -> None:
+    def __init__(
+        self, logits: Rows, most_rows: int, lowering: Lowering, split: Split | None = None
+    ) -> None:
+        """`split`: of the logits among ranks. The first rank chooses."""
+        self.is_shared = split is not None
+        """Whether `shared` gives the tokens to other ranks."""
         options, add = lowering.options, lowering.values.add
         self._logits, self._width = logits, logits.width
         self._num_chunks = chunks = -(-logits.width // CHUNK)
@@ -115,8 +129,11 @@ class Sampler:
             "states": add(2 * 8 * most_rows * _STATE), "allowed": add(2 * 4 * most_rows * chunks),
         }  # fmt: skip
         self._sums = add(8 * most_rows * chunks)
-        self.kept = add(4 * options.max_num_seqs)
-        """The tokens that later steps may begin with, by place."""
+        size, num_ranks = aligned(4 * options.max_num_seqs), len(split.spans) if split else 1
+        self._of_ranks = add(num_ranks * size)
+        self._own = self._of_ranks.from_byte(split.rank * size if split else 0, size)
+        self.kept = self._of_ranks.from_byte(0, size)
+        """The tokens that later steps may begin with, by place: those of the first rank."""
         self.out = add(8 * options.max_num_tokens)
         """[rows of the step, 2]: token and status."""
         self._places = "token places"
@@ -133,6 +150,10 @@ class Sampler:
     def keep(self, place: int, token_id: int) -> Upload:
         """Keeps a token that the host has chosen."""
         return Upload(self.kept.from_byte(4 * place), np.array([token_id], np.int32))
+
+    def shared(self, ranks: DeviceRanks) -> Exchange:
+        """Gives other ranks the tokens that later steps may begin with."""
+        return Exchange(ranks, self._own, self._of_ranks)
 
     def emit(self, choices: Choices, first: int) -> Iterator[Action]:
         """Chooses for all rows of the piece, whose first row of the step is given."""

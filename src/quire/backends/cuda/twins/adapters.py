@@ -12,13 +12,13 @@ Integers = NDArray[np.int32]
 
 def shrink(
     grid: Grid, x: Numbers, a: Numbers, owners: Integers, chosen: Integers, token_ids: Integers,
-    hidden: Floats, number: int, expert: int, pairs_of_owner: int, pairs_of_row: int, rank: int,
-    K: int, scale: float, stride_x: int, has_experts: int, is_lookup: int, BLOCK_R: int,
-    BLOCK_K: int,
+    hidden: Floats, number: int, expert: int, num_pairs: int, pairs_of_owner: int,
+    pairs_of_row: int, rank: int, K: int, scale: float, stride_x: int, has_experts: int,
+    is_lookup: int, **_tile: int,
 ) -> None:  # fmt: skip
     """Row by row."""
-    del BLOCK_R, BLOCK_K
-    for pair in _own(grid[0], owners, chosen, number, expert, pairs_of_owner, has_experts):
+    del grid
+    for pair in _own(num_pairs, owners, chosen, number, expert, pairs_of_owner, has_experts):
         if is_lookup:
             found = widened(a[token_ids[pair] * rank :][:rank])
         else:
@@ -29,14 +29,14 @@ def shrink(
 
 def expand(
     grid: Grid, hidden: Floats, b: Numbers, bias: Floats, gains: Floats, added: Floats, y: Numbers,
-    owners: Integers, chosen: Integers, number: int, expert: int, pairs_of_owner: int, rank: int,
-    N: int, scale: float, factor: float, stride_y: int, has_experts: int, has_bias: int,
-    has_gains: int, has_added: int, BLOCK_R: int, BLOCK_N: int,
+    owners: Integers, chosen: Integers, number: int, expert: int, num_pairs: int,
+    pairs_of_owner: int, rank: int, N: int, scale: float, factor: float, stride_y: int,
+    has_experts: int, has_bias: int, has_gains: int, has_added: int, **_tile: int,
 ) -> None:  # fmt: skip
     """Row by row."""
-    del BLOCK_R, BLOCK_N
+    del grid
     matrix = widened(b[: N * rank]).reshape(N, rank)
-    for pair in _own(grid[0], owners, chosen, number, expert, pairs_of_owner, has_experts):
+    for pair in _own(num_pairs, owners, chosen, number, expert, pairs_of_owner, has_experts):
         place = y[pair * stride_y :][:N]
         change = (matrix * hidden[pair * rank : (pair + 1) * rank]).sum(axis=1)
         result = widened(place) + change * factor

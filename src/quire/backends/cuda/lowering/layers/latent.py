@@ -25,7 +25,7 @@ from quire.program import Attention
 
 WIDTH = 512
 """The most numbers of a latent row that kernels are compiled for."""
-TILE, VALUE, STEP = 16, 128, 64
+TILE, VALUE, STEP = 16, 128, 32
 """Positions of a tile; numbers of a result that a program computes; numbers of a query and of keys
 that are multiplied at once."""
 
