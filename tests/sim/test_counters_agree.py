@@ -19,6 +19,7 @@ from quire.metrics.series import Family, Histogram
 from quire.outputs import RequestOutput
 from quire.params import RequestOutputKind, SamplingParams
 from quire.protocol import EngineCoreOutputs
+from quire.server.apis.page import counts_of, finished_counts
 from quire.server.generation.usage import usage_of
 from quire.structured.params import StructuredOutputsParams
 
@@ -142,7 +143,7 @@ def check(load: Load, book: Book) -> None:
     """Each line names one thing, and all that count it."""
     metrics = load.engine.metrics
     assert metrics is not None
-    series, live = metrics.series, metrics.snapshot()
+    series, live = metrics.series, counts_of(metrics)
     begun = [one for one in load.finals if any(part.token_ids for part in one.outputs)]
     parts = [part for one in load.finals for part in one.outputs]
     with_tokens = [part for part in parts if part.token_ids]
@@ -182,7 +183,7 @@ def check(load: Load, book: Book) -> None:
             series.request_num_preemptions,
         )),
     )  # fmt: skip
-    for reason, count in metrics.finished_counts().items():
+    for reason, count in finished_counts(metrics).items():
         same(
             count, book.sums[f"finished: {reason}"],
             sum(part.finish_reason == reason for part in parts),

@@ -149,7 +149,7 @@ def test_leaving_frees_the_request_before_the_next_step(make_engine: MakeEngine,
             await generator.aclose()
         assert (await engine.call("block_map"))["used"] == 0
         assert engine.metrics.num_in_flight == 0
-        assert engine.metrics.finished_counts()["abort"] == 1
+        assert engine.metrics.series.request_success.of("abort").value == 1
 
     asyncio.run(scenario())
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from dataclasses import replace
 from functools import partial
 
@@ -131,10 +131,12 @@ def _start_all(
 ) -> list[ProcessHost]:
     """Starts all engines at once. Raises what prevented one of them, after ending the others."""
     given_up = threading.Event()
+    starting = list[Future[ProcessHost]]()
     with ThreadPoolExecutor(count, "quire-start") as threads:
-        starting = [threads.submit(start, number, given_up) for number in range(count)]
-        ended = (one.exception() for one in as_completed(starting))
         try:
+            for number in range(count):
+                starting.append(threads.submit(start, number, given_up))
+            ended = (one.exception() for one in as_completed(starting))
             first = next((error for error in ended if error is not None), None)
         except BaseException as error:  # such as Ctrl+C
             first = error

@@ -83,10 +83,10 @@ class LiveView:
             "running": latest.num_running,
             "waiting": latest.num_waiting,
             "max_num_seqs": engine.config.scheduler.max_num_seqs,
-            "finished": _finished(engine.metrics),
+            "finished": finished_counts(engine.metrics),
         }
         snapshot["rates"] = self._rates(engine)
-        snapshot.update(_counts(engine.metrics))
+        snapshot.update(counts_of(engine.metrics))
         if state != "dead":
             await self._refresh_map(engine)
         if engine.metrics.series.ranks is not None:
@@ -226,14 +226,14 @@ async def docs(http: Request) -> Response:
     return Response(page, media_type="text/html; charset=utf-8", headers=headers)
 
 
-def _finished(metrics: EngineMetrics) -> dict[str, int]:
+def finished_counts(metrics: EngineMetrics) -> dict[str, int]:
     """Number of ended core requests by reason."""
     return {
         reason: int(metrics.series.request_success.of(reason).value) for reason in FINISH_REASONS
     }
 
 
-def _counts(metrics: EngineMetrics) -> dict[str, Any]:
+def counts_of(metrics: EngineMetrics) -> dict[str, Any]:
     """Sums and recent times of the engine."""
     series = metrics.series
     return {
