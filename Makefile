@@ -37,7 +37,7 @@ build/dependencies.txt: pyproject.toml
 	mkdir -p build
 	sed -n '/^dependencies = \[/,/^\]/s/^ *"\(.*\)",.*/\1/p' pyproject.toml >$@
 
-# The tests wait now and then, for servers and for clocks: the linters use that time, and what ALSO names.
+# The tests wait now and then, for servers and for clocks: the linters, and the targets in ALSO, use that time.
 test: test-env
 	$(MAKE) --jobs=2 tests lint $(ALSO)
 

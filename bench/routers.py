@@ -7,14 +7,14 @@ token.
 VENV has `vllm-router`, `sglang-router` or both. A policy is a router, its policy, and options of
 its command line: `sglang:cache_aware:--balance-abs-threshold=8`. `one:` is a single server with
 the room of all and no router. `direct:` sends each conversation to a server of its own choice.
-`ray:` is an application of Ray Serve with as many replicas (of the demo model, from the Python of
---ray-python), and `ray:CLASS` one without an ingress, whose replicas this request router chooses:
-`ray:ray.serve.experimental.round_robin_router.RoundRobinRouter`.
+`ray:` is an application of Ray Serve with --servers replicas of the demo model, which the Python of
+--ray-python runs. `ray:CLASS` has no ingress: Ray Serve's request router CLASS chooses a replica,
+for instance `ray:ray.serve.experimental.round_robin_router.RoundRobinRouter`.
 
 All policies get the same conversations in turn, each round beginning with another one, from
 openai's client. Caches are emptied before each. Policies that need the name of a session get it in
 the headers `X-Session-ID` and `X-SMG-Routing-Key`. Prints medians, also of each round, and the
-processor seconds of all servers.
+processor seconds of all servers, but not of Ray's replicas.
 """
 
 from __future__ import annotations
