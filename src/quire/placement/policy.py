@@ -254,12 +254,12 @@ class Placement:
         for places, num_found in groups:
             for number in self._some(places, _MOST_HOLDERS - len(found)):
                 found[number] = num_found
+            if len(found) == _MOST_HOLDERS:
+                break
         for number in self._some(self._there, _NUM_RANDOM):
-            bit = 1 << self._engines[number].place
-            for places, num_found in groups:
-                if places & bit:
-                    found[number] = num_found
-                    break
+            if number not in found:
+                place = self._engines[number].place
+                found[number] = next(count for places, count in groups if places >> place & 1)
         return found
 
     def _some(self, places: int, wanted: int) -> list[int]:

@@ -96,7 +96,7 @@ def test_an_engine_that_sends_nothing_loses_its_prefixes_requests() -> None:
 
 
 def test_an_adapter_separates_prefixes() -> None:
-    placed = Placement(2, LIMITS)
+    placed = Placement(2, LIMITS, clock=Clock())
     home = placed.place("a", SHARED, adapter="sql")
     placed.end("a")
     assert placed.place("b", SHARED) == 1 - home
@@ -121,7 +121,7 @@ def test_what_is_computed_of_a_prompt_counts_no_longer() -> None:
 
 
 def test_few_engines_are_compared_and_few_keys_looked_up() -> None:
-    placed = Placement(1000, LIMITS)
+    placed = Placement(1000, LIMITS, clock=Clock())
     for number in range(1000):
         placed.observe(number, BlockKeys(16).extend(SHARED[:160]), (), is_cleared=False)
     placed.observe(500, BlockKeys(16).extend(SHARED), (), is_cleared=False)
@@ -144,7 +144,7 @@ def test_few_engines_are_compared_and_few_keys_looked_up() -> None:
 
 
 def test_a_new_engine_takes_the_place_of_one_that_went() -> None:
-    placed = Placement(3, LIMITS)
+    placed = Placement(3, LIMITS, clock=Clock())
     for number in range(3, 200):
         placed.take_out(number - 3)
         placed.bring_in(number)
@@ -158,7 +158,7 @@ def test_a_new_engine_takes_the_place_of_one_that_went() -> None:
 
 def test_keys_of_all_engines_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(policy_module, "_MOST_KEYS", 40)
-    placed = Placement(4, LIMITS)
+    placed = Placement(4, LIMITS, clock=Clock())
     for number, prompt in enumerate(prompts(30)):
         placed.place(str(number), prompt)
     assert max(len(one.index) for one in placed._engines.values()) == 10

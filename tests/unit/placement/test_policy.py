@@ -17,8 +17,13 @@ LIMITS = EngineLimits(block_size=16, num_blocks=200, max_num_seqs=4, max_num_bat
 SHARED = list(range(160))
 
 
-def placement(num_engines: int = 2) -> Placement:
-    return Placement(num_engines, LIMITS)
+def no_time_passes() -> float:
+    """A clock. What is placed here must not depend on how fast the test runs."""
+    return 0.0
+
+
+def placement(num_engines: int = 2, limits: EngineLimits = LIMITS) -> Placement:
+    return Placement(num_engines, limits, clock=no_time_passes)
 
 
 def finish(placed: Placement, request_id: str, num_tokens: int = 1) -> None:
@@ -151,7 +156,7 @@ def served(
 
 def test_conversations_wait_less_than_in_turns_and_find_nearly_all() -> None:
     limits = EngineLimits(16, 1200, 32, 512)
-    placed = Placement(4, limits)
+    placed = placement(4, limits)
     hits, wait_s = served(lambda name, prompt: placed.place(name, prompt), placed)
     turns = iter(range(10**6))
     hits_in_turns, wait_in_turns_s = served(lambda *_: next(turns) % 4, None)
