@@ -2,7 +2,7 @@
 
 An archive `cubins/sm_90.zip` has two files for each kernel: `KEY.cubin`, and `KEY.json` with what a
 launch needs. The cache has the same files. The key is a digest of the kernel's record, the sources
-of all kernels and Triton's version, so that old code is never found.
+of all kernels and of `build.py`, and Triton's version, so that old code is never found.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ class CubinFacts:
 
 @cache
 def sources_digest() -> str:
-    """Digest of the sources of all kernels and of the compiler's version."""
+    """Digest of the sources of all kernels, and of what decides how they are compiled."""
     digest = hashlib.sha256(TRITON_VERSION.encode())
-    for path in sorted((_FOLDER / "kernels").rglob("*.py")):
+    for path in [_FOLDER / "build.py", *sorted((_FOLDER / "kernels").rglob("*.py"))]:
         digest.update(path.name.encode() + path.read_bytes())
     return digest.hexdigest()
 
