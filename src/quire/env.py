@@ -19,6 +19,12 @@ MAX_THREADS = 1024
 """Upper limit of compute threads; above the core count of any machine."""
 RANK_CERTIFICATES = ("QUIRE_RANK_CERT", "QUIRE_RANK_CERT_KEY", "QUIRE_RANK_CA")
 """The variables of `rank_certificates`."""
+OWN_VARIABLES = (
+    "QUIRE_API_KEY", "QUIRE_BACKEND", "QUIRE_CUDA_EMULATED", "QUIRE_ISA", "QUIRE_KV_STORE",
+    "QUIRE_LOG_LEVEL", "QUIRE_LOG_STATS_INTERVAL", "QUIRE_OPERATOR_API_KEY", *RANK_CERTIFICATES,
+    "QUIRE_RANK_KEY", "QUIRE_THREADS",
+)  # fmt: skip
+"""Those that no other program has."""
 _LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 _FALSE = frozenset({"", "0", "false", "no", "off"})
 _MAX_INTERVAL_S = 1e9
@@ -193,6 +199,16 @@ def max_download_bytes() -> int:
     name = "VLLM_MAX_MEDIA_REQUEST_DOWNLOAD_SIZE_MB"
     given = _whole(name, "a whole number of MiB, or 0 for no limit", "try 256", least=0)
     return (256 if given is None else given) * MiB
+
+
+def api_keys() -> list[str]:
+    """`QUIRE_API_KEY` and `VLLM_API_KEY`: one API key of a server each."""
+    return [key for name in ("QUIRE_API_KEY", "VLLM_API_KEY") if (key := os.environ.get(name))]
+
+
+def operator_api_keys() -> list[str]:
+    """`QUIRE_OPERATOR_API_KEY`: an API key of a server's operator."""
+    return [key] if (key := os.environ.get("QUIRE_OPERATOR_API_KEY")) else []
 
 
 def server_dev_mode() -> bool:

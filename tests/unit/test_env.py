@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import os
+import re
+from pathlib import Path
 
 import pytest
 
@@ -172,6 +174,28 @@ def test_what_changes_nothing_is_told_once(
     ]
     with pytest.raises(ConfigError, match=r"fail_on_environ_validation.*VLLM_ZZZZ"):
         check_environment(EngineArgs(fail_on_environ_validation=True))
+
+
+def test_all_own_variables_are_known() -> None:
+    read = set(re.findall(r"`(QUIRE_[A-Z_]+)`", Path(env.__file__).read_text()))
+    assert read - {"QUIRE_"} == set(env.OWN_VARIABLES)
+
+
+def test_a_misspelled_name_is_told(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    environment._warn.cache_clear()
+    monkeypatch.setenv("QUIRE_THREAD", "1")
+    monkeypatch.setenv("QUIRE_THREADS", "1")
+    for name in ("PORT", "SERVICE_HOST", "PORT_8000_TCP", "TEST_SEED", "IMAGE"):
+        monkeypatch.setenv(f"QUIRE_{name}", "1")
+    with caplog.at_level("WARNING", "quire"):
+        logging.getLogger("quire").addHandler(caplog.handler)
+        check_environment(EngineArgs())
+        logging.getLogger("quire").removeHandler(caplog.handler)
+    assert {record.getMessage() for record in caplog.records} == {
+        "environment variables without effect: QUIRE_THREAD (did you mean QUIRE_THREADS?)"
+    }
 
 
 def test_the_hub_is_offline(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -95,7 +95,8 @@ def variables() -> str:
 
 
 def _own(text: str) -> list[str]:
-    return [name for name in _VARIABLE.findall(text) if not name.startswith("VLLM_")]
+    names = _VARIABLE.findall(text)
+    return [name for name in names if "_" in name and not name.startswith("VLLM_")]
 
 
 def variables_without_effect() -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Mapping
 from functools import cache
 from typing import get_args
 
@@ -10,6 +12,7 @@ from quire.config.engine_args import EngineArgs, LogLevel
 from quire.config.vllm_variables import unheard_variables
 from quire.errors import ConfigError, quoted
 from quire.log import get_logger
+from quire.suggest import nearest
 
 logger = get_logger(__name__)
 
@@ -17,8 +20,8 @@ _LOGGING_KEYS = ("log_level", "pylogging_config_file")
 
 
 def check_environment(args: EngineArgs) -> None:
-    """Log once which of vLLM's variables have no effect. Raises ConfigError for a refused variable,
-    and, if the arguments ask for that, for an unknown one."""
+    """Log once which of vLLM's variables have no effect, and which names are misspelled. Raises
+    ConfigError for a refused variable, and, if the arguments ask for that, for an unknown one."""
     unheard = unheard_variables()
     if unheard.unknown and args.fail_on_environ_validation is True:
         raise ConfigError(
@@ -28,6 +31,8 @@ def check_environment(args: EngineArgs) -> None:
         _warn("variables of vLLM without effect here: " + ", ".join(unheard.without_effect))
     if unheard.unknown:
         _warn(f"unknown environment variables: {_shown(unheard.unknown)}")
+    if misspelled := _misspelled():
+        _warn(f"environment variables without effect: {_shown(misspelled)}")
 
 
 def log_level(args: EngineArgs) -> str | None:
@@ -68,8 +73,15 @@ def _logging_config(args: EngineArgs) -> dict[str, str]:
     return {key: value for key, value in given.items() if key in _LOGGING_KEYS}
 
 
-def _shown(unknown: object) -> str:
-    assert isinstance(unknown, dict)
+def _misspelled() -> dict[str, str]:
+    """Variables that are set and whose names are near those of Quire's own, with these. Others may
+    begin with `QUIRE_` too: Kubernetes sets some for a service that is named quire."""
+    known = env.OWN_VARIABLES
+    unknown = sorted({name for name in os.environ if name.startswith("QUIRE")} - {*known})
+    return {name: near for name in unknown if (near := nearest(name, known))}
+
+
+def _shown(unknown: Mapping[str, str | None]) -> str:
     return ", ".join(
         f"{name} (did you mean {near}?)" if near else name for name, near in unknown.items()
     )

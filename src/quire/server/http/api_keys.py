@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
+from quire import env
 from quire.errors import ConfigError, quoted
 from quire.server.args import ServerArgs
 
-_ENVIRONMENT = ("QUIRE_API_KEY", "VLLM_API_KEY")
-_OPERATOR_ENVIRONMENT = "QUIRE_OPERATOR_API_KEY"
 _MAX_KEY_FILE_BYTES = 1 << 20
 
 
@@ -19,7 +17,7 @@ def load_api_keys(args: ServerArgs) -> tuple[str, ...]:
     keys = [*_given_operator_keys(args), *args.api_key]
     if args.api_key_file is not None:
         keys += _keys_of_file(Path(args.api_key_file))
-    keys += [value for name in _ENVIRONMENT if (value := os.environ.get(name))]
+    keys += env.api_keys()
     if any(not key.isascii() or not key.isprintable() or key != key.strip() or not key
            for key in keys):  # fmt: skip
         raise ConfigError(
@@ -41,8 +39,7 @@ def operator_keys(args: ServerArgs, keys: tuple[str, ...]) -> frozenset[str]:
 
 
 def _given_operator_keys(args: ServerArgs) -> tuple[str, ...]:
-    value = os.environ.get(_OPERATOR_ENVIRONMENT)
-    return (*args.operator_api_key, *([value] if value else ()))
+    return (*args.operator_api_key, *env.operator_api_keys())
 
 
 def _keys_of_file(path: Path) -> list[str]:
