@@ -47,6 +47,11 @@ _REASONS: dict[str, str] = {
 }
 
 
+def available(weight_formats: Collection[str]) -> list[Quantization]:
+    """The values that work on a backend with these formats."""
+    return [known for known in MEANINGS if known.removesuffix(HEAD_4) in weight_formats]
+
+
 def resolve_quantization(name: str | None, weight_formats: Collection[str]) -> Quantization | None:
     """The format of the matrices; None: not quantised. `weight_formats`: those of the backend.
 
@@ -54,7 +59,7 @@ def resolve_quantization(name: str | None, weight_formats: Collection[str]) -> Q
     """
     if name is None:
         return None
-    works = [known for known in MEANINGS if known.removesuffix(HEAD_4) in weight_formats]
+    works = available(weight_formats)
     if name in works:
         return name
     reason = _REASONS.get(name, "not on this backend" if name in MEANINGS else "unknown name")

@@ -154,6 +154,9 @@ def test_doctor_reports_and_judges(
     assert ("not healthy" in text) == (code == 1)
     for topic in ("software", "processor", "compute", "memory", "models", "server"):
         assert topic in text.splitlines()
+    assert "quantization: int8, " in text
+    assert "int4_w4a8_head4" in text
+    assert "kv_cache_dtype: float32, " in text
     monkeypatch.setattr(checks, "_NEEDED", ("numpy", "no_such_library"))
     assert main(["doctor", "--json"]) == 1
     report = json.loads(capsys.readouterr().out)

@@ -24,6 +24,7 @@ from quire import env
 from quire.cli import gpu
 from quire.config.checkpoint.model_files import DEMO_MODEL_PATH
 from quire.config.command_line.parser import Parser
+from quire.config.quantization import available
 from quire.errors import BackendError, ConfigError, QuireError
 from quire.log.writer import say
 from quire.units import GiB, format_bytes
@@ -121,7 +122,13 @@ def compute() -> Iterator[Finding]:
         device = choose_device("cpu", None)
         found = make_backend(device).capabilities
         yield Finding("compute", "good", found.description)
-        yield Finding("compute", "good", f"weights: {', '.join(found.weight_formats)}")
+        formats = {
+            "dtype": found.dtypes,
+            "quantization": available(found.weight_formats),
+            "kv_cache_dtype": found.kv_cache_dtypes,
+        }
+        for name, values in formats.items():
+            yield Finding("compute", "good", f"{name}: {', '.join(values)}")
     except ConfigError as error:
         yield Finding("compute", "bad", str(error), "unset it, or set it to a supported value")
     except (ImportError, OSError, QuireError) as error:
