@@ -57,6 +57,7 @@ def test_tokens_and_logprobs_are_those_of_transformers(
     assert _largest_error(tmp_path, model, sound(3.3), backend=backend) < 1e-4
 
 
+@pytest.mark.long
 def test_an_emulated_gpu_has_the_tokens_of_transformers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -26,8 +26,7 @@ from quire.backends.cuda.cubin import ARCHITECTURES, key_of
 from quire.backends.cuda.kernel import TYPE_NAMES, Kernel
 
 SPILLING: tuple[tuple[str, tuple[int, ...], int], ...] = (
-    (r"multiply\(\*i8.*KIND=0,BY_ROW=1.*OUTLIERS=4", (80, 86, 89), 8),
-    (r"attend\(\*bf16,\*i8.*HEAD=128,VALUE=128", (120,), 8),
+    (r"attend\(\*bf16,\*i8.*HEAD=128,VALUE=128.*SPLIT=0,EXTRAS=0", (120,), 8),
 )
 """Kernels that spill: a pattern, architectures, and the most bytes of a thread."""
 _GROUPS = {

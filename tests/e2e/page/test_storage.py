@@ -59,6 +59,7 @@ def test_what_an_earlier_version_stored_is_taken_over(open_page: Any) -> None:
     page.wait_for_selector(".message.user >> text=older")
 
 
+@pytest.mark.long
 def test_two_thousand_conversations_are_listed_found_and_opened(
     open_page: Any, tmp_path: Path
 ) -> None:

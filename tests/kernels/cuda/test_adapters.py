@@ -40,7 +40,9 @@ def _sizes(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("kind", ["dense", "experts", "weighted experts"])
-@pytest.mark.parametrize("device", [InterpretedDevice, EmulatedDevice])
+@pytest.mark.parametrize(
+    "device", [pytest.param(InterpretedDevice, marks=pytest.mark.long), EmulatedDevice]
+)
 def test_numbers_are_those_of_the_reference(kind: str, device: type[EmulatedDevice]) -> None:
     program, found = program_of("dense", kind), []
     which = range(3 if device is InterpretedDevice else 4)
@@ -58,7 +60,7 @@ def test_numbers_are_those_of_the_reference(kind: str, device: type[EmulatedDevi
 @pytest.mark.parametrize(
     ("kind", "weight_format", "device"),
     [
-        ("dense", "dense", InterpretedDevice),
+        pytest.param("dense", "dense", InterpretedDevice, marks=pytest.mark.long),
         ("dense", "dense", EmulatedDevice),
         ("dense", "int4_w4a8", EmulatedDevice),
         ("experts", "int8", EmulatedDevice),

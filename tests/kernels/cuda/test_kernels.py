@@ -143,6 +143,7 @@ def built(case: dict[str, Any], device: EmulatedDevice) -> CompiledModel:
     return compiled(program(**case), device, kv_dtype, dtype=dtype)
 
 
+@pytest.mark.sweep(4)
 def test_kernels_are_like_their_twins(case: dict[str, Any]) -> None:
     by_kernels, by_twins = (built(dict(case), d) for d in (InterpretedDevice(), EmulatedDevice()))
     parts = [(0, 0, 9), (2, 0, 17)], [(0, 9, 24), (1, 0, 3)]
@@ -152,6 +153,7 @@ def test_kernels_are_like_their_twins(case: dict[str, Any]) -> None:
         assert np.abs(found - wanted).max() <= limit * np.abs(wanted).max()
 
 
+@pytest.mark.sweep(5)
 @pytest.mark.parametrize("device", [InterpretedDevice, EmulatedDevice])
 def test_a_row_has_the_same_bits_in_any_step(
     case: dict[str, Any], device: type[EmulatedDevice]

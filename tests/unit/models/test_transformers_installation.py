@@ -18,6 +18,7 @@ print(with_model_impl(config, "transformers")["architectures"])
 """
 
 
+@pytest.mark.long
 def test_a_torchvision_that_cannot_be_imported_is_left_out(tmp_path: Path) -> None:
     pytest.importorskip("transformers")
     package = tmp_path / "torchvision"

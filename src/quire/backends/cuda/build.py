@@ -81,14 +81,22 @@ def compile_kernel(kernel: Kernel, architecture: int) -> Cubin:
     }
     target = GPUTarget("cuda", architecture, 32)
     made = triton.compile(source, target=target, options=options)
-    if resources_of(made.asm["cubin"]).spilled_bytes:
-        # The assembler may choose fewer registers than a thread can have, and spill the others.
-        more = triton.compile(source, target=target, options={**options, "maxnreg": 255})
-        made = min(made, more, key=lambda one: resources_of(one.asm["cubin"]).spilled_bytes)
+    # The assembler may choose fewer registers than a thread can have, and spill the others; loads
+    # that are begun some passes of a loop ahead take registers.
+    for change in ({"maxnreg": 255}, {"num_stages": 1}, {"maxnreg": 255, "num_stages": 1}):
+        if spilled_bytes(made) == 0:
+            break
+        other = triton.compile(source, target=target, options={**options, **change})
+        made = min(made, other, key=spilled_bytes)
     found = Cubin(made.asm["cubin"], _facts(made.metadata))
     if (sizes := parameter_sizes(found.code, found.facts.symbol)) != kernel.parameter_sizes:
         raise BackendError(f"{kernel} was compiled for arguments of {sizes} bytes")
     return found
+
+
+def spilled_bytes(made: Any) -> int:
+    """Of what the compiler has made: bytes of each thread for which registers had no room."""
+    return resources_of(made.asm["cubin"]).spilled_bytes
 
 
 def _facts(metadata: Any) -> CubinFacts:
