@@ -49,7 +49,7 @@ def multiply_kernel(
         *((name, "i32") for name in integers),
     )  # fmt: skip
     constants = (
-        ("BLOCK_M", linear.BLOCK_M), ("BLOCK_N", columns_of(kind, is_by_row=is_by_row)),
+        ("BLOCK_M", linear.BLOCK_M), ("BLOCK_N", columns_of(x, kind, is_by_row=is_by_row)),
         ("STEP", step), ("CHUNK", chunk_of(step)), ("SPLIT", int(is_split)),
         ("KIND", KINDS.index(kind)),
         ("BY_ROW", int(is_by_row)), ("MINIMA", int(has_minima)),
@@ -58,9 +58,10 @@ def multiply_kernel(
     return Kernel("coded", "multiply", types, constants, is_aligned=True, num_warps=8)
 
 
-def columns_of(kind: Kind, *, is_by_row: bool) -> int:
+def columns_of(x: str, kind: Kind, *, is_by_row: bool) -> int:
     """Columns of a tile: half as many where unpacking, or scales of groups, take more registers."""
-    return linear.BLOCK_N // (1 if kind == "i8" and is_by_row else 2)
+    columns = linear.columns_of(x)
+    return columns if kind == "i8" and is_by_row else min(columns, linear.BLOCK_N // 2)
 
 
 def chunk_of(step: int) -> int:
@@ -159,7 +160,7 @@ class CodedProduct(linear.Product):
         super().__init__(weight, bias, lowering, most_rows=most_rows, first_byte=first_byte)
 
     def _tile_columns(self) -> int:
-        return columns_of(self._layout.kind, is_by_row=self._layout.is_by_row)
+        return columns_of(self._x_type, self._layout.kind, is_by_row=self._layout.is_by_row)
 
     def _count_parts(self) -> int:
         """Outliers come before the first chunk."""

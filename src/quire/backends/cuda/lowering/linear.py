@@ -25,6 +25,11 @@ ROWS_OF_TILE = (
 """The arguments of products that say which rows a tile has."""
 
 
+def columns_of(dtype: str) -> int:
+    """Columns of a tile: half as many of float32, whose products take more registers."""
+    return BLOCK_N // (2 if dtype == "fp32" else 1)
+
+
 def product_kernel(dtype: str, out: str, *, is_split: bool, is_even: bool) -> Kernel:
     """The product of numbers of one type, with a result of another."""
     block_k, stages = TILES[dtype]
@@ -37,7 +42,7 @@ def product_kernel(dtype: str, out: str, *, is_split: bool, is_even: bool) -> Ke
             ("stride_y", "i32"), ("has_bias", "i32"), ("has_experts", "i32"),
         ),
         (
-            ("BLOCK_M", BLOCK_M), ("BLOCK_N", BLOCK_N),
+            ("BLOCK_M", BLOCK_M), ("BLOCK_N", columns_of(dtype)),
             ("BLOCK_K", block_k if is_even else UNEVEN_K), ("CHUNK", CHUNK),
             ("SPLIT", int(is_split)), ("EVEN", int(is_even)),
         ),
@@ -96,6 +101,7 @@ class Product:
     ) -> None:
         """`first_byte`: of the op's scratch memory, from which on the product uses it."""
         *matrices, self._num_out, self._depth = weight.shape
+        self._type = lowering.type_name
         self._weight = lowering.coded_weight(weight)
         self._bias = lowering.vector(bias)
         self._has_bias = int(bias is not None)
@@ -116,7 +122,7 @@ class Product:
         return self._whole(self._first_byte + begin)
 
     def _tile_columns(self) -> int:
-        return BLOCK_N
+        return columns_of(self._type)
 
     def _count_parts(self) -> int:
         """Chunks of a row of the weight, and what is added to them."""
