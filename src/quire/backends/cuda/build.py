@@ -95,7 +95,7 @@ def compile_kernel(kernel: Kernel, architecture: int) -> Cubin:
 
 
 def spilled_bytes(made: Any) -> int:
-    """Of what the compiler has made: bytes of each thread for which registers had no room."""
+    """Bytes of each thread that a compiled kernel keeps outside of registers."""
     return resources_of(made.asm["cubin"]).spilled_bytes
 
 
