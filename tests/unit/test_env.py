@@ -152,6 +152,17 @@ def test_what_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
         unheard_variables()
 
 
+def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """What a check of the environment logs."""
+    caplog.clear()
+    logging.getLogger("quire").addHandler(caplog.handler)
+    try:
+        check_environment(EngineArgs())
+    finally:
+        logging.getLogger("quire").removeHandler(caplog.handler)
+    return list(dict.fromkeys(record.getMessage() for record in caplog.records))
+
+
 def test_what_changes_nothing_is_told_once(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -161,13 +172,7 @@ def test_what_changes_nothing_is_told_once(
     monkeypatch.setenv("VLLM_USE_V1", "1")
     monkeypatch.setenv("VLLM_CPU_KV_CACHE_SPACE", "4")
     monkeypatch.setenv("VLLM_ZZZZ", "4")
-    logging.getLogger("quire").addHandler(caplog.handler)
-    try:
-        for _ in range(2):
-            check_environment(EngineArgs())
-    finally:
-        logging.getLogger("quire").removeHandler(caplog.handler)
-    assert list(dict.fromkeys(record.getMessage() for record in caplog.records)) == [
+    assert [*warnings(caplog), *warnings(caplog)] == [
         "variables of vLLM without effect here: VLLM_USE_DEEP_GEMM, VLLM_USE_V1",
         "unknown environment variables: VLLM_CPU_KV_CACHE_SPACE (did you mean "
         "VLLM_CPU_KVCACHE_SPACE?), VLLM_ZZZZ",
@@ -189,13 +194,9 @@ def test_a_misspelled_name_is_told(
     monkeypatch.setenv("QUIRE_THREADS", "1")
     for name in ("PORT", "SERVICE_HOST", "PORT_8000_TCP", "TEST_SEED", "IMAGE"):
         monkeypatch.setenv(f"QUIRE_{name}", "1")
-    with caplog.at_level("WARNING", "quire"):
-        logging.getLogger("quire").addHandler(caplog.handler)
-        check_environment(EngineArgs())
-        logging.getLogger("quire").removeHandler(caplog.handler)
-    assert {record.getMessage() for record in caplog.records} == {
+    assert warnings(caplog) == [
         "environment variables without effect: QUIRE_THREAD (did you mean QUIRE_THREADS?)"
-    }
+    ]
 
 
 def test_the_hub_is_offline(monkeypatch: pytest.MonkeyPatch) -> None:
