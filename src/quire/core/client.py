@@ -99,6 +99,12 @@ class EngineCoreClient(ABC):
         """Submits a request; the listener gets its outputs."""
         self._send(messages.AddRequest(request))
 
+    def block_keys(self, request: EngineCoreRequest) -> list[bytes]:
+        """The keys of the prompt's full blocks if a choice between engines needs them, otherwise
+        none. They take time that grows with the prompt. Any thread."""
+        del request
+        return []
+
     def abort_requests(self, request_ids: list[str]) -> None:
         """Ends requests before the next step; later steps send no output for them."""
         self._send(messages.AbortRequests(request_ids))

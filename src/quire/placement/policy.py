@@ -107,6 +107,18 @@ class Placement:
         for number in range(self.num_engines):
             self.bring_in(number)
 
+    def keys_of(
+        self,
+        token_ids: Sequence[int],
+        scope: CacheScope = EVERYONE,
+        input_rows: Sequence[InputRows] = (),
+        adapter: str = "",
+    ) -> list[bytes]:
+        """The keys of a prompt's full blocks: the part of a choice whose time grows with the
+        prompt. Any thread. `adapter`: what identifies the adapter."""
+        size = self.limits.block_size
+        return BlockKeys(size, scope, input_rows, self.root, adapter).extend(token_ids)
+
     def place(
         self,
         request_id: str,
@@ -115,11 +127,12 @@ class Placement:
         engine: int | None = None,
         input_rows: Sequence[InputRows] = (),
         adapter: str = "",
+        known_keys: list[bytes] | None = None,
     ) -> int:
         """Returns the engine of a new request. `engine`: the one that the caller has chosen. One of
-        them must be there. `adapter`: what identifies the adapter."""
+        them must be there. `known_keys`: what `keys_of` returned for the prompt."""
         keys = BlockKeys(self.limits.block_size, scope, input_rows, self.root, adapter)
-        of_prompt, now = keys.extend(token_ids), self.clock()
+        of_prompt, now = keys.extend(token_ids, known_keys), self.clock()
         if engine is None:
             number, num_found = self._best(of_prompt, len(token_ids), now)
         else:

@@ -44,10 +44,11 @@ class BlockKeys:
         self._rest: list[int] = []
         """Tokens after the last full block."""
 
-    def extend(self, token_ids: Sequence[int]) -> list[bytes]:
-        """Appends tokens; returns the keys of the blocks that are full now."""
+    def extend(self, token_ids: Sequence[int], known: list[bytes] | None = None) -> list[bytes]:
+        """Appends tokens; returns the keys of the blocks that are full now. `known`: these keys, if
+        they were computed before."""
         tokens, size = [*self._rest, *token_ids] if self._rest else token_ids, self._block_size
-        keys = hash_blocks(self._parent, tokens, size, self._input_rows, self._begin)
+        keys = known or hash_blocks(self._parent, tokens, size, self._input_rows, self._begin)
         if keys:
             self._parent = keys[-1]
             self._begin += len(keys) * size

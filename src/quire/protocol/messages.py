@@ -79,6 +79,8 @@ class EngineCoreRequest(msgspec.Struct, kw_only=True, omit_defaults=True):
     """Lower runs earlier under the `priority` policy."""
     data_parallel_rank: int | None = None
     """The engine that computes it, where there are several; None: the front end chooses one."""
+    block_keys: list[bytes] = []
+    """Keys of the prompt's full blocks, where the choice of an engine needs them; not sent on."""
     hands_off: bool = False
     """Whether another engine continues after the prompt; it gets `kv_name` of the output."""
     awaited_kv: str | None = None

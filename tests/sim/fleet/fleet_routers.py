@@ -25,6 +25,8 @@ class Simple:
         self._turn = 0
         self._rng = random.Random(0)
 
+    def prepare(self, turn: Turn) -> None: ...
+
     def choose(self, turn: Turn, now: float) -> int:
         del turn, now
         if self._num_random:
@@ -67,10 +69,16 @@ class Placed:
             Placement(count, limits, clock=lambda: self._now) for _ in range(num_front_ends)
         ]
 
+    def prepare(self, turn: Turn) -> None:
+        talk, placement = turn.conversation, self._placement(turn)
+        turn.keys = placement.keys_of(turn.prompt, talk.scope, adapter=talk.adapter)
+
     def choose(self, turn: Turn, now: float) -> int:
         self._now, talk = now, turn.conversation
         placement = self._placement(turn)
-        return placement.place(turn.name, turn.prompt, talk.scope, adapter=talk.adapter)
+        return placement.place(
+            turn.name, turn.prompt, talk.scope, adapter=talk.adapter, known_keys=turn.keys
+        )
 
     def advance(self, turn: Turn, num_tokens: int, now: float) -> None:
         self._now = now
@@ -104,6 +112,8 @@ class Oracle:
     def __init__(self, fleet: Fleet) -> None:
         self._fleet = fleet
         self._num_placed = np.zeros(len(fleet.replicas))
+
+    def prepare(self, turn: Turn) -> None: ...
 
     def choose(self, turn: Turn, now: float) -> int:
         books, figures = self._fleet.books, self._fleet.figures

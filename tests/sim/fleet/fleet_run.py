@@ -46,6 +46,9 @@ BOOKS = ("prompt_tokens", "replies", "open", "slower", "began", "step_s", "comin
 class Router(Protocol):
     """Chooses a replica for each request."""
 
+    def prepare(self, turn: Turn) -> None:
+        """What front ends compute in the threads that read prompts."""
+
     def choose(self, turn: Turn, now: float) -> int: ...
 
     def advance(self, turn: Turn, num_tokens: int, now: float) -> None: ...
@@ -73,6 +76,8 @@ class Turn:
     has_begun: bool = False
     prompt: list[int] = field(default_factory=list)
     """Tokens; empty once it is placed."""
+    keys: list[bytes] = field(default_factory=list)
+    """Of the blocks of the prompt, if the router needs them."""
 
     @property
     def reply(self) -> list[int]:
@@ -165,10 +170,11 @@ class Fleet:
         self._num_turns += 1
         turn.name = str(self._num_turns)
         turn.prompt = turn.conversation.text[: turn.conversation.turns[turn.number][0]]
+        self._router.prepare(turn)
         began = time.perf_counter()
         turn.replica = self._router.choose(turn, self.now)
         took = time.perf_counter() - began
-        turn.prompt = []
+        turn.prompt, turn.keys = [], []
         if turn.arrives_at >= self.warm_up_s:
             self.outcome.choice_s.append(took)
             self.outcome.num_stopped += self.is_stopped(turn.replica, self.now)

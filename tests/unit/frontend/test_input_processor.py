@@ -13,6 +13,7 @@ from quire.errors import RequestError
 from quire.frontend.arguments import RequestOptions
 from quire.frontend.inputs.input_processor import InputProcessor
 from quire.params import SamplingParams
+from quire.protocol import EngineCoreRequest
 from quire.tokenizer import Tokenizer
 
 MakeConfig = Callable[..., EngineConfig]
@@ -202,6 +203,20 @@ def test_n_outputs_are_n_requests_with_seeds_of_their_own(processor: InputProces
     seeded = processor.process("r", [1], SamplingParams(n=3, seed=2**64 - 1)).core_requests
     assert [core.sampling_params.seed for core in seeded] == [2**64 - 1, 0, 1]
     assert all(core.sampling_params.n == 1 for core in seeded)
+
+
+def test_the_keys_of_a_prompt_are_computed_once_where_it_is_read(processor: InputProcessor) -> None:
+    asked = []
+
+    def block_keys(request: EngineCoreRequest) -> list[bytes]:
+        asked.append((request.prompt_token_ids, request.scope.salt))
+        return [b"key"]
+
+    processor.block_keys = block_keys
+    prompt: Any = {"prompt_token_ids": [1, 2], "cache_salt": "mine"}
+    made = processor.process("r", prompt, SamplingParams(n=3)).core_requests
+    assert [one.block_keys for one in made] == [[b"key"]] * 3
+    assert asked == [([1, 2], "mine")]
 
 
 def test_drawn_seeds_follow_the_engines(make_config: MakeConfig) -> None:

@@ -77,6 +77,21 @@ def test_the_next_turn_of_a_conversation_finds_the_reply() -> None:
     assert placed._engines[home].index.num_found(keys.extend([*prompt, *reply, 1, 2])) == 5
 
 
+@pytest.mark.parametrize("num_tokens", [1, 16, 40])
+def test_keys_that_were_computed_before_change_nothing(num_tokens: int) -> None:
+    prompt, reply, scope = list(range(num_tokens)), list(range(100, 140)), CacheScope("tenant")
+    indices = []
+    for is_known in (False, True):
+        placed = placement(1)
+        known = placed.keys_of(prompt, scope, adapter="sql") if is_known else None
+        placed.place("a", prompt, scope, adapter="sql", known_keys=known)
+        placed.advance("a", reply)
+        placed.end("a")
+        indices.append(list(placed._engines[0].index._keys))
+    assert indices[0] == indices[1]
+    assert len(indices[0]) == (num_tokens + 40) // 16
+
+
 def test_a_salt_separates_prefixes() -> None:
     placed = placement()
     home = placed.place("a", [*SHARED, 1], CacheScope("tenant"))

@@ -13,13 +13,17 @@ import pytest
 from fake_engine import fake_config
 from fake_replicas import LONG, FakeReplicas, Front, run, until
 
+from quire.config import EngineConfig
 from quire.config.kv_cache import KVStoreConfig
 from quire.errors import ConfigError
+from quire.params import SamplingParams
+from quire.placement import Placement
 from quire.protocol import EngineCoreRequest
 from quire.ray.serve.prefill_decode import DecodeGroup, PrefillGroup, check_hand_off
 
 NUM_PROMPT = 20
 """More than a block."""
+PLACE = Placement.place
 
 
 @dataclass
@@ -40,9 +44,10 @@ class Both:
 
 
 @asynccontextmanager
-async def both(*prefill: str) -> AsyncIterator[Both]:
+async def both(*prefill: str, prefill_config: EngineConfig | None = None) -> AsyncIterator[Both]:
     replicas, others = FakeReplicas("d"), FakeReplicas(*prefill)
-    group = DecodeGroup(fake_config(), replicas, PrefillGroup(fake_config(), others))
+    prompts = PrefillGroup(prefill_config or fake_config(), others)
+    group = DecodeGroup(fake_config(), replicas, prompts)
     one = Front(replicas, group)
     try:
         await until(lambda: group._hosts)
@@ -85,6 +90,37 @@ def test_requests_that_gain_nothing_have_one_replica() -> None:
             assert not any(found.asked(found.prefill, name) for name in one.ended)
 
     run(scenario)
+
+
+@pytest.mark.parametrize("block_size", [16, 8])
+def test_both_groups_use_the_keys_that_were_computed(
+    monkeypatch: pytest.MonkeyPatch, block_size: int
+) -> None:
+    """If their blocks have the same keys. No replica gets them."""
+    computed, known = fake_config(), []
+
+    async def scenario() -> None:
+        cache = replace(computed.cache, block_size=block_size)
+        async with both("p", prefill_config=replace(computed, cache=cache)) as found:
+            group = found.one.group
+            monkeypatch.setattr(
+                Placement, "place", lambda *args: known.append(args[-1]) or PLACE(*args)
+            )
+            found.add("x")
+            request = EngineCoreRequest(
+                request_id="y", prompt_token_ids=[7] * NUM_PROMPT, arrival_time=0.0,
+                sampling_params=SamplingParams(max_tokens=4, seed=1),
+            )  # fmt: skip
+            request.block_keys = group.block_keys(request)
+            assert len(request.block_keys) == 1
+            group.add_request(request)
+            await until(lambda: len(found.one.ended) == 2)
+            assert found.one.tokens["x"] == found.one.tokens["y"]
+            for replicas in (found.prefill, found.one.replicas):
+                assert [one.block_keys for one in found.asked(replicas, "y")] == [[]]
+
+    run(scenario)
+    assert sum(map(len, known)) == (2 if block_size == 16 else 1)
 
 
 @pytest.mark.parametrize("is_there", [True, False])

@@ -65,6 +65,11 @@ class EngineGroup(EngineCoreClient):
     def num_engines(self) -> int:
         return len(self._hosts)
 
+    @property
+    def root(self) -> bytes:
+        """The root of the keys of blocks: groups with the same root have the same keys."""
+        return self._placement.root
+
     async def call(self, command: str, *args: Any, **kwargs: Any) -> Any:
         """Runs a command on all engines at once and joins their answers. Raises EngineDeadError for
         one that may replace weights while an engine is being replaced."""
@@ -138,18 +143,24 @@ class EngineGroup(EngineCoreClient):
 
     def _place(self, request: EngineCoreRequest, num_places: int) -> None:
         """One of the engines must be there."""
-        adapter = request.lora or request.prompt_adapter
+        known_keys, request.block_keys = request.block_keys, []
         number = self._placement.place(
             request.request_id,
             request.prompt_token_ids,
             request.scope,
             self._chosen(request),
             request.input_rows,
-            "" if adapter is None else f"{adapter.name}\0{adapter.path}",
+            _adapter_of(request),
+            known_keys,
         )
         self._unstarted[request.request_id] = (request, num_places)
         with self._named(number):
             self._hosts[number].add_request(request)
+
+    def block_keys(self, request: EngineCoreRequest) -> list[bytes]:
+        return self._placement.keys_of(
+            request.prompt_token_ids, request.scope, request.input_rows, _adapter_of(request)
+        )
 
     def _chosen(self, request: EngineCoreRequest) -> int | None:
         """The engine that the caller has chosen."""
@@ -244,6 +255,12 @@ class EngineGroup(EngineCoreClient):
     def _may_move(self) -> bool:
         """Whether requests can be placed now."""
         return len(self._down) < len(self._hosts)
+
+
+def _adapter_of(request: EngineCoreRequest) -> str:
+    """What identifies the adapter of a request; "" without one."""
+    adapter = request.lora or request.prompt_adapter
+    return "" if adapter is None else f"{adapter.name}\0{adapter.path}"
 
 
 def being_started(cause: str) -> str:

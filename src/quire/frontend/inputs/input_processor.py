@@ -91,6 +91,8 @@ class InputProcessor:
         self._reasoning = config.reasoning
         self._is_held = config.structured_outputs.enable_in_reasoning
         self.tokenizer = tokenizer
+        self.block_keys: Callable[[EngineCoreRequest], list[bytes]] = lambda _: []
+        """`EngineCoreClient.block_keys`, called where the prompt is read."""
         self._config = config
         self._prompts = PromptParser(config.model, tokenizer, config.cache.block_size)
         self._pooling_inputs = PoolingInputs(config.model, tokenizer, self._prompts)
@@ -173,6 +175,7 @@ class InputProcessor:
             images=parsed.images,
             **handed,
         )
+        base.block_keys = self.block_keys(base)
         return EngineInput(
             request_id=request_id,
             prompt=options.prompt_text if parsed.text is None else parsed.text,
@@ -195,6 +198,8 @@ class InputProcessor:
         found = self._pooling_inputs.read(
             self._unique(request_id), prompt, params, options, arrival_time
         )
+        for one in found.core_requests:
+            one.block_keys = self.block_keys(one)
         return EngineInput(
             request_id=request_id,
             prompt=found.prompt.text,

@@ -96,6 +96,7 @@ class AsyncLLM(EngineControl, EngineBase, UnsupportedAsyncMethods):
             config, engine_mode, step_timeout_s, max_engine_restarts
         )
         weakref.finalize(self, self._client.abandon).atexit = False
+        self.input_processor.block_keys = self._client.block_keys
         self.requests = OnlineRequests(config, self.tokenizer, self._client, observers, this)
 
     @classmethod

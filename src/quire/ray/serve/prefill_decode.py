@@ -60,7 +60,10 @@ class DecodeGroup(ReplicaGroup):
     def _deliver(self, command: Command) -> None:
         if isinstance(command, AddRequest) and self._is_handed_on(command.request):
             self._in_prefill[command.request.request_id] = command.request
-            self._prefill.add_request(_of_prompt(command.request))
+            request = _of_prompt(command.request)
+            if self._prefill.root != self.root:  # the blocks of its replicas have other keys
+                request.block_keys = []
+            self._prefill.add_request(request)
             return
         if isinstance(command, Call):  # of `notify`
             self._prefill.notify(command.command)
