@@ -195,32 +195,41 @@ def _text_part(index: int, part: Any, images: Images) -> dict[str, Any]:
 
 
 def _parse_arguments(index: int, tool_calls: Any) -> None:
-    """OpenAI sends a function's arguments as a JSON string; templates expect the object.
-
-    Anything else becomes an empty object, as in vLLM: a model may have written anything, and an
-    error would end the conversation for good, as the call stays in its history.
-    """
+    """OpenAI sends a function's arguments as a JSON string; templates expect the object."""
     if not isinstance(tool_calls, list):
         raise _error(f"messages[{index}].tool_calls must be a list", tool_calls)
-    for function in _functions(tool_calls):
-        arguments = _parsed(function.get("arguments") or {})
-        function["arguments"] = arguments if isinstance(arguments, dict) else {}
+    for number, function in enumerate(_functions(tool_calls)):
+        place = f"messages[{index}].tool_calls[{number}].function"
+        if not isinstance(function, dict) or not isinstance(function.get("name"), str):
+            raise _error(
+                f'{place} must be an object with a name: {{"name": "f", "arguments": "{{}}"}}',
+                function,
+            )
+        function["arguments"] = _parsed(place, function.get("arguments") or {})
 
 
-def _parsed(arguments: Any) -> Any:
-    if not isinstance(arguments, str):
+def _parsed(place: str, arguments: Any) -> dict[str, Any]:
+    """A text that is no JSON object becomes an empty one, as in vLLM: a model may have written
+    anything, and an error would end the conversation for good, as the call stays in its history.
+    """
+    if isinstance(arguments, str):
+        try:
+            arguments = json.loads(arguments)
+        except (ValueError, RecursionError):
+            return {}
+        return arguments if isinstance(arguments, dict) else {}
+    if isinstance(arguments, dict):
         return arguments
-    try:
-        return json.loads(arguments)
-    except (ValueError, RecursionError):
-        return None
+    raise _error(
+        f'{place}.arguments must be a string with a JSON object, as "{{}}", or an object', arguments
+    )
 
 
-def _functions(tool_calls: Iterable[Any]) -> Iterable[dict[str, Any]]:
+def _functions(tool_calls: Iterable[Any]) -> Iterable[Any]:
+    """The functions of calls; a call without one is the function itself, as in Hugging Face's
+    conversations."""
     for call in tool_calls:
-        function = call.get("function") if isinstance(call, dict) else None
-        if isinstance(function, dict):
-            yield function
+        yield call.get("function", call) if isinstance(call, dict) else call
 
 
 def _error(message: str, value: object) -> RequestError:

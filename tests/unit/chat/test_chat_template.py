@@ -221,7 +221,7 @@ def test_no_tool_calls_are_none_for_every_template() -> None:
     source = "{% for message in messages %}{{ 'tool_calls' in message }}{% endfor %}"
     for none in ({}, {"tool_calls": []}, {"tool_calls": None}):
         assert rendered_here(source, [{**ANSWER, **none}]) == "False"
-    assert rendered_here(source, [{**ANSWER, "tool_calls": [{}]}]) == "True"
+    assert rendered_here(source, [{**ANSWER, "tool_calls": [{"name": "f"}]}]) == "True"
 
 
 def test_the_result_of_a_tool_is_text_for_every_template() -> None:
@@ -283,7 +283,7 @@ def test_templates_that_join_arguments_to_a_text_get_them_so() -> None:
 
 
 def test_malformed_arguments_in_the_history_are_empty() -> None:
-    for arguments in ("{x", "[1]", "3", [1], 5):
+    for arguments in ("{x", "[1]", "3"):
         calls = [{"function": {"name": "f", "arguments": arguments}}] * 2
         call = {"role": "assistant", "tool_calls": copy.deepcopy(calls)}
         assert rendered_here(QWEN3_STYLE, [HELLO, call]).count('"arguments": {}}') == 2
@@ -334,6 +334,16 @@ def test_reasoning_is_a_part_for_templates_that_read_such_parts() -> None:
     assert flat == "how\nDo.;So.;"
 
 
+BAD_CALLS: dict[str, list[Any]] = {
+    r"^messages\[1\].tool_calls\[1\].function must be an object with a name: {": [
+        3, {}, {"function": None}, {"function": "f"}, {"function": {}}, {"function": {"name": 1}},
+    ],
+    r"^messages\[1\].tool_calls\[1\].function.arguments must be a string with a JSON object": [
+        {"function": {"name": "f", "arguments": 5}}, {"name": "f", "arguments": [1]},
+    ],
+}  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("messages", "message"),
     [
@@ -349,6 +359,11 @@ def test_reasoning_is_a_part_for_templates_that_read_such_parts() -> None:
         ([{"role": "user", "content": [{}]}], "a part of type None"),
         ([{"role": "user", "content": "x", "extra": object()}], "not a JSON value"),
         ([{"role": "user", "content": "x", "tool_calls": 5}], "tool_calls must be a list"),
+        *(
+            ([HELLO, {"role": "assistant", "tool_calls": [*CALL["tool_calls"], call]}], message)
+            for message, calls in BAD_CALLS.items()
+            for call in calls
+        ),
     ],
 )
 def test_bad_messages_are_named(messages: list[Any], message: str) -> None:

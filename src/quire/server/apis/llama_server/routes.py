@@ -37,6 +37,7 @@ from quire.server.requests.texts import Gap, TextPrompts
 from quire.server.routing import Routes
 from quire.version import __version__
 
+_OWN_NAMES = {"repetition_penalty": "repeat_penalty", "max_tokens": "n_predict"}
 LLAMA_FORM = PLAIN_FORM
 """The last event says `"stop": true`; nothing follows it."""
 
@@ -130,7 +131,7 @@ def read_llama(asked: LlamaFields, prompt: Source) -> TextRequest[Source]:
         max_tokens=_max_tokens(asked.n_predict),
         constraint=_constraint(asked),
         reply=ReplyOptions(stream=asked.stream is True, repeats_prompt=True),
-        names={"suffix": "input_suffix"},
+        names={"suffix": "input_suffix", **_OWN_NAMES},
     )
 
 
@@ -227,8 +228,7 @@ async def props(http: Request) -> Props:
 
 
 def _own_names(params: dict[str, Any]) -> dict[str, Any]:
-    names = {"repetition_penalty": "repeat_penalty", "max_tokens": "n_predict"}
-    return {names.get(name, name): value for name, value in params.items()}
+    return {_OWN_NAMES.get(name, name): value for name, value in params.items()}
 
 
 @ROUTES.on("GET", "/slots", errors=(404,), for_operator=True)

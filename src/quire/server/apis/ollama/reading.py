@@ -35,6 +35,7 @@ _SAME = SamplerFields.__struct_fields__
 _RENAMED = {"repeat_penalty": "repetition_penalty", "stop": "stop",
             "reasoning_effort": "reasoning_effort"}  # fmt: skip
 """The same under other names. Open WebUI sends `reasoning_effort` among the options."""
+_ALL_NAMES = {**_RENAMED, "num_predict": "max_tokens"}
 _WITHOUT_EFFECT = WITHOUT_EFFECT | {"num_ctx"}
 """Options of how a model is loaded, which the server's own options decide."""
 DEFAULTS = {
@@ -47,6 +48,7 @@ class _Options(SamplerFields, kw_only=True):
     """Types of the options that are read as they are."""
 
     stop: str | list[str] | None = None
+    repetition_penalty: float | None = msgspec.field(default=None, name="repeat_penalty")
     reasoning_effort: ReasoningEffort | None = None
 
 
@@ -112,6 +114,7 @@ def _read(
         defaults=DEFAULTS,
         max_tokens=max_tokens,
         reply=ReplyOptions(stream=body.stream is not False),
+        names={_ALL_NAMES.get(name, name): f"options.{name}" for name in options},
         ignored=[f"options.{name}" for name in options if name in _WITHOUT_EFFECT],
     )
     if body.logprobs:
@@ -133,7 +136,7 @@ def _sampling(options: dict[str, Any]) -> tuple[dict[str, Any], int | None]:
         if value is None or name in _WITHOUT_EFFECT or name in ONLY_WITH:
             continue
         if name in _SAME or name in _RENAMED:
-            fields[_RENAMED.get(name, name)] = value
+            fields[name] = value
         elif name == "num_predict":
             max_tokens = _num_predict(value)
         elif name not in NEUTRAL:
@@ -149,9 +152,11 @@ def _sampling(options: dict[str, Any]) -> tuple[dict[str, Any], int | None]:
                 value=value,
             )
     try:
-        return given(msgspec.convert(fields, _Options), fields), max_tokens
+        found = msgspec.convert(fields, _Options)
     except msgspec.ValidationError as error:
-        raise RequestError(f"options: {error}", parameter="options") from None
+        text = str(error).replace("`$.", "`$.options.")
+        raise RequestError(f"Invalid request body: {text}", parameter="options") from None
+    return given(found, [_RENAMED.get(name, name) for name in fields]), max_tokens
 
 
 def _num_predict(value: Any) -> int | None:
