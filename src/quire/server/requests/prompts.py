@@ -323,9 +323,7 @@ def _max_tokens(asked: AnyRequest, model: ModelConfig) -> int | None:
         return 1  # the least that the engine generates
     wanted = asked.max_tokens
     if wanted is None:
-        wanted = asked.default_max_tokens
-    if wanted is None:
-        wanted = model.default_sampling_params.get("max_tokens")
+        wanted = asked.default_max_tokens or model.default_sampling_params.get("max_tokens")
     elif wanted < 1:
         raise RequestError(
             f"max_tokens must be at least 1, got {wanted}.", parameter="max_tokens", value=wanted
@@ -333,4 +331,4 @@ def _max_tokens(asked: AnyRequest, model: ModelConfig) -> int | None:
     else:
         check_max_tokens("max_tokens", wanted, model.max_model_len)
     limits = [limit for limit in (wanted, model.max_output_tokens) if limit is not None]
-    return min(limits, default=None)
+    return min(*limits, model.max_model_len) if limits else None

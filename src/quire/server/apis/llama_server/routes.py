@@ -128,7 +128,7 @@ def read_llama(asked: LlamaFields, prompt: Source) -> TextRequest[Source]:
         prompt,
         sampling=sampling,
         defaults=DEFAULTS,
-        max_tokens=_max_tokens(asked.n_predict),
+        default_max_tokens=_max_tokens(asked.n_predict),  # it may be more than the context
         constraint=_constraint(asked),
         reply=ReplyOptions(stream=asked.stream is True, repeats_prompt=True),
         names={"suffix": "input_suffix", **_OWN_NAMES},

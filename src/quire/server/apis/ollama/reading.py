@@ -112,7 +112,7 @@ def _read(
         chat,
         sampling=sampling,
         defaults=DEFAULTS,
-        max_tokens=max_tokens,
+        default_max_tokens=max_tokens,  # as in Ollama, it may be more than the context
         reply=ReplyOptions(stream=body.stream is not False),
         names={_ALL_NAMES.get(name, name): f"options.{name}" for name in options},
         ignored=[f"options.{name}" for name in options if name in _WITHOUT_EFFECT],
