@@ -29,8 +29,7 @@ struct ByteKernel : InPieces<ByteKernel<Numbers, kBits>, ByteElem> {
   static constexpr bool kExpands = false;
   static constexpr bool kFetchesInScores = true;
   static constexpr bool kFetchesInValues = true;
-  // A group has half as many bytes as one of bfloat16, and memory is as far away.
-  static constexpr int kGroupsAhead = 12;
+  static constexpr int kGroupsAhead = Numbers::kGroupsAhead;
   static constexpr float kScaleUnit = 1.0f;
   static constexpr bool kScalesKeys = true;
 
@@ -68,10 +67,11 @@ struct ByteKernel : InPieces<ByteKernel<Numbers, kBits>, ByteElem> {
     return std::clamp(kVectorRegisters / (kSums * rows * kVectorParts), 1, 2);
   }
   static constexpr int most_columns(int rows) {
-    return std::clamp(kVectorRegisters / (kSums * rows), 1, 8);
+    return std::clamp(kVectorRegisters / (kSums * rows), 1, Numbers::kMostColumns);
   }
   static constexpr int kQuad = 4;           // numbers that one broadcast holds
   static constexpr int kQuads = 8 / kBits;  // in a line of V
+  static constexpr int kKeyBytes = kBits == 8 ? kGroup : kGroup * 5 / 8;  // of a number of K
   static constexpr int kGroupQuads = kGroup / kQuad;
 
   template <class Facts>
@@ -139,8 +139,12 @@ struct ByteKernel : InPieces<ByteKernel<Numbers, kBits>, ByteElem> {
         add_quad(d, [&](int c) { return gemm::load<gemm::BitVector>(place_of(c) + at); });
       }
     } else {
+      // A whole chunk ahead is V, in 4 bits; nearer, it is mostly K.
+      constexpr int64_t kBytes = kGroupsAhead == kChunkGroups ? kGroup / 2 : kKeyBytes;
       for (int64_t d = 0; d < dim; d += kHeadAlign) {
-        for (int i = 0; kFetch && i < G; ++i) fetch_lines(chunk.prefetch_keys[g + i] + d * 10, 320);
+        for (int i = 0; kFetch && i < G; ++i) {
+          fetch_lines(chunk.prefetch_keys[g + i] + d * kBytes, kHeadAlign * kBytes);
+        }
 #pragma GCC unroll 8
         for (int quad = 0; quad < 8; ++quad) {
           add_quad(d + quad * kQuad, [&](int c) {
@@ -165,8 +169,11 @@ struct ByteKernel : InPieces<ByteKernel<Numbers, kBits>, ByteElem> {
   template <int R, int C, bool kFetch>
   static QUIRE_INLINE void value_columns(const Elem* p, int64_t dim, const ChunkView& chunk, int g0,
                                          int g1, int64_t column, float* out) {
-    // As much as these columns are of V.
-    constexpr int64_t kFetchBytes = C * sizeof(Sum);
+    // With each group, as much of what comes next is fetched as these columns are of V: in the order
+    // of memory, which is faster than columns are.
+    constexpr int kPiece = std::gcd(C * kVectorLanes, kHeadAlign);
+    int fetch_group = kFetch ? g0 + static_cast<int>((g1 - g0) * column / dim) : 0;
+    int64_t fetched = kFetch ? (g1 - g0) * column % dim : 0;
     constexpr int64_t kRowBytes = kWeightStride * sizeof(Elem);
     constexpr int kSpan = Weights::kSpan;
     for (int from = g0, to; from < g1; from = to) {
@@ -175,8 +182,15 @@ struct ByteKernel : InPieces<ByteKernel<Numbers, kBits>, ByteElem> {
       Sum sums[R][C][kSums] = {};
       for (int g = from; g < to; ++g) {
         const uint8_t* v = chunk.values[g] + column * kQuad;
-        const uint8_t* next = kFetch ? chunk.prefetch_values[g] : nullptr;
-        if (next) fetch_lines(next + column * kGroup / kQuads, kGroupQuads / kQuads * kFetchBytes);
+        if constexpr (kFetch) {
+#pragma GCC unroll 8
+          for (int i = 0; i < C * kVectorLanes / kPiece; ++i) {
+            const uint8_t* next = chunk.prefetch_values[fetch_group];
+            if (next) fetch_lines(next + fetched * kKeyBytes, kPiece * kKeyBytes);
+            fetched += kPiece;
+            if (fetched == dim) fetched = 0, ++fetch_group;
+          }
+        }
         // Unrolled, because gcc keeps the sums of two loops in memory.
 #pragma GCC unroll 4
         for (int quad = 0; quad < kGroupQuads; ++quad) {

@@ -26,6 +26,9 @@ struct BytePlanes {
   static constexpr int kBytes = kPlanes;  // of a number
   static constexpr int kUnits = kPlanes;
   static constexpr int kSums = kPlanes;
+  static constexpr int kMostColumns = 8;  // registers of V that meet the same weights
+  // A group has half as many bytes as one of bfloat16, and memory is as far away.
+  static constexpr int kGroupsAhead = 12;
   static constexpr int32_t kMostOfWeights = gemm::kSignedDots ? 127 * 256 : 65535;
   using Weights = std::conditional_t<kPlanes == 1, SpanWeights, ChunkWeights<BytePlanes>>;
 
@@ -73,6 +76,8 @@ struct Words {
   static constexpr int kBytes = 2;
   static constexpr int kUnits = 2;
   static constexpr int kSums = 1;
+  static constexpr int kMostColumns = 2;  // with more, both halves of V do not stay in registers
+  static constexpr int kGroupsAhead = kChunkGroups;  // V is read in many passes
   static constexpr int32_t kMostOfWeights = 127 * 256;
   using Weights = ChunkWeights<Words>;
   static_assert(int64_t{127 * 256} * 128 * std::max<int64_t>(kMaxHeadDim, kChunk) < int64_t{1}
