@@ -169,8 +169,8 @@ struct ByteKernel : InPieces<ByteKernel<Numbers, kBits>, ByteElem> {
   template <int R, int C, bool kFetch>
   static QUIRE_INLINE void value_columns(const Elem* p, int64_t dim, const ChunkView& chunk, int g0,
                                          int g1, int64_t column, float* out) {
-    // With each group, as much of what comes next is fetched as these columns are of V: in the order
-    // of memory, which is faster than columns are.
+    // With each group, as much of what comes next is fetched as these columns are of V: in the
+    // order of memory, which is faster than columns are.
     constexpr int kPiece = std::gcd(C * kVectorLanes, kHeadAlign);
     int fetch_group = kFetch ? g0 + static_cast<int>((g1 - g0) * column / dim) : 0;
     int64_t fetched = kFetch ? (g1 - g0) * column % dim : 0;
