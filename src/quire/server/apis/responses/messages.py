@@ -69,6 +69,8 @@ def chat_messages(
             summary = summary_of(item.encrypted_content, f"{place}.encrypted_content")
             _join_users(messages)
             messages.append(ChatMessage(role="assistant", content=summary))
+        elif kind is None:
+            raise _wrong(f"{place}.type", "an item needs a `type`, or the `role` of a message")
         else:
             raise _wrong(
                 f"{place}.type",
