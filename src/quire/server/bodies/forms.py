@@ -253,7 +253,7 @@ def _problem(name: str, message: str) -> HttpError:
 
 
 def _what_works(schema: dict[str, Any]) -> str:
-    """What a value with this schema is, for a message; empty if that is not known."""
+    """Describes the values of a schema for a message; an empty text if that is not known."""
     if "anyOf" in schema:
         [schema, *_] = [one for one in schema["anyOf"] if one.get("type") != "null"]
     if schema.get("type") == "array":
