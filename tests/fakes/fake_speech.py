@@ -38,7 +38,7 @@ class FakeSpeech:
         self.asked.append((sound, options))
         self.sounds.append(sound if isinstance(sound, bytes) else sound.read_bytes())
         if self.sounds[-1].startswith(b"bad"):
-            raise RequestError("the audio must be a file of type WAV", parameter="file")
+            raise RequestError("the audio must be a file of type WAV")
         self.num_open += 1
         try:
             is_given = options.language is not None

@@ -58,9 +58,13 @@ class Client:
     _idle: list[_Connection] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        parts = urlsplit(self.base_url)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise ConfigError(f"{self.base_url!r} is no URL; write it like http://127.0.0.1:8000")
+        try:
+            parts = urlsplit(self.base_url)
+            is_known = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+        except ValueError:  # a wrong port, or half an address
+            is_known = False
+        if not is_known:
+            raise ConfigError(f"{self.base_url!r} must be a URL like http://127.0.0.1:8000")
 
     async def send(
         self, method: str, path: str, body: bytes = b"", headers: Mapping[str, str] | None = None

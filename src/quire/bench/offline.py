@@ -219,8 +219,12 @@ _TIMEOUT_S = 1800
 _CHILD = """
 import json, sys, time
 from quire import LLM, EngineArgs, SamplingParams
+from quire.errors import QuireError
 begin = time.perf_counter()
-llm = LLM.from_engine_args(EngineArgs(**json.loads(sys.argv[1])))
+try:
+    llm = LLM.from_engine_args(EngineArgs(**json.loads(sys.argv[1])))
+except QuireError as error:
+    sys.exit(str(error))
 ready = time.perf_counter() - begin
 params = SamplingParams(temperature=0, max_tokens=1, ignore_eos=True)
 llm.generate([{"prompt_token_ids": [1, 2, 3]}], params, use_tqdm=False)
@@ -275,7 +279,8 @@ def start_once(engine_args: EngineArgs, environment: dict[str, str]) -> dict[str
     )  # fmt: skip
     lines = [line for line in done.stdout.splitlines() if line.startswith("ready ")]
     if done.returncode != 0 or not lines:
-        raise BackendError(f"the engine did not start: {done.stderr.strip()[-600:]}")
+        cause = done.stderr.strip().rpartition("\n")[2]  # after lines of the log
+        raise BackendError(f"the engine did not start: {cause}")
     found = json.loads(lines[-1].removeprefix("ready "))
     return {"startup": found["startup"], "first_token": found["first_token_at"] - begin}
 

@@ -76,8 +76,12 @@ class Server:
     _headers: dict[str, str] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        parts = urlsplit(self.url if "//" in self.url else f"http://{self.url}")
-        if parts.scheme not in ("http", "https") or not parts.hostname:
+        try:
+            parts = urlsplit(self.url if "//" in self.url else f"http://{self.url}")
+            is_known = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+        except ValueError:  # a wrong port, or half an address
+            is_known = False
+        if not is_known:
             raise ConfigError(f"--url {self.url!r} must be a URL like http://localhost:8000/v1")
         if parts.path in ("", "/"):
             parts = parts._replace(path="/v1")

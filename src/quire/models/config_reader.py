@@ -94,7 +94,7 @@ class ConfigReader:
         """Return a finite number from `low` to `high`. Required unless there is a default."""
         value = self._get(key, default, example)
         is_number = isinstance(value, int | float) and not isinstance(value, bool)
-        if not is_number or not math.isfinite(value) or not low <= value <= high:
+        if not is_number or not low <= value <= high:
             raise self.error(key, value, f"a number from {low:g} to {high:g}", example)
         return float(value)
 
@@ -149,7 +149,7 @@ class ConfigReader:
             raise self.error(key, value, wanted, [example] * min(length, 2))
         for item in value:
             is_number = isinstance(item, int | float) and not isinstance(item, bool)
-            if not is_number or not math.isfinite(item) or not low <= item <= high:
+            if not is_number or not low <= item <= high:
                 raise self.error(key, item, wanted, [example] * min(length, 2))
         return [float(item) for item in value]
 
@@ -165,9 +165,13 @@ class ConfigReader:
                 item = item.get("__float__")
             if item == "Infinity":
                 item = math.inf
-            if isinstance(item, bool) or not isinstance(item, int | float) or item != item:
+            is_number = isinstance(item, int | float) and not isinstance(item, bool)
+            try:
+                found.append(float(item) if is_number else math.nan)
+            except OverflowError:  # a whole number beyond all floats
+                found.append(math.nan)
+            if math.isnan(found[-1]):
                 raise self.error(key, value, "a list of two numbers", [*default])
-            found.append(float(item))
         if len(found) != 2:
             raise self.error(key, value, "a list of two numbers", [*default])
         return found[0], found[1]

@@ -156,12 +156,14 @@ def named_as_tools(
     try:
         yield
     except GrammarError as error:
-        if error.parameter != f"{FIELD}.structural_tag" or rules.choice == "none":
+        if error.parameter != f"{FIELD}.structural_tag":
             raise
-        for tool in rules.allowed:
+        for tool in rules.allowed if rules.choice != "none" else ():
             tool.check_schema(tool.schema, check)
         if content is not None:
             check(content)
+        if rules.choice == "none":
+            raise
         message = str(error).replace(f"{FIELD}.structural_tag", "tools")
         raise GrammarError(f"{message}: offer fewer of them", parameter="tools") from None
 

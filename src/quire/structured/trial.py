@@ -30,6 +30,8 @@ _MAX_KNOWN = 2048
 _MAX_MESSAGE = 500
 _BY_ID = re.compile(r"<\[\^?\d")
 """A grammar that names tokens by their ids."""
+_SOURCE = re.compile(r"\Aat \d+\(\d+\): |(?:\n +\d+ \| .*)+(?:\n +\^)?\s*\Z")
+"""The place of an error and the lines around it, of a grammar that the caller did not write."""
 
 
 class _StandIn(NamedTuple):
@@ -69,6 +71,8 @@ class GrammarTrial:
         if message is None:
             message = self._outcome(spec, asked)
         if message:
+            if spec.kind != "grammar":
+                message = _SOURCE.sub("", message)
             if spec.kind == "json":
                 message = with_place(message, parsed_schema("json", spec.json))
             raise GrammarError(

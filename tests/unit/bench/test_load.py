@@ -118,8 +118,9 @@ def test_a_refusal_is_a_result() -> None:
 def test_nobody_there() -> None:
     found = asyncio.run(send(target("http://127.0.0.1:9")))
     assert "127.0.0.1:9" in found.error
-    with pytest.raises(ConfigError):
-        Client("127.0.0.1:8000")
+    for url in ("127.0.0.1:8000", "http://[::1", "http://127.0.0.1:99999", "http://a:b"):
+        with pytest.raises(ConfigError, match="must be a URL"):
+            Client(url)
 
 
 async def against(reply: bytes) -> RequestResult:

@@ -90,6 +90,16 @@ def test_startup(model_dir: Path, tmp_path: Path) -> None:
     assert found["cold_startup_times"]
 
 
+def test_an_engine_that_does_not_start_says_why(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["bench", "startup", "--model", str(tmp_path), "--num-iters-cold", "1"]) == 1
+    assert capsys.readouterr().err.splitlines()[-1] == (
+        f"quire bench startup: the engine did not start: {tmp_path} holds no config.json: it is "
+        "not a Hugging Face model directory"
+    )
+
+
 def test_what_cannot_be_measured_is_refused(
     model_dir: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -142,8 +142,9 @@ def test_a_key_is_sent_and_asked_for(
 def test_no_server_and_no_url() -> None:
     with pytest.raises(ServerError, match="quire serve"):
         Server("http://127.0.0.1:9/v1").first_model()
-    with pytest.raises(ConfigError, match="--url"):
-        Server("ftp://somewhere")
+    for url in ("ftp://somewhere", "http://[::1", "http://127.0.0.1:99999", "http://a:b"):
+        with pytest.raises(ConfigError, match="--url"):
+            Server(url)
 
 
 def test_a_broken_stream_is_noticed(server: ScriptedServer) -> None:

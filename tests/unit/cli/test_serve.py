@@ -46,6 +46,19 @@ def test_options_reach_their_records(served: list[Any]) -> None:
     assert engine.max_num_queued_reqs == 9
 
 
+def test_an_empty_model_is_not_the_demo(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], served: list[Any]
+) -> None:
+    """Such as of a variable of the shell that is not set."""
+    assert main(["serve", ""]) == 7
+    assert served[0].model == ""
+    assert main(["serve", "", "--model", "m"]) == 1
+    assert "two models" in capsys.readouterr().err
+    monkeypatch.undo()
+    assert main(["explain", ""]) == 1
+    assert "there is no directory ''" in capsys.readouterr().err
+
+
 def test_a_command_line_of_vllms_is_accepted(served: list[Any]) -> None:
     words = [
         "m", "--enable-prompt-tokens-details", "--enable-request-id-headers", "--port", "8001",

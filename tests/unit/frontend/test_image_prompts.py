@@ -186,3 +186,18 @@ def test_no_more_pictures_are_decoded_than_the_context_has_room_for(
     with pytest.raises(RequestError, match=r"must take at most 1\.5 s to fetch and to decode"):
         found.decoded(["j", "k", "l"], seconds=1.5)
     assert decoded[4:] == ["j", "k"]
+
+
+def test_errors_say_which_of_several_pictures_they_are_about(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    images = ImagesConfig({"image": 9}, pixel_bytes=0)
+    found = ImagePrompts(SimpleNamespace(images=images, max_positions=99))  # type: ignore[arg-type]
+    vision = _vision(is_same=True)
+    vision.resizing = None  # nothing comes as far as that
+    monkeypatch.setitem(found.__dict__, "_vision", vision)
+    with pytest.raises(PromptError, match=r"^The URL must be") as caught:
+        found.decoded(["no URL"])
+    with pytest.raises(PromptError, match=r"^image 2 of 3: The URL must be") as caught:
+        found.decoded([_picture(1, 1), "no URL", "no URL"])
+    assert caught.value.parameter == "image"

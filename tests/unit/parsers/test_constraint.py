@@ -354,6 +354,15 @@ def test_a_schema_that_does_not_work_is_named(parameters: Any, message: str) -> 
     assert "structured_outputs" not in str(raised.value)
 
 
+@pytest.mark.parametrize("choice", ["none", "auto"])
+def test_content_that_does_not_work_is_named(choice: str) -> None:
+    """Also where tools are offered that may not be called, or none."""
+    tools, content = TOOLS if choice == "auto" else (), {"json": {"type": "zz"}}
+    with pytest.raises(RequestError) as raised:
+        allows(F, choice, format=THINKING, tools=tools, is_reasoning=True, content=content)
+    assert str(raised.value) == "structured_outputs.json does not work: Invalid type: zz (at #)"
+
+
 def test_many_tools_are_too_many() -> None:
     tools = [OfferedTool(f"t{i}", NUMBER) for i in range(257)]
     with pytest.raises(RequestError, match="not 257") as raised:

@@ -152,7 +152,7 @@ def test_logprobs_are_those_of_text(harness: Harness, speech: FakeSpeech) -> Non
 @pytest.mark.parametrize(
     ("fields", "param", "error"),
     [
-        ({"response_format": "ass"}, "response_format", "'json', 'srt', 'text', 'verbose_json'"),
+        ({"response_format": "ass"}, "response_format", "json, srt, text, verbose_json"),
         ({"timestamp_granularities[]": "word"}, "timestamp_granularities", "verbose_json"),
         ({"timestamp_granularities[]": "a"}, "timestamp_granularities[0]", "'segment', 'word'"),
         ({"include[]": "logprobs", "response_format": "srt"}, "include", "needs json"),

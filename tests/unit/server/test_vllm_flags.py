@@ -7,6 +7,7 @@ import logging
 import ssl
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -245,8 +246,16 @@ def test_certificates_of_clients(monkeypatch: pytest.MonkeyPatch) -> None:
     for options, mode in cases:
         context = tls_options(ServerArgs(**files, **options))["ssl"]
         assert context.verify_mode == mode
-    with pytest.raises(ConfigError, match="TLS"):
+    with pytest.raises(ConfigError, match=r"ssl_ciphers='no such cipher' names no TLS ciphers"):
         tls_options(ServerArgs(**files, ssl_ciphers="no such cipher"))  # type: ignore[arg-type]
+
+
+def test_tls_files_that_cannot_be_used_are_named(tmp_path: Path) -> None:
+    (tmp_path / "c").write_text("")
+    for name, cause in (("c", "PEM"), ("d", "No such file")):
+        files = {"ssl_certfile": str(tmp_path / name), "ssl_keyfile": "k"}
+        with pytest.raises(ConfigError, match=rf"ssl_certfile='{tmp_path}/{name}', .*{cause}"):
+            tls_options(ServerArgs(**files))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("role", ["system", "developer"])

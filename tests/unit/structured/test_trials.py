@@ -63,6 +63,19 @@ def test_what_was_asked_for_before_is_not_made_a_grammar_again(
     assert len(made) == 3
 
 
+def test_errors_show_the_lines_of_a_grammar_to_those_alone_who_wrote_it() -> None:
+    tag = '{"type": "structural_tag", "format": {"type": "regex", "pattern": "("}}'
+    for name, value in (("regex", "("), ("structural_tag", tag)):
+        with pytest.raises(RequestError) as raised:
+            trial().checked(StructuredOutputsParams(**{name: value}))
+        assert str(raised.value) == (
+            f'structured_outputs.{name} does not work: invalid regex "(" (in regex): regex '
+            "parse error:\n    (\n    ^\nerror: unclosed group"
+        )
+    with pytest.raises(RequestError, match=r"at 1\(8\): (.|\n)*1 \| start: /\(/"):
+        trial().checked(StructuredOutputsParams(grammar="start: /(/"))
+
+
 def test_one_child_tries_one_grammar_after_another(own_children: list[module.ChildProcess]) -> None:
     one = trial()
     for text in ("a", "b", "(", "c"):

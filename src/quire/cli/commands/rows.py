@@ -55,7 +55,7 @@ def add_row_options(
 
 def facts_of(args: argparse.Namespace) -> dict[str, Any]:
     """The given options on which the answers depend."""
-    named = {"model": args.model_tag} if args.model_tag else {}
+    named = {} if args.model_tag is None else {"model": args.model_tag}
     given = {name: getattr(args, name) for name in _OF_THE_MODEL if hasattr(args, name)}
     return {name: str(value) for name, value in {**given, **named}.items()}
 

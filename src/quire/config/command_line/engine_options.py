@@ -60,9 +60,9 @@ def engine_args(
     settings = {name: getattr(args, name) for name in names if hasattr(args, name)}
     positional = getattr(args, "model_tag", None)
     named = getattr(args, "model", None)
-    if positional and named and positional != named:
+    if positional is not None and named is not None and positional != named:
         raise ConfigError(f"two models: {positional!r} and --model {named!r}; give one")
-    if positional:
+    if positional is not None:
         args.model = positional
     return read(record, args, defaults={**(defaults or {}), **settings})
 

@@ -12,6 +12,7 @@ import mmap
 import re
 import secrets
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any, NamedTuple, TypeVar, get_args, get_origin
 
 import msgspec
@@ -60,10 +61,11 @@ async def read_form(request: Request, kind: type[Body]) -> Body:
         raise RequestError("the content type must name the boundary of the parts")
     parts = await _parts(request, (found[1] or found[2]).encode("latin-1"))
     with freed_on_error(part.data for part in parts):
+        values = _values(parts, kind)
         try:
-            decoded = decode_form(_values(parts, kind), kind)
+            decoded = decode_form(values, kind)
         except msgspec.ValidationError as error:
-            raise HttpError(decode_problem(error)) from None
+            raise HttpError(_form_problem(error, values, kind)) from None
         return await accepted(request, decoded)
 
 
@@ -111,7 +113,10 @@ def parts_of(
         while body[begin : begin + 2] != b"--":
             head_end = body.find(b"\r\n\r\n", begin, begin + _MAX_HEAD_BYTES)
             if head_end < 0:
-                raise _malformed("a part has no headers that end with an empty line")
+                raise _malformed(
+                    f"the headers of a part must end with an empty line after at most "
+                    f"{_MAX_HEAD_BYTES} bytes"
+                )
             end = _after(body, mark, head_end + 2)
             text = body[begin:head_end].decode("utf-8", "replace")
             inner = range(head_end + 4, max(head_end + 4, end - len(mark)))
@@ -157,6 +162,8 @@ def _values(parts: list[Part], kind: type[msgspec.Struct]) -> dict[str, Any]:
                 f"{name} must be a {'text, not a file' if is_file else 'file, not a text'}",
                 parameter=name,
             )
+        if name in types and is_file and data == b"":
+            raise RequestError(f"{name} must be a file with content; it is empty", parameter=name)
         if is_file and isinstance(data, bytes):
             data = Upload(data)
         num_bytes += 0 if isinstance(data, Upload) else len(data)
@@ -175,6 +182,22 @@ def _values(parts: list[Part], kind: type[msgspec.Struct]) -> dict[str, Any]:
         elif value or is_file:
             values[name] = value
     return values
+
+
+def _form_problem(
+    error: msgspec.ValidationError, values: dict[str, Any], kind: type[msgspec.Struct]
+) -> Problem:
+    """The reply to values of which one does not fit. Texts are all that a form has, so it says what
+    the text must be."""
+    problem = decode_problem(error)
+    types = {field.name: field.type for field in msgspec.structs.fields(kind)}
+    value = values.get(problem.param or "")
+    if not isinstance(value, str) or problem.param not in types:
+        return problem
+    works = _what_works(msgspec.json.schema(types[problem.param]))
+    if not works:
+        return problem
+    return replace(problem, message=f"{problem.param} must be {works}, got {quoted(value)}")
 
 
 def _is_file(kind: Any) -> bool:
@@ -220,7 +243,8 @@ def read_query(request: Request, kind: type[Query]) -> Query:
         found = _WHERE.search(str(error))
         name = found.group(1) if found else ""
         works = _what_works(msgspec.json.schema(fields[name].type)) if name in fields else ""
-        raise _problem(name, f"{name}={quoted(values.get(name))} is refused{works}.") from None
+        what = f": it is {works}" if works else ""
+        raise _problem(name, f"{name}={quoted(values.get(name))} is refused{what}.") from None
 
 
 def _problem(name: str, message: str) -> HttpError:
@@ -229,11 +253,13 @@ def _problem(name: str, message: str) -> HttpError:
 
 
 def _what_works(schema: dict[str, Any]) -> str:
-    """The end of a message: the values that a parameter takes."""
+    """Describes the values of a schema for a message; an empty text if that is not known."""
+    if "anyOf" in schema:
+        [schema, *_] = [one for one in schema["anyOf"] if one.get("type") != "null"]
     if schema.get("type") == "array":
         return _what_works(schema["items"])
     if "enum" in schema:
-        return f": it is one of {', '.join(sorted(schema['enum']))}"
+        return f"one of {', '.join(sorted(schema['enum']))}"
     if schema.get("type") == "integer":
-        return f": it is a whole number from {schema['minimum']} to {schema['maximum']}"
-    return {"boolean": ": it is true or false"}.get(str(schema.get("type")), "")
+        return f"a whole number from {schema['minimum']} to {schema['maximum']}"
+    return {"boolean": "true or false", "number": "a number"}.get(str(schema.get("type")), "")

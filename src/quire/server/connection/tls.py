@@ -7,7 +7,7 @@ import ssl
 import sys
 from typing import Any
 
-from quire.errors import ConfigError
+from quire.errors import ConfigError, quoted, reason
 from quire.log import get_logger
 from quire.server.args import ServerArgs
 
@@ -68,14 +68,24 @@ def tls_options(args: ServerArgs) -> dict[str, Any]:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     try:
         _load_files(args, context)
-        if args.ssl_ca_certs is not None:
-            context.verify_mode = ssl.CERT_REQUIRED
-        if args.ssl_cert_reqs is not None:
-            context.verify_mode = ssl.VerifyMode(int(args.ssl_cert_reqs))
-        if args.ssl_ciphers is not None:
-            context.set_ciphers(args.ssl_ciphers)
     except OSError as error:  # ssl.SSLError is one
-        raise ConfigError(f"the TLS files cannot be used: {error}") from None
+        names = ("ssl_certfile", "ssl_keyfile", "ssl_ca_certs")
+        files = [f"{name}={path!r}" for name in names if (path := getattr(args, name)) is not None]
+        raise ConfigError(
+            f"{', '.join(files)}: these TLS files cannot be used: {reason(error)}; they must be "
+            "PEM files: a certificate, its key, and certificates of authorities"
+        ) from None
+    if args.ssl_ca_certs is not None:
+        context.verify_mode = ssl.CERT_REQUIRED
+    if args.ssl_cert_reqs is not None:
+        context.verify_mode = ssl.VerifyMode(int(args.ssl_cert_reqs))
+    if args.ssl_ciphers is not None:
+        try:
+            context.set_ciphers(args.ssl_ciphers)
+        except OSError:
+            raise ConfigError(
+                f"ssl_ciphers={quoted(args.ssl_ciphers)} names no TLS ciphers; try ECDHE+AESGCM"
+            ) from None
     context.set_alpn_protocols(["http/1.1"])
     options: dict[str, Any] = {"ssl": context, "ssl_handshake_timeout": args.header_timeout}
     if sys.version_info >= (3, 11):

@@ -123,7 +123,7 @@ def test_items_of_other_servers_are_refused(make_scripted: MakeScripted, wrong: 
         reply = make_scripted("x").post(path, {"model": "tiny", "input": [item]})
         assert reply.status_code == 400, reply.text
         error = reply.json()["error"]
-        assert error["param"] == "input"
+        assert error["param"] == "input[0].encrypted_content"
         assert "/v1/responses/compact" in error["message"]
 
 

@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from quire.errors import RequestError
+from quire.server.apis.responses.items_schema import Item
 from quire.server.apis.responses.messages import input_items
 from quire.server.apis.responses.open_items import custom_input
 from quire.server.apis.responses.reading import read_response
@@ -136,27 +137,46 @@ def test_a_message_that_is_not_complete_is_gone_on_with(status: str) -> None:
     assert (chat.add_generation_prompt, chat.continue_final_message) == (True, False)
 
 
+TEXT = {"type": "input_text", "text": "a"}
+
+
 @pytest.mark.parametrize(
-    "item",
+    ("item", "place"),
     [
-        {"role": "tool", "content": "x"},
-        {"role": "user"},
-        {"role": "user", "content": [{"type": "input_image"}]},
-        {"role": "user", "content": [{"type": "input_file"}]},
-        OUTPUT,
-        {"type": "function_call", "name": "f", "arguments": "{}"},
-        {"type": "function_call", "call_id": "c1"},
-        {"type": "function_call_output", "call_id": "c1"},
-        {"type": "reasoning", "encrypted_content": "x"},
-        {"type": "web_search_call", "id": "ws_1"},
-        {"type": "computer_call_output", "call_id": "c1", "output": "x"},
-        {},
+        ({"role": "tool", "content": "x"}, "role"),
+        ({"role": "user"}, "content"),
+        ({"role": "system", "content": [TEXT, {"type": "new"}]}, "content[1].type"),
+        ({"role": "user", "content": [{"type": "input_image"}]}, "content[0].image_url"),
+        ({"role": "user", "content": [{"type": "input_file"}]}, "content[0].type"),
+        ({"role": "user", "content": [{"type": "input_text"}]}, "content[0].text"),
+        ({"role": "user", "content": [TEXT, {"type": "input_text"}]}, "content[1].text"),
+        ({"role": "assistant", "content": [{"type": "refusal", "text": "x"}]},
+         "content[0].refusal"),
+        (OUTPUT, "call_id"),
+        ({"type": "function_call", "name": "f", "arguments": "{}"}, "call_id"),
+        ({"type": "function_call", "call_id": "c1"}, "name"),
+        ({"type": "function_call_output", "call_id": "c0"}, "output"),
+        ({"type": "function_call_output", "call_id": "c0", "output": [{"type": "new"}]},
+         "output[0].type"),
+        ({"type": "reasoning", "encrypted_content": "x"}, "encrypted_content"),
+        ({"type": "reasoning", "summary": [{"type": "new"}]}, "summary[0].type"),
+        ({"type": "reasoning", "content": [{"type": "reasoning_text"}]}, "content[0].text"),
+        ({"type": "web_search_call", "id": "ws_1"}, "type"),
+        ({"type": "computer_call_output", "call_id": "c1", "output": "x"}, "type"),
+        ({}, "type"),
     ],
-)
-def test_what_a_model_cannot_be_shown_is_refused(item: Any) -> None:
+)  # fmt: skip
+def test_what_a_model_cannot_be_shown_is_refused_with_its_place(item: Any, place: str) -> None:
+    begin = [{**USER, "role": "system"}, {**CALL, "call_id": "c0"}]
+    for instructions in (None, "Be short."):
+        with pytest.raises(RequestError) as caught:
+            messages_of(*begin, item, instructions=instructions)
+        assert caught.value.parameter == f"input[2].{place}"
+        assert str(caught.value).startswith(f"input[2].{place}: ")
+    request, history = asking(input=[item]), [Item(**one) for one in begin]
     with pytest.raises(RequestError) as caught:
-        messages_of(item)
-    assert caught.value.parameter == "input"
+        read_response(request, history, input_items(request.input), {})
+    assert caught.value.parameter == f"input[0].{place}"
 
 
 def test_images_are_parts_of_a_message() -> None:

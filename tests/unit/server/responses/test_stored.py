@@ -103,7 +103,7 @@ def test_an_item_can_be_referred_to(make_scripted: Any) -> None:
     shown = {"role": "assistant", "content": "Hello"}
     itself = whole(harness, input=[shown, {"role": "user", "content": "y"}])
     assert by_id["usage"]["input_tokens"] == itself["usage"]["input_tokens"]
-    assert refused(harness, input=[{"id": "msg_unknown"}])["param"] == "input"
+    assert refused(harness, input=[{"id": "msg_unknown"}])["param"] == "input[0].id"
 
 
 def test_the_id_of_a_callers_item_finds_nothing(make_scripted: Any) -> None:

@@ -4,7 +4,8 @@ decodes them."""
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property
 from math import inf
@@ -133,11 +134,12 @@ class ImagePrompts:
         sources = ImageSources.of(self._config, seconds)
         known: dict[int, list[Picture]] = {}
         num_rows, most = 0, self._model.max_positions
-        for one in given:
+        for index, one in enumerate(given):
             if check_wanted is not None:
                 check_wanted()
             if id(one) not in known:
-                known[id(one)] = self._decoded(one, sources, kept)
+                with _number_in_errors(given, index):
+                    known[id(one)] = self._decoded(one, sources, kept)
             num_rows += sum(self._vision.num_rows(picture.layout) for picture in known[id(one)])
             if num_rows > most:  # so that pixels that nothing can use do not fill the memory
                 raise prompt_too_long(num_rows, most, is_whole=False)
@@ -235,6 +237,20 @@ class ImagePrompts:
     def _config(self) -> ImagesConfig:
         assert self._model.images is not None
         return self._model.images
+
+
+@contextmanager
+def _number_in_errors(given: Sequence[Any], index: int) -> Iterator[None]:
+    """Errors of the block say which of several images, videos or sounds they are about."""
+    try:
+        yield
+    except PromptError as error:
+        kind = kind_of_given(given[index])
+        count, number = (_counts(each).get(kind, 0) for each in (given, given[: index + 1]))
+        if count == 1:
+            raise
+        message = f"{kind} {number} of {count}: {error}"
+        raise PromptError(message, parameter=error.parameter) from None
 
 
 def _counts(given: Sequence[Any]) -> dict[str, int]:

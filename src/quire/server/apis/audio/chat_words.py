@@ -18,7 +18,7 @@ from quire.chat.job import Given
 from quire.errors import RequestError
 from quire.images.job import MAX_FILE_BYTES
 from quire.outputs import RequestOutput
-from quire.server.apis.audio.reading import text_request
+from quire.server.apis.audio.reading import errors_of_file, text_request
 from quire.server.apis.audio.schema import (
     AudioDuration,
     TranscriptionChoice,
@@ -141,7 +141,8 @@ class _Sound:
                 f"the file must have at most {format_bytes(MAX_FILE_BYTES)} for this model",
                 parameter="file",
             )
-        pictures = await decoded_pictures(model, images, [Given("audio", data)], len(data))
+        with errors_of_file():
+            pictures = await decoded_pictures(model, images, [Given("audio", data)], len(data))
         placed = await model.pool.run_on_thread(
             len(text),
             images.in_transcription,

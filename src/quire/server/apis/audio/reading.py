@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import msgspec
@@ -128,6 +129,17 @@ def transcription_options(
         silence=form.response_format == "verbose_json",
         **own,
     )
+
+
+@contextmanager
+def errors_of_file() -> Iterator[None]:
+    """Errors of the block that name no field are errors of `file`, which it decodes."""
+    try:
+        yield
+    except RequestError as error:
+        if error.parameter is None:
+            raise RequestError(str(error), parameter="file") from None
+        raise
 
 
 def _checked(form: TranscriptionRequest) -> dict[str, Any]:

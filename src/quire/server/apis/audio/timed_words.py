@@ -14,7 +14,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp
 
 from quire.outputs import CompletionOutput, FlatLogprobs
-from quire.server.apis.audio.reading import timed_request, transcription_options
+from quire.server.apis.audio.reading import errors_of_file, timed_request, transcription_options
 from quire.server.apis.audio.schema import (
     AudioDuration,
     TranscriptionChoice,
@@ -74,7 +74,8 @@ async def answered(
 
 async def _begun(run: SpeechRun, writer: SpeechWriter) -> Response | None:
     """The whole reply; None for a stream, which can begin now."""
-    writer.header = await run.header()
+    with errors_of_file():
+        writer.header = await run.header()
     if writer.form.stream:
         return None
     async for segment in run.segments():

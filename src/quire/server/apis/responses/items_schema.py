@@ -33,11 +33,6 @@ class ItemPart(msgspec.Struct, kw_only=True, omit_defaults=True, forbid_unknown_
     logprobs: list[Any] | None = None
     """Accepted with `annotations`, as replies have them; they change nothing."""
 
-    @property
-    def words(self) -> str:
-        """The part's text; empty if it has none."""
-        return (self.refusal if self.type == "refusal" else self.text) or ""
-
 
 class Item(msgspec.Struct, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
     """An item of the input. The types `message` (the default, if there is a role), `reasoning`,

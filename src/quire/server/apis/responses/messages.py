@@ -23,55 +23,68 @@ from quire.server.apis.responses.summaries import summary_of
 from quire.server.apis.responses.tools import custom_arguments, flat_name
 from quire.server.conversation.conversation import ChatMessage, ContentPart
 
+_Placed = tuple[str, Item]
+"""An item and its place in the body."""
 _ROLES = ("user", "assistant", "system", "developer")
 _INSTRUCTING = ("system", "developer")
 _TEXT_PARTS = ("input_text", "output_text", "text", "refusal", "summary_text", "reasoning_text")
 
 
-def chat_messages(instructions: str | None, items: Iterable[Item]) -> list[ChatMessage]:
-    """The conversation. Raises RequestError for an item that cannot be shown to the model.
+def chat_messages(
+    instructions: str | None, items: Sequence[Item], num_earlier: int = 0
+) -> list[ChatMessage]:
+    """The conversation. `num_earlier`: items at the beginning that are those of earlier responses.
+    Raises RequestError for an item that cannot be shown to the model, which names its place.
 
     Instructions, and what instructs the model at the beginning of the items, are one message:
     templates have a place for one.
     """
     messages: list[ChatMessage] = []
-    items = list(items)
+    placed = [(_place(index - num_earlier), item) for index, item in enumerate(items)]
     if instructions:
-        texts, items = _instructing(items)
+        texts, placed = _instructing(placed)
         messages.append(ChatMessage(role="system", content="\n\n".join([instructions, *texts])))
     called: set[str | None] = set()
-    for item in items:
+    for place, item in placed:
         kind = kind_of(item)
         if kind == "message":
-            _add_message(messages, item)
+            _add_message(messages, item, place)
         elif kind == "reasoning":
-            if reasoning := _reasoning(item):
+            if reasoning := _reasoning(item, place):
                 messages.append(ChatMessage(role="assistant", reasoning=reasoning))
         elif kind in ("function_call", "custom_tool_call"):
             called.add(item.call_id)
-            _add_call(messages, _call(item, kind))
+            _add_call(messages, _call(item, kind, place))
         elif kind in ("function_call_output", "custom_tool_call_output"):
             if item.call_id not in called:
                 raise _wrong(
+                    f"{place}.call_id",
                     f"No tool call found for {kind} with call_id {quoted(item.call_id)}: the call "
-                    "comes before its output, in the input or in a previous response"
+                    "comes before its output, in the input or in a previous response",
                 )
             messages.append(
-                ChatMessage(role="tool", tool_call_id=item.call_id, content=_output(item))
+                ChatMessage(role="tool", tool_call_id=item.call_id, content=_output(item, place))
             )
         elif kind == "compaction":
-            summary = summary_of(item.encrypted_content)
+            summary = summary_of(item.encrypted_content, f"{place}.encrypted_content")
             _join_users(messages)
             messages.append(ChatMessage(role="assistant", content=summary))
+        elif kind is None:
+            raise _wrong(f"{place}.type", "an item needs a `type`, or the `role` of a message")
         else:
             raise _wrong(
+                f"{place}.type",
                 f"items of type {quoted(kind)} cannot be shown to a model here; the types are "
                 "message, reasoning, function_call, function_call_output, custom_tool_call, "
-                "custom_tool_call_output, compaction and item_reference"
+                "custom_tool_call_output, compaction and item_reference",
             )
     if not messages:
-        raise _wrong("the input must not be empty")
+        raise RequestError("the input must not be empty", parameter="input")
     return messages
+
+
+def _place(index: int) -> str:
+    return f"input[{index}]" if index >= 0 else "previous_response_id"
 
 
 def kind_of(item: Item) -> str | None:
@@ -89,25 +102,27 @@ def is_unfinished(item: Item) -> bool:
     return is_message and item.status in ("in_progress", "incomplete")
 
 
-def _instructing(items: Sequence[Item]) -> tuple[list[str], list[Item]]:
+def _instructing(placed: list[_Placed]) -> tuple[list[str], list[_Placed]]:
     """The texts of the messages at the beginning that instruct the model, and the other items."""
     count = 0
-    while count < len(items) and _instructs(items[count]):
+    while count < len(placed) and _instructs(placed[count][1]):
         count += 1
-    contents = [_content(item.content, "a message") for item in items[:count]]
+    contents = [_content(item.content, f"{place}.content") for place, item in placed[:count]]
     texts = ["\n".join(ChatMessage(role="system", content=each).texts) for each in contents]
-    return texts, list(items[count:])
+    return texts, placed[count:]
 
 
 def _instructs(item: Item) -> bool:
     return kind_of(item) == "message" and item.role in _INSTRUCTING
 
 
-def _add_message(messages: list[ChatMessage], item: Item) -> None:
+def _add_message(messages: list[ChatMessage], item: Item, place: str) -> None:
     if item.role not in _ROLES:
-        raise _wrong(f"the role of a message is one of {', '.join(_ROLES)}, got "
-                     f"{quoted(item.role)}")  # fmt: skip
-    content = _content(item.content, "a message")
+        raise _wrong(
+            f"{place}.role",
+            f"the role of a message is one of {', '.join(_ROLES)}, got {quoted(item.role)}",
+        )
+    content = _content(item.content, f"{place}.content")
     last = messages[-1] if messages else None
     if last is not None and item.role == "assistant" and _is_reasoning_alone(last):
         last.content = content
@@ -143,73 +158,84 @@ def _add_call(messages: list[ChatMessage], call: dict[str, Any]) -> None:
     message.tool_calls.append(call)
 
 
-def _call(item: Item, kind: str) -> dict[str, Any]:
-    if not item.call_id or not item.name:
-        raise _wrong(f"a {kind} needs a `call_id` and a `name`")
+def _call(item: Item, kind: str, place: str) -> dict[str, Any]:
+    for field in ("call_id", "name"):
+        if not getattr(item, field):
+            raise _wrong(f"{place}.{field}", f"a {kind} needs a `call_id` and a `name`")
     if kind == "custom_tool_call":
         arguments = custom_arguments(item.input or "")
     else:
         arguments = item.arguments or "{}"
-    return {
-        "id": item.call_id,
-        "type": "function",
-        "function": {"name": flat_name(item.namespace, item.name), "arguments": arguments},
-    }
+    name = flat_name(item.namespace, item.name or "")
+    function = {"name": name, "arguments": arguments}
+    return {"id": item.call_id, "type": "function", "function": function}
 
 
-def _reasoning(item: Item) -> str:
+def _reasoning(item: Item, place: str) -> str:
     if item.encrypted_content:
-        raise RequestError(
+        raise _wrong(
+            f"{place}.encrypted_content",
             "Encrypted content is not supported: send the reasoning as `content`, or leave the "
             "item out",
-            parameter="input",
         )
-    parts = item.content or item.summary or []
-    return parts if isinstance(parts, str) else "".join(_text(part, "reasoning") for part in parts)
+    name = "content" if item.content else "summary"
+    parts = getattr(item, name) or []
+    if isinstance(parts, str):
+        return parts
+    texts = (_text(part, f"{place}.{name}[{index}]") for index, part in enumerate(parts))
+    return "".join(texts)
 
 
-def _output(item: Item) -> str | list[str | ContentPart]:
+def _output(item: Item, place: str) -> str | list[str | ContentPart]:
     if item.output is None:
-        raise _wrong(f"the output of {quoted(item.call_id)} is missing")
-    return _content(item.output, "a tool's output")
+        raise _wrong(f"{place}.output", f"the output of {quoted(item.call_id)} is missing")
+    return _content(item.output, f"{place}.output")
 
 
-def _content(content: str | list[ItemPart] | None, where: str) -> str | list[str | ContentPart]:
+def _content(content: str | list[ItemPart] | None, place: str) -> str | list[str | ContentPart]:
     """A text; parts where there are several."""
     if isinstance(content, str):
         return content
     if content is None:
-        raise _wrong("a message needs a `content`: a text, or a list of parts")
+        raise _wrong(place, "a message needs a `content`: a text, or a list of parts")
     if len(content) == 1 and content[0].type not in ("input_image", "input_audio"):
-        return _text(content[0], where)
-    return [_part(part, where) for part in content]
+        return _text(content[0], f"{place}[0]")
+    return [_part(part, f"{place}[{index}]") for index, part in enumerate(content)]
 
 
-def _part(part: ItemPart, where: str) -> ContentPart:
+def _part(part: ItemPart, place: str) -> ContentPart:
     if part.type == "input_image":
-        return _image(part)
+        return _image(part, place)
     if part.type == "input_audio":
         return ContentPart(type="input_audio", input_audio=part.input_audio)
-    return ContentPart(type="text", text=_text(part, where))
+    return ContentPart(type="text", text=_text(part, place))
 
 
-def _image(part: ItemPart) -> ContentPart:
+def _image(part: ItemPart, place: str) -> ContentPart:
     if part.file_id is not None or not part.image_url:
-        raise _wrong("input_image must have an `image_url`; files cannot be stored here")
+        raise _wrong(
+            f"{place}.image_url",
+            "input_image must have an `image_url`; files cannot be stored here",
+        )
     return ContentPart(type="image_url", image_url=part.image_url)
 
 
-def _text(part: ItemPart, where: str) -> str:
+def _text(part: ItemPart, place: str) -> str:
     if part.type not in _TEXT_PARTS:
         raise _wrong(
-            f"{where} has a part of type {quoted(part.type)}; text, images and sounds go in: "
-            "input_text, output_text, input_image, input_audio"
+            f"{place}.type",
+            f"parts of type {quoted(part.type)} are not supported here; text, images and sounds go "
+            "in: input_text, output_text, input_image, input_audio",
         )
-    return part.words
+    name = "refusal" if part.type == "refusal" else "text"
+    text: str | None = getattr(part, name)
+    if text is None:
+        raise _wrong(f"{place}.{name}", f"a part of type {part.type} needs a `{name}`")
+    return text
 
 
-def _wrong(message: str) -> RequestError:
-    return RequestError(message, parameter="input")
+def _wrong(place: str, message: str) -> RequestError:
+    return RequestError(f"{place}: {message}", parameter=place)
 
 
 _PREFIXES = {

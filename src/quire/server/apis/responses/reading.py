@@ -152,7 +152,7 @@ def read_response(
     has_logprobs = LOGPROBS in (request.include or ())
     goes_on = bool(items) and is_unfinished(items[-1])
     chat = Conversation.of(
-        chat_messages(request.instructions, [*history, *items]),
+        chat_messages(request.instructions, [*history, *items], len(history)),
         request,
         tools=[each.tool for each in offered.values()] or None,
         tool_use=tools_of_response(offered, request, has_reply=has_reply),
@@ -240,8 +240,10 @@ async def asked_of(
     owner = owner_of(http.scope)
     history = _history(store, owner, request)
     given = [
-        store.item(owner, item.id or "") if kind_of(item) == "item_reference" else item
-        for item in input_items(request.input)
+        store.item(owner, item.id or "", f"input[{index}].id")
+        if kind_of(item) == "item_reference"
+        else item
+        for index, item in enumerate(input_items(request.input))
     ]
     size = _UNITS_PER_ITEM * (len(given) + len(request.tools or ()))
     size += sum(len(item.data) // _BYTES_PER_UNIT + _UNITS_PER_ITEM for item in history)

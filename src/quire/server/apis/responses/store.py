@@ -188,15 +188,15 @@ class ResponseStore:
         self._renew(key)
         return kept.response
 
-    def item(self, owner: bytes, item_id: str) -> StoredItem:
-        """Raises RequestError."""
+    def item(self, owner: bytes, item_id: str, place: str) -> StoredItem:
+        """`place`: of the id in the body. Raises RequestError."""
         self._drop_expired()
         found = self._items.get((owner, item_id))
         if found is None:
             raise RequestError(
-                f"Item with id {quoted(item_id)} not found: {self._what_is_kept()}; send the item "
-                "itself.",
-                parameter="input",
+                f"{place}: Item with id {quoted(item_id)} not found: {self._what_is_kept()}; send "
+                "the item itself.",
+                parameter=place,
             )
         return found[0]
 

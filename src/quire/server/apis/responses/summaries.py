@@ -27,14 +27,15 @@ def content_of(summary: str) -> str:
     return base64.b64encode(msgspec.json.encode(_Content(summary))).decode()
 
 
-def summary_of(content: str | None) -> str:
-    """The text that the model is shown for an item. Raises RequestError."""
+def summary_of(content: str | None, place: str) -> str:
+    """The text that the model is shown for an item. `place`: of the content in the body. Raises
+    RequestError."""
     try:
         data = base64_bytes(content or "")
         return _HEADING + msgspec.json.decode(data, type=_Content).summary
     except (ValueError, msgspec.DecodeError):
         raise RequestError(
-            "the encrypted_content of an item of the type compaction must come from "
+            f"{place}: the encrypted_content of an item of the type compaction must come from "
             "/v1/responses/compact of this server: base64 of a JSON object with `summary`",
-            parameter="input",
+            parameter=place,
         ) from None
