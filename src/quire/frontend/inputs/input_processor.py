@@ -22,9 +22,8 @@ from quire.errors import RequestError
 from quire.frontend.arguments import (
     PLAIN,
     RequestOptions,
-    check_bans,
-    check_params,
     check_request_id,
+    check_without_tokenizer,
 )
 from quire.frontend.inputs.pieces import with_sources, with_virtual_tokens
 from quire.frontend.inputs.pooling_inputs import NEUTRAL, PoolingInputs
@@ -44,6 +43,7 @@ from quire.reasoning.marks import ReasoningTokens
 from quire.structured.params import StructuredOutputsParams
 from quire.structured.trial import GrammarTrial
 from quire.system import clock
+from quire.token_checks import check_bans
 from quire.tokenizer import Tokenizer
 
 
@@ -141,8 +141,9 @@ class InputProcessor:
     ) -> EngineInput:
         if self.model_config.pooling is not None:
             raise RequestError(cannot_generate(self.model_config))
-        params.verify()
-        check_params(params, self.model_config, has_tokenizer=self.tokenizer is not None)
+        params.verify(self.model_config)
+        if self.tokenizer is None:
+            check_without_tokenizer(params)
         options.check_priority()
         parsed = whole = self._prompts.parse(prompt, options.tokenization)
         adapter = options.prompt_adapter
@@ -247,7 +248,10 @@ class InputProcessor:
             resolved.forbid(self.model_config.never_generated)
         if resolved.structured_outputs is not None:
             resolved.structured_outputs = self._grammars.checked(resolved.structured_outputs)
-        check_bans(resolved, self._banned_token_ids(resolved), self.model_config)
+        banned, never = self._banned_token_ids(resolved), resolved.never_generated
+        is_banning = banned or resolved.bad_words or never.words or never.first
+        if is_banning or resolved.allowed_token_ids is not None:
+            check_bans(resolved, banned, self.model_config.vocab_size)
         return resolved
 
     def _reasoning_of(
