@@ -123,11 +123,17 @@ class ToolChoice:
         return cls("required", [name], is_named=True)
 
 
+def _no_rules() -> CallRules:
+    from quire.parsers.call_rules import CallRules  # its chain of imports is long
+
+    return CallRules((), "none")
+
+
 @dataclass(frozen=True, slots=True)
 class ToolUse:
     """The tools that the reply may or must call."""
 
-    rules: CallRules = field(default_factory=lambda: _rules(tools=(), choice="none"))
+    rules: CallRules = field(default_factory=_no_rules)
     is_named: bool = False
     """The request names the one tool to call. Then `finish_reason` is `stop`, as in OpenAI's
     API."""
@@ -140,12 +146,6 @@ class ToolUse:
     def is_searched(self) -> bool:
         """Whether the reply is searched for calls."""
         return self.rules.choice != "none"
-
-
-def _rules(**fields: Any) -> CallRules:
-    from quire.parsers.call_rules import CallRules  # its chain of imports is long
-
-    return CallRules(**fields)
 
 
 def tool_use(
@@ -166,49 +166,20 @@ def tool_use(
         if choice.mode == "required":
             raise RequestError(_NO_TOOLS, parameter="tool_choice")
         return ToolUse()
-    from quire.parsers.call_rules import OfferedTool
+    from quire.parsers.call_rules import rules_of
 
-    offered = [tool.function for tool in tools]
-    names = _names([one.name for one in offered])
-    for name in choice.only or ():
-        if name not in names:
-            raise RequestError(
-                "The tool specified in `tool_choice` does not match any of the specified `tools`",
-                parameter="tool_choice",
-                value=name,
-            )
-    only = frozenset(names if choice.only is None else choice.only)
-    rules = _rules(
-        tools=tuple(
-            OfferedTool(one.name, one.parameters, one.strict, f"{place.format(index)}.parameters")
-            for index, one in enumerate(offered)
-        ),
-        choice=choice.mode,
-        only=frozenset() if choice.mode == "none" else only,
+    rules = rules_of(
+        [tool.function for tool in tools],
+        choice.mode,
+        choice.only,
         is_parallel=is_parallel and not choice.is_named,
+        place=place,
     )
     schemas = {tool.name: tool.readable for tool in rules.allowed}
     return ToolUse(rules, choice.is_named, schemas=schemas)
 
 
 _NO_TOOLS = "When using `tool_choice`, `tools` must be set."
-
-
-def _names(given: Sequence[str]) -> dict[str, None]:
-    names: dict[str, None] = {}
-    for index, name in enumerate(given):
-        if not name:
-            raise RequestError(
-                f"tools[{index}].function.name must not be empty",
-                parameter=f"tools[{index}].function.name",
-            )
-        if name in names:
-            raise RequestError(
-                f"tools[{index}].function.name {quoted(name)} is the name of another tool too",
-                parameter=f"tools[{index}].function.name",
-            )
-        names[name] = None
-    return names
 
 
 @dataclass(slots=True, kw_only=True)
