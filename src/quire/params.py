@@ -336,10 +336,7 @@ class SamplingParams(msgspec.Struct, metaclass=_CheckedNames, omit_defaults=True
         del speculative_config, structured_outputs_config, tokenizer
         self.__post_init__()
         if model_config is not None:
-            vocab_size = model_config.get_vocab_size()
-            checks.check_num_logprobs(self, vocab_size, model_config.max_logprobs)
-            if any(getattr(self, name) for name in token_checks.FIELDS):
-                token_checks.check_vocabulary(self, vocab_size)
+            check_for_model(self, model_config.get_vocab_size(), model_config.max_logprobs)
 
     def update_from_trace(self, room: int) -> None:
         """With `trace_decode_token_ids`, let only the end of these tokens end the output. `room`:
@@ -507,6 +504,14 @@ class SamplingParams(msgspec.Struct, metaclass=_CheckedNames, omit_defaults=True
             ("prompt_logprobs", (self.prompt_logprobs or 0) >= -1, "must be non-negative or -1"),
         )
         checks.check_rules(self, rules)
+
+
+def check_for_model(params: SamplingParams, vocab_size: int, max_logprobs: int) -> None:
+    """Raises RequestError for tokens outside of the vocabulary, and for too many log-probabilities;
+    `max_logprobs` -1: the vocabulary size."""
+    checks.check_num_logprobs(params, vocab_size, max_logprobs)
+    if any(getattr(params, name) for name in token_checks.FIELDS):
+        token_checks.check_vocabulary(params, vocab_size)
 
 
 _SHOWN = (

@@ -36,7 +36,7 @@ from quire.inputs import PromptType
 from quire.logits_processors.interface import check_processor
 from quire.logits_processors.loading import load_processors
 from quire.outputs import LateChunkingMetadata
-from quire.params import SamplingParams
+from quire.params import SamplingParams, check_for_model
 from quire.protocol import EngineCoreRequest
 from quire.protocol.pooling_params import PoolingParams
 from quire.reasoning.marks import ReasoningTokens
@@ -141,7 +141,8 @@ class InputProcessor:
     ) -> EngineInput:
         if self.model_config.pooling is not None:
             raise RequestError(cannot_generate(self.model_config))
-        params.verify(self.model_config)
+        params.verify()
+        check_for_model(params, self.model_config.vocab_size, self.model_config.max_logprobs)
         if self.tokenizer is None:
             check_without_tokenizer(params)
         options.check_priority()
