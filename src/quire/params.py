@@ -528,14 +528,9 @@ _OTHERS = {
 }
 _COPIED = ("stop", "bad_words", *token_checks.FIELDS)
 _FLAGS = (
-    "ignore_eos",
-    "detokenize",
-    "skip_special_tokens",
-    "spaces_between_special_tokens",
-    "include_stop_str_in_output",
-    "skip_clone",
-    "flat_logprobs",
-)
+    "ignore_eos", "detokenize", "skip_special_tokens", "spaces_between_special_tokens",
+    "include_stop_str_in_output", "skip_clone", "flat_logprobs",
+)  # fmt: skip
 
 
 def _checked_budget(given: Any) -> int | None:

@@ -23,7 +23,8 @@ from quire.server.conversation.chat_text import (
     render_chat,
     template_fields,
 )
-from quire.server.conversation.conversation import ChatMessage, ContentPart, Conversation
+from quire.server.conversation.conversation import Conversation
+from quire.server.conversation.message import ChatMessage, ContentPart
 from quire.server.json_pieces import check_wanted
 from quire.server.requests.embeds import decode_embeds
 from quire.server.requests.limits import count_chars

@@ -21,7 +21,8 @@ from quire.server.apis.responses.items_schema import (
 from quire.server.apis.responses.store import StoredItem
 from quire.server.apis.responses.summaries import summary_of
 from quire.server.apis.responses.tools import custom_arguments, flat_name
-from quire.server.conversation.conversation import ChatMessage, ContentPart
+from quire.server.conversation.chat_text import texts_of
+from quire.server.conversation.message import ChatMessage, ContentPart
 
 _ROLES = ("user", "assistant", "system", "developer")
 _INSTRUCTING = ("system", "developer")
@@ -95,7 +96,7 @@ def _instructing(items: Sequence[Item]) -> tuple[list[str], list[Item]]:
     while count < len(items) and _instructs(items[count]):
         count += 1
     contents = [_content(item.content, "a message") for item in items[:count]]
-    texts = ["\n".join(ChatMessage(role="system", content=each).texts) for each in contents]
+    texts = ["\n".join(texts_of(ChatMessage(role="system", content=each))) for each in contents]
     return texts, list(items[count:])
 
 
