@@ -11,7 +11,6 @@ from quire.adapters.request import LoRARequest, PromptAdapterRequest, check_adap
 from quire.config.records import EngineConfig
 from quire.errors import PromptError, RequestError, quoted
 from quire.frontend.inputs.tokenization import AS_IT_IS, Tokenization
-from quire.params import SamplingParams
 
 _MAX_TIME_S = 1e11
 """Upper limit of timestamps, a few thousand years after the epoch."""
@@ -138,20 +137,3 @@ def located(prompts: str, index: int, count: int, *, params: str | None = None) 
             name = prompts if is_of_prompt or params is None else params
             error.args = (f"{name}[{index}]: {error}",)
         raise
-
-
-def check_without_tokenizer(params: SamplingParams) -> None:
-    """Raises RequestError for parameters that need a tokenizer."""
-    for name in ("stop", "bad_words"):
-        if getattr(params, name):
-            raise RequestError(
-                f"{name} strings require a tokenizer: start without skip_tokenizer_init",
-                parameter=name,
-                value=getattr(params, name),
-            )
-    if params.structured_outputs is not None:
-        raise RequestError(
-            "Structured outputs requires a tokenizer so it can't be used with "
-            "'skip_tokenizer_init'",
-            parameter="structured_outputs",
-        )

@@ -23,13 +23,12 @@ from quire.frontend.arguments import (
     PLAIN,
     RequestOptions,
     check_request_id,
-    check_without_tokenizer,
 )
 from quire.frontend.inputs.pieces import with_sources, with_virtual_tokens
 from quire.frontend.inputs.pooling_inputs import NEUTRAL, PoolingInputs
 from quire.frontend.inputs.prompt_parser import ParsedPrompt, PromptParser
 from quire.frontend.inputs.reasoning import check_budget, tokens_of_marks
-from quire.frontend.inputs.refusals import cannot_generate
+from quire.frontend.inputs.refusals import cannot_generate, check_without_tokenizer
 from quire.frontend.inputs.tokenization import Tokenization
 from quire.frontend.kv_hand_off import hand_off
 from quire.inputs import PromptType
