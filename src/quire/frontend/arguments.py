@@ -1,5 +1,5 @@
-"""Arguments that the methods of all engines share: the options of a request, checks, and the
-position of errors in a batch."""
+"""Arguments that the methods of all engines share: the options of a request, and `EngineInput`, the
+validated request; checks, and the position of errors in a batch."""
 
 from __future__ import annotations
 
@@ -11,6 +11,10 @@ from quire.adapters.request import LoRARequest, PromptAdapterRequest, check_adap
 from quire.config.records import EngineConfig
 from quire.errors import PromptError, RequestError, quoted
 from quire.frontend.inputs.tokenization import AS_IT_IS, Tokenization
+from quire.outputs import LateChunkingMetadata
+from quire.params import SamplingParams
+from quire.protocol import EngineCoreRequest
+from quire.protocol.pooling_params import PoolingParams
 
 _MAX_TIME_S = 1e11
 """Upper limit of timestamps, a few thousand years after the epoch."""
@@ -65,6 +69,36 @@ class RequestOptions:
 
 PLAIN = RequestOptions()
 """The options of a request about which nothing was said."""
+
+
+@dataclass(frozen=True, slots=True)
+class EngineInput:
+    """A validated request: what the core runs, and what the front end needs for its outputs."""
+
+    request_id: str
+    """The user's request id."""
+    prompt: str | None
+    """None if token ids were given."""
+    prompt_token_ids: list[int]
+    params: SamplingParams
+    """Validated parameters of the whole request; neutral ones if it pools."""
+    core_requests: list[EngineCoreRequest]
+    """One for each of the `n` outputs, in order; or one for each piece of a long text that pools.
+    Their ids are unique in this process."""
+    arrival_time: float
+    options: RequestOptions = PLAIN
+    pooling_params: PoolingParams | None = None
+    """None: the request generates."""
+    late_chunks: LateChunkingMetadata | None = None
+    """The pieces of the text that have vectors, if it is asked for them."""
+    num_virtual_tokens: int = 0
+    """Tokens of a prompt adapter, or rows of an encoder, which are before those of the prompt in
+    `core_requests`."""
+
+    @property
+    def num_image_bytes(self) -> int:
+        """Bytes of decoded images and sounds of each core request."""
+        return sum(len(image.pixels) for image in self.core_requests[0].images)
 
 
 def check_request_id(request_id: object) -> None:

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from quire.outputs import PoolingOutput, PoolingRequestOutput
 
 if TYPE_CHECKING:
+    from quire.frontend.arguments import EngineInput
     from quire.frontend.completion_state import CompletionState
-    from quire.frontend.inputs.input_processor import EngineInput
 
 _UNIT = 1e-2
 """Maximum distance from 1 of the length of a vector that counts as normalised."""

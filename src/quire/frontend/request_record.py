@@ -25,7 +25,7 @@ from quire.protocol import PromptChunkLogprobs
 from quire.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
-    from quire.frontend.inputs.input_processor import EngineInput
+    from quire.frontend.arguments import EngineInput
 
 AnyOutput = RequestOutput | PoolingRequestOutput[PoolingOutput]
 

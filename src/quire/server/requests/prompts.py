@@ -29,8 +29,7 @@ from quire.server.served_model import ServedModel
 from quire.structured.params import structured_outputs_of
 
 if TYPE_CHECKING:
-    from quire.frontend.arguments import RequestOptions
-    from quire.frontend.inputs.input_processor import EngineInput
+    from quire.frontend.arguments import EngineInput, RequestOptions
     from quire.inputs import PromptType
     from quire.protocol.pooling_params import PoolingParams
     from quire.tokenizer import Tokenizer
