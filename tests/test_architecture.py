@@ -25,7 +25,7 @@ LAYERS: list[list[str]] = [
     ["errors", "redacted_settings", "suggest", "units", "version"],
     ["env", "system"],
     ["log", "files", "forbidden_tokens", "param_checks", "timestamp_rules"],
-    ["reasoning", "repetition"],
+    ["reasoning", "repetition", "token_checks"],
     ["structured", "adapters"],
     ["params", "outputs"],
     ["gguf", "images"],

@@ -14,15 +14,14 @@ from quire import env
 from quire.errors import quoted
 from quire.outputs import BeamSearchOutput, BeamSearchSequence
 from quire.param_checks import (
-    MAX_LOGPROB_TOKEN_IDS,
     as_float,
     as_int,
     check_rules,
-    checked_allowed_token_ids,
     checked_stop,
     error,
 )
 from quire.structured.params import StructuredOutputsParams, structured_outputs_of
+from quire.token_checks import MAX_LOGPROB_TOKEN_IDS, checked_allowed_token_ids
 
 __all__ = ["MAX_LENGTH_PENALTY", "BeamSearchOutput", "BeamSearchParams", "BeamSearchSequence"]
 
@@ -73,7 +72,8 @@ class BeamSearchParams(msgspec.Struct, omit_defaults=True):
         self.temperature = as_float("temperature", self.temperature)
         self.length_penalty = as_float("length_penalty", self.length_penalty)
         self.stop = checked_stop(self.stop)
-        self.allowed_token_ids = checked_allowed_token_ids(self.allowed_token_ids)
+        if self.allowed_token_ids is not None:
+            self.allowed_token_ids = checked_allowed_token_ids(self.allowed_token_ids)
         for name in _FLAGS:
             value = getattr(self, name)
             if not isinstance(value, bool):

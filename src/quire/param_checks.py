@@ -7,24 +7,16 @@ messages, and for base64 in inputs.
 from __future__ import annotations
 
 import base64
-import math
 import numbers
-from collections.abc import Iterable, Mapping
-from typing import Any, Protocol
+from collections.abc import Iterable
+from typing import Any
 
 from quire.errors import RequestError, quoted
 
 _MIN_INT, _MAX_INT = -(2**63), 2**63 - 1
 LISTS = (list, tuple, set, frozenset)
-MAX_BIAS = 100.0
 MAX_EXTRA_VALUES = 1 << 17
 MAX_EXTRA_DEPTH = 64
-MAX_LOGPROB_TOKEN_IDS = 128
-_NOT_IN_TRACES = (
-    "prompt_logprobs", "structured_outputs", "repetition_detection", "thinking_token_budget",
-    "bad_words",
-)  # fmt: skip
-"""Fields that cannot be combined with `trace_decode_token_ids`, as in vLLM."""
 
 
 def base64_bytes(text: str) -> bytes:
@@ -83,68 +75,20 @@ def check_rules(params: object, rules: Iterable[tuple[str, bool, str]]) -> None:
             raise error(name, value, f"{name} {rule}, got {quoted(value)}.")
 
 
-class TextEncoder(Protocol):
-    """The tokenizer method that is used here."""
-
-    def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
-        """The ids of a text."""
-
-
-def checked_logit_bias(given: Any) -> dict[int, float] | None:
-    """Convert token ids to integers and limit values to [-100, 100]; None for an empty dict."""
-    if given is None:
-        return None
-    if not isinstance(given, Mapping):
-        message = f"logit_bias must be a dict from token ids to numbers, got {quoted(given)}."
-        raise error("logit_bias", given, message)
-    ids = {key: _token_id(key) for key in given}
-    invalid = [key for key, token_id in ids.items() if token_id is None]
-    if invalid:
-        raise error(
-            "logit_bias",
-            invalid,
-            "logit_bias contains key(s) that cannot be converted to integer token IDs: "
-            f"{quoted(invalid)}",
-        )
-    found: dict[int, float] = {}
-    for key, value in given.items():
-        bias = as_float("logit_bias", value)
-        if math.isnan(bias):
-            raise error("logit_bias", value, f"logit_bias must not be NaN, got it for {key}.")
-        found[ids[key]] = min(MAX_BIAS, max(-MAX_BIAS, bias))  # type: ignore[index]
-    return found or None
-
-
-def checked_allowed_token_ids(given: Any) -> list[int] | None:
-    """Validate token ids and remove duplicates."""
-    if given is None:
-        return None
-    ids = _token_ids("allowed_token_ids", given)
-    if not ids:
-        raise error("allowed_token_ids", given, "allowed_token_ids is not None and empty!")
-    return ids
-
-
-def checked_logprob_token_ids(given: Any, logprobs: int | None) -> list[int] | None:
-    """Validate token ids and remove duplicates; None for an empty list."""
-    if given is None:
-        return None
-    ids = _token_ids("logprob_token_ids", given)
-    if len(ids) > MAX_LOGPROB_TOKEN_IDS:
-        raise error(
-            "logprob_token_ids",
-            len(ids),
-            f"Requested logprob_token_ids of length {len(ids)}, "
-            f"which is greater than max allowed: {MAX_LOGPROB_TOKEN_IDS}",
-        )
-    if logprobs is not None and logprobs != len(ids):
-        raise error(
-            "logprob_token_ids",
-            len(ids),
-            "When both logprobs and logprob_token_ids are set, logprobs must equal "
-            f"len(logprob_token_ids). Got logprobs={logprobs}, len(logprob_token_ids)={len(ids)}.",
-        )
-    return ids or None
+def check_num_logprobs(params: object, vocab_size: int, max_logprobs: int) -> None:
+    """Raises RequestError for fields of SamplingParams that ask for too many log-probabilities;
+    `max_logprobs` -1: the vocabulary size."""
+    allowed = vocab_size if max_logprobs == -1 else max_logprobs
+    for name, kind in (("logprobs", "sample"), ("prompt_logprobs", "prompt")):
+        wanted = getattr(params, name)
+        wanted = vocab_size if wanted == -1 else wanted
+        if wanted is not None and wanted > allowed:
+            raise error(
+                name,
+                wanted,
+                f"Requested {kind} logprobs of {wanted}, which is greater than max allowed: "
+                f"{allowed}",
+            )
 
 
 def checked_bad_words(given: Any) -> list[str]:
@@ -207,70 +151,6 @@ def _parts(name: str, value: Any, where: str) -> list[Any]:
     return []
 
 
-def bad_word_token_ids(words: list[str], tokenizer: TextEncoder, most: int) -> list[list[int]]:
-    """The tokens of each word at the start of a text, and of the word after a space if these have
-    another first token and the same number. Raises RequestError for more than `most` token
-    sequences."""
-    found: list[list[int]] = []
-    for word in words:
-        bare = word.lstrip()
-        ids = tokenizer.encode(bare, add_special_tokens=False) if bare else []
-        if not ids:
-            raise error(
-                "bad_words", words, "bad_words entries must tokenize to at least one token."
-            )
-        found.append(ids)
-        if len(found) <= most:
-            spaced = tokenizer.encode(f" {bare}", add_special_tokens=False)
-            if spaced and spaced[0] != ids[0] and len(spaced) == len(ids):
-                found.append(spaced)
-        if len(found) > most:
-            raise error(
-                "bad_words",
-                words,
-                f"Too many bad words after tokenization: {len(found)}. The max number is {most}.",
-            )
-    return found
-
-
-def checked_trace(params: Any) -> list[int] | None:
-    """Validate `trace_decode_token_ids`. Raises RequestError if other fields conflict with it."""
-    name, given = "trace_decode_token_ids", params.trace_decode_token_ids
-    if given is None:
-        return None
-    if not isinstance(given, list | tuple) or not given:
-        raise error(name, given, f"{name} must be a non-empty list, got {quoted(given)}.")
-    if not all(is_int(token_id) and token_id >= 0 for token_id in given):
-        message = f"{name} must contain non-negative integers, got {quoted(given)}."
-        raise error(name, given, message)
-    if params.n != 1:
-        raise error("n", params.n, f"{name} requires n=1, got n={params.n}.")
-    for other in _NOT_IN_TRACES:
-        value = getattr(params, other)
-        if value is not None and value != []:
-            raise error(other, value, f"{name} is not supported with {other}; leave one out.")
-    return [int(token_id) for token_id in given]
-
-
-def _token_ids(name: str, given: Any) -> list[int]:
-    if not isinstance(given, LISTS):
-        raise error(name, given, f"{name} must be a list of token ids, got {quoted(given)}.")
-    if not all(is_int(token_id) for token_id in given):
-        message = f"{name} must contain only integers, got {quoted(given)}."
-        raise error(name, given, message)
-    return list(dict.fromkeys(int(token_id) for token_id in given))
-
-
-def _token_id(key: object) -> int | None:
-    """Convert a key of `logit_bias` to a token id: JSON keys are always strings."""
-    if is_int(key):
-        return int(key)  # type: ignore[call-overload, no-any-return]
-    try:
-        return int(key) if isinstance(key, str) else None
-    except ValueError:
-        return None
-
-
 def checked_stop(given: Any) -> list[str]:
     """Return stop strings as a list."""
     given = [] if given is None else given
@@ -284,41 +164,3 @@ def checked_stop(given: Any) -> list[str]:
     if not all(stop):
         raise error("stop", stop, "stop cannot contain an empty string.")
     return stop
-
-
-def check_for_model(params: Any, vocab_size: int, max_logprobs: int) -> None:
-    """Raises RequestError for fields of SamplingParams with tokens outside of the vocabulary, or
-    with too many log-probabilities; `max_logprobs` -1: the vocabulary size."""
-    allowed = vocab_size if max_logprobs == -1 else max_logprobs
-    for name, kind in (("logprobs", "sample"), ("prompt_logprobs", "prompt")):
-        wanted = getattr(params, name)
-        wanted = vocab_size if wanted == -1 else wanted
-        if wanted is not None and wanted > allowed:
-            raise error(
-                name,
-                wanted,
-                f"Requested {kind} logprobs of {wanted}, which is greater than max allowed: "
-                f"{allowed}",
-            )
-    outside = outside_vocabulary(params.allowed_token_ids, vocab_size)
-    if outside:
-        raise error(
-            "allowed_token_ids",
-            outside,
-            f"allowed_token_ids contains out-of-vocab token id! {quoted(outside)} are not below "
-            f"the vocabulary size {vocab_size}",
-        )
-    for name in ("stop_token_ids", "logit_bias", "logprob_token_ids", "trace_decode_token_ids"):
-        outside = outside_vocabulary(getattr(params, name), vocab_size)
-        if outside:
-            raise error(
-                name,
-                outside,
-                f"token_id(s) {quoted(outside)} in {name} contain out-of-vocab token ids. "
-                f"Vocabulary size: {vocab_size}",
-            )
-
-
-def outside_vocabulary(token_ids: Iterable[int] | None, vocab_size: int) -> list[int]:
-    """The token ids that are not in the vocabulary."""
-    return [one for one in token_ids or () if not 0 <= one < vocab_size]

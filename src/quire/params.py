@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from quire import env
+from quire import env, token_checks
 from quire import param_checks as checks
 from quire.errors import quoted
 from quire.forbidden_tokens import ForbiddenTokens
@@ -202,19 +202,24 @@ class SamplingParams(msgspec.Struct, metaclass=_CheckedNames, omit_defaults=True
         self._normalise_numbers()
         self._normalise_stops()
         self.thinking_token_budget = _checked_budget(self.thinking_token_budget)
-        self.logit_bias = checks.checked_logit_bias(self.logit_bias)
-        self.allowed_token_ids = checks.checked_allowed_token_ids(self.allowed_token_ids)
+        if self.logit_bias is not None:
+            self.logit_bias = token_checks.checked_logit_bias(self.logit_bias)
+        if self.allowed_token_ids is not None:
+            ids = token_checks.checked_allowed_token_ids(self.allowed_token_ids)
+            self.allowed_token_ids = ids
         self.bad_words = checks.checked_bad_words(self.bad_words)
         self.extra_args = checks.checked_extra_args(self.extra_args)
         if self.repetition_detection is not None:
             self.repetition_detection = checked_detection(self.repetition_detection)
         if self.structured_outputs is not None:
             self.structured_outputs = structured_outputs_of(self.structured_outputs)
-        self.logprob_token_ids = checks.checked_logprob_token_ids(
-            self.logprob_token_ids, self.logprobs
-        )
+        if self.logprob_token_ids is not None:
+            self.logprob_token_ids = token_checks.checked_logprob_token_ids(
+                self.logprob_token_ids, self.logprobs
+            )
         self._check_ranges()
-        self.trace_decode_token_ids = checks.checked_trace(self)
+        if self.trace_decode_token_ids is not None:
+            self.trace_decode_token_ids = token_checks.checked_trace(self)
         if self.temperature < GREEDY_BELOW:
             self.top_p, self.top_k, self.min_p = 1.0, 0, 0.0
             if self.n > 1:
@@ -331,7 +336,7 @@ class SamplingParams(msgspec.Struct, metaclass=_CheckedNames, omit_defaults=True
         del speculative_config, structured_outputs_config, tokenizer
         self.__post_init__()
         if model_config is not None:
-            checks.check_for_model(self, model_config.get_vocab_size(), model_config.max_logprobs)
+            check_for_model(self, model_config.get_vocab_size(), model_config.max_logprobs)
 
     def update_from_trace(self, room: int) -> None:
         """With `trace_decode_token_ids`, let only the end of these tokens end the output. `room`:
@@ -363,13 +368,14 @@ class SamplingParams(msgspec.Struct, metaclass=_CheckedNames, omit_defaults=True
         """Set the reasoning marks of this request: grammars apply after the reasoning."""
         self._reasoning = marks
 
-    def update_from_tokenizer(self, tokenizer: checks.TextEncoder) -> None:
+    def update_from_tokenizer(self, tokenizer: token_checks.TextEncoder) -> None:
         """Tokenize `bad_words`. Raises RequestError for words without tokens, or for too many
         words."""
-        words = self.bad_words
-        self._bad_words_token_ids = (
-            checks.bad_word_token_ids(words, tokenizer, env.max_bad_words()) if words else None
-        )
+        self._bad_words_token_ids = None
+        if self.bad_words:
+            most = env.max_bad_words()
+            found = token_checks.bad_word_token_ids(self.bad_words, tokenizer, most)
+            self._bad_words_token_ids = found
 
     @property
     def timestamps(self) -> TimestampRules | None:
@@ -500,6 +506,14 @@ class SamplingParams(msgspec.Struct, metaclass=_CheckedNames, omit_defaults=True
         checks.check_rules(self, rules)
 
 
+def check_for_model(params: SamplingParams, vocab_size: int, max_logprobs: int) -> None:
+    """Raises RequestError for tokens outside of the vocabulary, and for too many log-probabilities;
+    `max_logprobs` -1: the vocabulary size."""
+    checks.check_num_logprobs(params, vocab_size, max_logprobs)
+    if any(getattr(params, name) for name in token_checks.FIELDS):
+        token_checks.check_vocabulary(params, vocab_size)
+
+
 _SHOWN = (
     "n", "presence_penalty", "frequency_penalty", "repetition_penalty", "temperature",
     "watermarking", "top_p", "top_k", "min_p", "seed", "stop", "stop_token_ids", "bad_words",
@@ -512,24 +526,11 @@ _OTHERS = {
     for field in msgspec.structs.fields(SamplingParams)
     if field.name not in _SHOWN and not field.name.startswith("_")
 }
-_COPIED = (
-    "stop",
-    "stop_token_ids",
-    "logit_bias",
-    "allowed_token_ids",
-    "bad_words",
-    "logprob_token_ids",
-    "trace_decode_token_ids",
-)
+_COPIED = ("stop", "bad_words", *token_checks.FIELDS)
 _FLAGS = (
-    "ignore_eos",
-    "detokenize",
-    "skip_special_tokens",
-    "spaces_between_special_tokens",
-    "include_stop_str_in_output",
-    "skip_clone",
-    "flat_logprobs",
-)
+    "ignore_eos", "detokenize", "skip_special_tokens", "spaces_between_special_tokens",
+    "include_stop_str_in_output", "skip_clone", "flat_logprobs",
+)  # fmt: skip
 
 
 def _checked_budget(given: Any) -> int | None:

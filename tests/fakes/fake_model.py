@@ -224,7 +224,7 @@ class Simulation:
             for table in blocks.tables
             for block in table
         }
-        others |= {block for one in kv._reservations for block in one.held}
+        others |= {block for held in kv.reservations.held for block in held}
         prefix = scheduler._planner._cached(urgent)
         needed = kv.pool.num_free - kv.num_free_after(urgent.num_tokens, prefix)
         needed += len(

@@ -1,5 +1,5 @@
-"""Arguments that the methods of all engines share: the options of a request, checks, also of
-parameters and prompts by the model, and the position of errors in a batch."""
+"""Arguments that the methods of all engines share: the options of a request, and `EngineInput`, the
+validated request; checks, and the position of errors in a batch."""
 
 from __future__ import annotations
 
@@ -8,11 +8,13 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 from quire.adapters.request import LoRARequest, PromptAdapterRequest, check_adapter
-from quire.config.records import EngineConfig, ModelConfig
+from quire.config.records import EngineConfig
 from quire.errors import PromptError, RequestError, quoted
 from quire.frontend.inputs.tokenization import AS_IT_IS, Tokenization
-from quire.param_checks import check_for_model, outside_vocabulary
+from quire.outputs import LateChunkingMetadata
 from quire.params import SamplingParams
+from quire.protocol import EngineCoreRequest
+from quire.protocol.pooling_params import PoolingParams
 
 _MAX_TIME_S = 1e11
 """Upper limit of timestamps, a few thousand years after the epoch."""
@@ -67,6 +69,36 @@ class RequestOptions:
 
 PLAIN = RequestOptions()
 """The options of a request about which nothing was said."""
+
+
+@dataclass(frozen=True, slots=True)
+class EngineInput:
+    """A validated request: what the core runs, and what the front end needs for its outputs."""
+
+    request_id: str
+    """The user's request id."""
+    prompt: str | None
+    """None if token ids were given."""
+    prompt_token_ids: list[int]
+    params: SamplingParams
+    """Validated parameters of the whole request; neutral ones if it pools."""
+    core_requests: list[EngineCoreRequest]
+    """One for each of the `n` outputs, in order; or one for each piece of a long text that pools.
+    Their ids are unique in this process."""
+    arrival_time: float
+    options: RequestOptions = PLAIN
+    pooling_params: PoolingParams | None = None
+    """None: the request generates."""
+    late_chunks: LateChunkingMetadata | None = None
+    """The pieces of the text that have vectors, if it is asked for them."""
+    num_virtual_tokens: int = 0
+    """Tokens of a prompt adapter, or rows of an encoder, which are before those of the prompt in
+    `core_requests`."""
+
+    @property
+    def num_image_bytes(self) -> int:
+        """Bytes of decoded images and sounds of each core request."""
+        return sum(len(image.pixels) for image in self.core_requests[0].images)
 
 
 def check_request_id(request_id: object) -> None:
@@ -139,65 +171,3 @@ def located(prompts: str, index: int, count: int, *, params: str | None = None) 
             name = prompts if is_of_prompt or params is None else params
             error.args = (f"{name}[{index}]: {error}",)
         raise
-
-
-def check_params(params: SamplingParams, model: ModelConfig, *, has_tokenizer: bool) -> None:
-    """Raises RequestError for parameters that this model does not support."""
-    check_for_model(params, model.vocab_size, model.max_logprobs)
-    for name in ("stop", "bad_words"):
-        if getattr(params, name) and not has_tokenizer:
-            raise RequestError(
-                f"{name} strings require a tokenizer: start without skip_tokenizer_init",
-                parameter=name,
-                value=getattr(params, name),
-            )
-    if params.structured_outputs is not None and not has_tokenizer:
-        raise RequestError(
-            "Structured outputs requires a tokenizer so it can't be used with "
-            "'skip_tokenizer_init'",
-            parameter="structured_outputs",
-        )
-
-
-_OF_THE_MODEL = (
-    " The model's generation_config.json forbids tokens too; the engine's generation_config='vllm' "
-    "ignores it."
-)
-
-
-def check_bans(params: SamplingParams, banned_token_ids: list[int], model: ModelConfig) -> None:
-    """Raises RequestError if bad words contain tokens outside of the vocabulary, or if no token, or
-    none of `allowed_token_ids`, can be the first one. The bad words of `params` must be tokens
-    already; `banned_token_ids` are the tokens that `min_tokens` forbids."""
-    words, never = params.bad_words_token_ids or [], params.never_generated
-    bans = words or banned_token_ids or never.words or never.first
-    if not bans and params.allowed_token_ids is None:
-        return
-    outside = outside_vocabulary(
-        (token_id for word in words for token_id in word), model.vocab_size
-    )
-    if outside:
-        raise RequestError(
-            f"The model vocabulary size is {model.vocab_size}, but the following tokens were "
-            f"specified as bad: {outside}.",
-            parameter="bad_words",
-            value=params.bad_words,
-        )
-    of_the_model = never.at_first(0)
-    banned = {*banned_token_ids, *of_the_model, *(word[0] for word in words if len(word) == 1)}
-    if params.allowed_token_ids is None:
-        if len(banned) - len(outside_vocabulary(banned, model.vocab_size)) >= model.vocab_size:
-            raise RequestError(
-                f"min_tokens={params.min_tokens} forbids the stop_token_ids, which with bad_words "
-                f"are all {model.vocab_size} tokens; set min_tokens to 0.",
-                parameter="min_tokens",
-                value=params.min_tokens,
-            )
-        return
-    if banned.issuperset(params.allowed_token_ids):
-        raise RequestError(
-            "allowed_token_ids must contain a token that min_tokens and bad_words do not forbid, "
-            f"got {quoted(params.allowed_token_ids)}." + (_OF_THE_MODEL if of_the_model else ""),
-            parameter="allowed_token_ids",
-            value=params.allowed_token_ids,
-        )

@@ -7,10 +7,9 @@ from typing import cast
 
 from quire.beam_search import BeamSearchOutput, BeamSearchParams
 from quire.errors import RequestError, quoted
-from quire.frontend.arguments import located
+from quire.frontend.arguments import EngineInput, located
 from quire.frontend.beam_begin import begin_search, sequences_of
 from quire.frontend.beam_search import BeamSearch
-from quire.frontend.inputs.input_processor import EngineInput
 from quire.frontend.offline.calls import CallOptions, Calls
 from quire.frontend.offline.progress_bar import Progress, counted
 from quire.frontend.offline.shared_loop import Ticket

@@ -26,7 +26,7 @@ from quire.system import clock
 from quire.tokenizer import IncrementalDetokenizer, Tokenizer, detokenizer_of
 
 if TYPE_CHECKING:
-    from quire.frontend.inputs.input_processor import EngineInput
+    from quire.frontend.arguments import EngineInput
 
 
 class BeamText(NamedTuple):

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from quire.errors import QuireError
+from quire.frontend.arguments import EngineInput
 from quire.frontend.completion_state import CompletionState
-from quire.frontend.inputs.input_processor import EngineInput
 from quire.frontend.observers.observer import RequestObserver, StepTokens
 from quire.frontend.request_record import AnyOutput, RequestRecord, Sink
 from quire.protocol import EngineCoreOutputs

@@ -7,14 +7,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol
 
-import numpy as np
-from numpy.typing import NDArray
-
 from quire.errors import QuireError
 from quire.frontend.completion_state import CompletionState
-from quire.frontend.inputs.pieces import joined
 from quire.frontend.kv_hand_off import answer
 from quire.frontend.logprob_positions import Positions
+from quire.frontend.pooling_output import pooling_output
 from quire.outputs import (
     CompletionOutput,
     PoolingOutput,
@@ -28,7 +25,7 @@ from quire.protocol import PromptChunkLogprobs
 from quire.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
-    from quire.frontend.inputs.input_processor import EngineInput
+    from quire.frontend.arguments import EngineInput
 
 AnyOutput = RequestOutput | PoolingRequestOutput[PoolingOutput]
 
@@ -163,31 +160,10 @@ class RequestRecord:
     def request_output(self, completions: list[CompletionState]) -> AnyOutput:
         """An output with these completions."""
         if self.input.pooling_params is not None:
-            return self._pooling_output(completions)
+            output = pooling_output(self.input, completions, self.error)
+            self.error = output.error
+            return output
         return self._of([one.snapshot(is_delta=self._is_delta) for one in completions])
-
-    def _pooling_output(
-        self, completions: list[CompletionState]
-    ) -> PoolingRequestOutput[PoolingOutput]:
-        """The result, joined if the text was cut into pieces."""
-        found = [one.pooled for one in completions if one.pooled is not None]
-        data: NDArray[np.float32] = np.empty(0, np.float32)
-        if len(found) == len(self.completions):
-            counts = [len(core.prompt_token_ids) for core in self.input.core_requests]
-            data = joined([np.frombuffer(one.data, np.float32) for one in found], counts)
-            if found[0].by_token:
-                data = data.reshape(-1, found[0].width)
-        elif self.error is None:
-            self.error = "the request was aborted"
-        return PoolingRequestOutput(
-            self.input.request_id,
-            PoolingOutput(data),
-            self.input.prompt_token_ids,
-            sum(one.num_cached_tokens for one in completions),
-            True,
-            error=self.error,
-            late_chunking=None if self.error else self.input.late_chunks,
-        )
 
     def _of(self, outputs: list[CompletionOutput]) -> RequestOutput:
         request, first = self.input, self.completions[0]

@@ -1,8 +1,9 @@
 """Block accounting of the paged KV cache: block tables, free blocks, prefix hashes. No tensors."""
 
 from quire.kvcache.block_events import BlockEvents
-from quire.kvcache.block_pool import BlockKey, BlockPool, Reservation
+from quire.kvcache.block_pool import BlockKey, BlockPool
 from quire.kvcache.manager import KVCacheManager
+from quire.kvcache.reservations import Reservation
 from quire.kvcache.sequence import (
     CachedPrefix,
     SequenceBlocks,

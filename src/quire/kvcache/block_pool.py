@@ -7,8 +7,7 @@ memory.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from quire.errors import IntegrityError
@@ -19,22 +18,6 @@ if TYPE_CHECKING:
 BlockKey = tuple[int, bytes]
 """Index of the layer group, and the hash of the tokens up to the block's end. The index is `~group`
 for a block that is not full (`Tail.key`)."""
-
-
-@dataclass(eq=False, slots=True)
-class Reservation:
-    """Blocks that are held for K/V that is loaded, not computed by a step. Created, completed and
-    released by `KVCacheManager`; they are in no block table."""
-
-    block_ids: dict[BlockKey, int]
-    """The blocks to write, by the key that each will get."""
-    prefix: list[int] = field(default_factory=list)
-    """Cached blocks before them, which must not be reused meanwhile."""
-
-    @property
-    def held(self) -> list[int]:
-        """All blocks of the reservation."""
-        return [*self.prefix, *self.block_ids.values()]
 
 
 class BlockPool:
@@ -175,34 +158,6 @@ class BlockPool:
             for count, key in zip(self._ref_counts, self._keys, strict=True)
         )
         return used + "f" * (self.num_blocks - len(used))
-
-    def check_integrity(self, tables: Iterable[Sequence[int]]) -> None:
-        """Raises IntegrityError unless reference counts match and every block is in one state.
-
-        `tables`: the block tables of all requests that hold blocks.
-        """
-        holders = [0] * len(self._ref_counts)
-        for table in tables:
-            for block_id in table:
-                holders[block_id] += 1
-        if holders != self._ref_counts:
-            wrong = [i for i, count in enumerate(holders) if count != self._ref_counts[i]]
-            raise IntegrityError(f"counts and holders disagree for blocks {wrong[:8]}")
-        empty = set(self._empty)
-        for block_id, count in enumerate(self._ref_counts):
-            in_cached, in_empty = block_id in self._cached, block_id in empty
-            has_key = self._keys[block_id] is not None
-            if (in_cached, in_empty) != (count == 0 and has_key, count == 0 and not has_key):
-                raise IntegrityError(
-                    f"block {block_id}: {count=} {has_key=} {in_cached=} {in_empty=}"
-                )
-        if len(empty) != len(self._empty) or self.num_free + self.num_held != self.num_blocks:
-            raise IntegrityError("free + held blocks do not add up to the pool")
-        if len(self._ref_counts) > self.num_blocks:
-            raise IntegrityError("more blocks in use than there are")
-        registered = {key: i for i, key in enumerate(self._keys) if key is not None}
-        if registered != self._by_key:
-            raise IntegrityError("the prefix map and the blocks' keys disagree")
 
     def _take(self) -> int:
         if self._empty:

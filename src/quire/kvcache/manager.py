@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING
 
 from quire.config.records import CacheConfig
 from quire.errors import IntegrityError
-from quire.kvcache.block_pool import BlockKey, BlockPool, Reservation
-from quire.kvcache.integrity import check_tables
+from quire.kvcache.block_pool import BlockPool
+from quire.kvcache.integrity import check_blocks, check_tables
 from quire.kvcache.prefix_search import find_prefix
+from quire.kvcache.reservations import Reservations
 from quire.kvcache.sequence import (
     CachedPrefix,
     SequenceBlocks,
@@ -55,13 +56,13 @@ class KVCacheManager:
         self._kv_cache_dtype = config.kv_cache_dtype
         self._root = model_root(config.fingerprint, config.block_size, config.kv_cache_dtype)
         self._sequences: dict[int, SequenceBlocks] = {}
-        self._reservations: set[Reservation] = set()
         groups = enumerate(config.layout.groups)
         self._releasing = [(index, group) for index, group in groups if not group.keeps_all]
         """Groups that release blocks while the request runs."""
         groups = enumerate(config.layout.groups)
         self._offered = [index for index, group in groups if group.is_by_position]
         """Groups whose full blocks are offered to the prefix cache."""
+        self.reservations = Reservations(self.pool, self._offered)
         self.snapshots: Snapshots | None = None
         """Snapshots of states, if the model has recurrent layers."""
         if config.layout.states:
@@ -299,36 +300,6 @@ class KVCacheManager:
         self._extend_keys(blocks, token_ids, num_entries)
         return blocks.keys[:num_entries]
 
-    def reserve(self, prefix: CachedPrefix, keys: Sequence[BlockKey]) -> Reservation:
-        """Holds the blocks of a prefix, and allocates a block for each key. The caller has checked
-        that enough blocks are free."""
-        before = [block_id for table in prefix.tables for block_id in table]
-        self.pool.hold(before)
-        new = self.pool.allocate(len(keys))
-        reservation = Reservation(dict(zip(keys, new, strict=True)), before)
-        self._reservations.add(reservation)
-        return reservation
-
-    def complete(
-        self,
-        reservation: Reservation,
-        written: Sequence[BlockKey],
-        blocks: SequenceBlocks,
-        token_ids: Sequence[int],
-    ) -> None:
-        """Registers the blocks of the `written` keys, which hold K/V of a request's tokens now, and
-        releases all blocks of the reservation. Blocks of later keys are released first, so that
-        they are reused first."""
-        new = [key for key in written if self.pool.register(reservation.block_ids[key], key)]
-        if self.pool.events and new:
-            entry_of = {key: entry for entry, key in enumerate(blocks.keys)}
-            for group in self._offered:
-                entries = sorted(entry_of[digest] for index, digest in new if index == group)
-                for listener in self.pool.events:
-                    listener.stored(blocks, token_ids, group, entries)
-        self.pool.release(reversed(reservation.held))
-        self._reservations.remove(reservation)
-
     def reset_prefix_cache(self) -> bool:
         """Drops every cached block. Returns False and changes nothing while blocks are held."""
         return self.pool.forget_cached()
@@ -341,7 +312,7 @@ class KVCacheManager:
             for blocks in sequences
             for table in (*blocks.tables, blocks.source, blocks.copying)
         ]
-        self.pool.check_integrity([*tables, *(one.held for one in self._reservations)])
+        check_blocks(self.pool, [*tables, *self.reservations.held])
         check_tables(self.pool, self.layout, sequences)
 
     def _num_to_add(self, blocks: SequenceBlocks, num_tokens: int) -> list[int]:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
-from quire.errors import GrammarError
+from quire.errors import GrammarError, RequestError, quoted
 from quire.structured.params import FIELD, StructuredOutputsParams
 from quire.structured.source import parsed_schema
 
@@ -152,3 +152,55 @@ class CallRules:
                 left_out.append(tool.place)
             held[tool.name] = _ANY_OBJECT if schema is None else schema
         return held
+
+
+class Function(Protocol):
+    """A function that a request offers."""
+
+    name: str
+    parameters: dict[str, Any] | None
+    strict: bool | None
+
+
+def rules_of(
+    functions: Sequence[Function],
+    choice: Choice,
+    only: Sequence[str] | None,
+    *,
+    is_parallel: bool,
+    place: str,
+) -> CallRules:
+    """The rules for calls of these functions. `only`: names of those that may be called; None: all.
+    `place`: path of a function in the request, with its index. Raises RequestError."""
+    names = _names([one.name for one in functions])
+    for name in only or ():
+        if name not in names:
+            raise RequestError(
+                "The tool specified in `tool_choice` does not match any of the specified `tools`",
+                parameter="tool_choice",
+                value=name,
+            )
+    callable_names = frozenset(names if only is None else only)
+    return CallRules(
+        tools=tuple(
+            OfferedTool(one.name, one.parameters, one.strict, f"{place.format(index)}.parameters")
+            for index, one in enumerate(functions)
+        ),
+        choice=choice,
+        only=frozenset() if choice == "none" else callable_names,
+        is_parallel=is_parallel,
+    )
+
+
+def _names(given: Sequence[str]) -> dict[str, None]:
+    names: dict[str, None] = {}
+    for index, name in enumerate(given):
+        field = f"tools[{index}].function.name"
+        if not name:
+            raise RequestError(f"{field} must not be empty", parameter=field)
+        if name in names:
+            raise RequestError(
+                f"{field} {quoted(name)} is the name of another tool too", parameter=field
+            )
+        names[name] = None
+    return names

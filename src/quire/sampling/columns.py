@@ -47,20 +47,17 @@ class Column:
     lowest: float | None = None
 
 
+def _given(name: str) -> Callable[[SamplingParams, int], float]:
+    """The parameter itself."""
+    return lambda params, _vocab_size: getattr(params, name)
+
+
 def _temperature(params: SamplingParams, _vocab_size: int) -> float:
     return 0.0 if params.temperature < GREEDY_BELOW else params.temperature
 
 
 def _top_k(params: SamplingParams, vocab_size: int) -> int:
     return min(max(params.top_k, 0), vocab_size)
-
-
-def _top_p(params: SamplingParams, _vocab_size: int) -> float:
-    return params.top_p
-
-
-def _min_p(params: SamplingParams, _vocab_size: int) -> float:
-    return params.min_p
 
 
 def _seed(params: SamplingParams, _vocab_size: int) -> int:
@@ -71,14 +68,6 @@ def _seed(params: SamplingParams, _vocab_size: int) -> int:
 
 def _repetition_penalty(params: SamplingParams, _vocab_size: int) -> float:
     return min(max(params.repetition_penalty, _LEAST_PENALTY), _MOST_PENALTY)
-
-
-def _frequency_penalty(params: SamplingParams, _vocab_size: int) -> float:
-    return params.frequency_penalty
-
-
-def _presence_penalty(params: SamplingParams, _vocab_size: int) -> float:
-    return params.presence_penalty
 
 
 def _num_logprobs(params: SamplingParams, vocab_size: int) -> int:
@@ -109,11 +98,11 @@ class SamplingColumns:
     )
     """[L]; 0 is off."""
     top_p: NDArray[np.float32] | None = field(
-        default=None, metadata={"column": Column(np.float32, _top_p, neutral=1, lowest=0)}
+        default=None, metadata={"column": Column(np.float32, _given("top_p"), neutral=1, lowest=0)}
     )
     """[L]; 1 is off."""
     min_p: NDArray[np.float32] | None = field(
-        default=None, metadata={"column": Column(np.float32, _min_p, neutral=0, lowest=0)}
+        default=None, metadata={"column": Column(np.float32, _given("min_p"), neutral=0, lowest=0)}
     )
     """[L]; 0 is off."""
     seeds: NDArray[np.uint64] = field(metadata={"column": Column(np.uint64, _seed)})
@@ -136,13 +125,13 @@ class SamplingColumns:
     """[L]; divides the positive logits of `seen` tokens and multiplies the others; 1 is off."""
     frequency_penalty: NDArray[np.float32] | None = field(
         default=None,
-        metadata={"column": Column(np.float32, _frequency_penalty, neutral=0, lowest=-2)},
+        metadata={"column": Column(np.float32, _given("frequency_penalty"), neutral=0, lowest=-2)},
     )
     """[L]; subtracted from the logit of a `seen` token once per occurrence in the output; 0 is
     off."""
     presence_penalty: NDArray[np.float32] | None = field(
         default=None,
-        metadata={"column": Column(np.float32, _presence_penalty, neutral=0, lowest=-2)},
+        metadata={"column": Column(np.float32, _given("presence_penalty"), neutral=0, lowest=-2)},
     )
     """[L]; subtracted once from the logit of a `seen` token that occurs in the output; 0 is off."""
     chosen: NDArray[np.int32] | None = field(

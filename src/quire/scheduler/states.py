@@ -94,7 +94,8 @@ class RequestStates:
         request = load.request
         del self.loading[request.request_id]
         load.job.close()
-        self._kv.complete(load.reservation, load.written, request.blocks, request.token_ids)
+        reservations = self._kv.reservations
+        reservations.complete(load.reservation, load.written, request.blocks, request.token_ids)
         request.status = RequestStatus.WAITING
         self.waiting.push(request)
 

@@ -15,6 +15,7 @@ from quire.config import EngineConfig
 from quire.errors import EngineDeadError, RequestError
 from quire.server.args import ServerArgs
 from quire.server.http.problems import HttpError, unavailable
+from quire.server.reply_formats import format_finder
 from quire.server.reply_plugins import ReplyPlugins, reply_plugins
 from quire.server.requests.limits import WorkLimits
 from quire.server.served_adapters import ServedAdapters
@@ -26,12 +27,9 @@ if TYPE_CHECKING:
     from quire.frontend.inputs.images.prompts import ImagePrompts
     from quire.frontend.online.async_llm import AsyncLLM
     from quire.parsers.detection.finder import FormatFinder
-    from quire.parsers.detection.names import FormatChoice
     from quire.parsers.format import ReplyFormat
     from quire.tokenizer import Tokenizer
     from quire.transcription.transcriber import Transcriber
-
-_DECLARED = "hf"
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,7 +204,8 @@ class ServedModel:
             self.found_format = ReplyFormat()
         if self.found_format is None:
             if self.formats is None:
-                made = await asyncio.to_thread(self._finder)  # it imports every format
+                args = self.args, self.config, self.chat_renderer()
+                made = await asyncio.to_thread(format_finder, *args)  # it imports every format
                 self.formats = self.formats or made
             self.found_format = (await self.formats.find()).reply
         return self.found_format
@@ -236,25 +235,3 @@ class ServedModel:
         self.takes_late_system.clear()
         self.kept_token_ids.clear()
         return parts
-
-    def _finder(self) -> FormatFinder:
-        from quire.parsers.detection.finder import FormatFinder
-
-        choice = format_choice(self.args, self.config)
-        return FormatFinder(choice, self.config.model, self.chat_renderer())
-
-
-def check_formats(args: ServerArgs, config: EngineConfig) -> None:
-    """Raises ConfigError if an option says that the checkpoint describes its replies, and it does
-    not."""
-    if _DECLARED in (args.tool_call_parser, config.structured_outputs.reasoning_parser):
-        from quire.parsers.detection.finder import check_choice
-
-        check_choice(format_choice(args, config), config.model)
-
-
-def format_choice(args: ServerArgs, config: EngineConfig) -> FormatChoice:
-    """The format of replies that the options name."""
-    from quire.parsers.detection.names import FormatChoice
-
-    return FormatChoice.of(args.tool_call_parser, config.structured_outputs.reasoning_parser)

@@ -29,8 +29,8 @@ from quire.server.context import ServerContext
 from quire.server.fleet.live_models import LiveModels, Outcome, one_model
 from quire.server.http import listening
 from quire.server.http.api_keys import load_api_keys
+from quire.server.reply_formats import check_formats
 from quire.server.reply_plugins import reply_plugins
-from quire.server.served_model import check_formats
 from quire.system.at_exit import remove_all_scratch
 from quire.system.free_memory import bound_free_memory
 from quire.system.garbage import expect_crowds

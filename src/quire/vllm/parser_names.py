@@ -119,7 +119,7 @@ PARSER_SURFACE: dict[str, dict[str, str]] = {
     **_modules(_REASONING, "reasoning", "reasoning_parser"),
     "vllm.entrypoints.generate.base.protocol": {
         f"{_HOME}.records": _RECORDS,
-        "quire.server.conversation.conversation": "FunctionDefinition",
+        "quire.server.conversation.message": "FunctionDefinition",
     },
     "vllm.reasoning": {f"{_HOME}.reasoning_parser": "ReasoningParser ReasoningParserManager"},
     "vllm.reasoning.abs_reasoning_parsers": {

@@ -67,9 +67,7 @@ SURFACE: dict[str, dict[str, str]] = {
     "vllm.entrypoints.serve.utils.api_utils": {"quire.vllm.own.http_app": "with_cancellation"},
     "vllm.entrypoints.openai.chat_completion.protocol": {
         "quire.vllm.parsers.requests": "BatchChatCompletionRequest ChatCompletionRequest",
-        "quire.server.conversation.conversation": (
-            "ChatCompletionToolsParam=Tool FunctionDefinition"
-        ),
+        "quire.server.conversation.message": "ChatCompletionToolsParam=Tool FunctionDefinition",
     },
     "vllm.entrypoints.openai.completion.protocol": {
         "quire.vllm.parsers.requests": "CompletionRequest"

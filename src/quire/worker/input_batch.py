@@ -265,20 +265,6 @@ class InputBatch:
         """The parameters of the pooling request in this row."""
         return self._pooling[row]
 
-    def token_types(self, step: PreparedStep) -> Ints | None:
-        """[T]; the types of the step's tokens. None: all are 0."""
-        types = [self._pooling[row].token_type_ids for row in step.rows.tolist()]
-        if not any(types):
-            return None
-        found = np.zeros(len(step.batch.token_ids), np.int32)
-        starts = step.batch.seq_starts
-        for index, given in enumerate(types):
-            if given:
-                begin, end = starts[index], starts[index + 1]
-                first = int(step.ends[index]) - int(end - begin)
-                found[begin:end] = given[first : first + end - begin]
-        return found
-
     def begin(self, step: PreparedStep) -> None:
         """Records that the step is being computed: the next chunk of a prompt may follow, or a
         token whose place the model knows."""

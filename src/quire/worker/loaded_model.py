@@ -1,4 +1,5 @@
-"""`LoadedModel`: the model of a worker. It is loaded, gives its memory back, and gets new weights.
+"""`LoadedModel`: the model of a worker, with its encoder. It is loaded, gives its memory back, and
+gets new weights.
 
 The base of `Worker`, which runs steps on it. Also what vLLM's extensions of workers use of it.
 """
@@ -17,7 +18,7 @@ from quire.backends.base import Backend, CompiledModel
 from quire.backends.registry import make_backend
 from quire.config.ranks import ONE_RANK, Rank
 from quire.config.records import EngineConfig, ModelConfig
-from quire.errors import ConfigError
+from quire.errors import BackendError, ConfigError
 from quire.log import get_logger, phase
 from quire.planning.compile_plan import compile_plan
 from quire.planning.kv.identity import reread_fingerprint
@@ -79,6 +80,29 @@ class LoadedModel:
     def drop_adapter(self, digest: str) -> None:
         """Drops an adapter, except for the requests that the worker has."""
         self.adapters.drop(digest)
+
+    def begin_tile(self, pixels: bytes, height: int, width: int) -> None:
+        """Begins to encode a tile of RGB bytes, of one frame or several, or of a spectrum; the tile
+        before it is dropped. Raises BackendError."""
+        if self._encoder is None:
+            raise BackendError("the model of this worker has no encoder")
+        self._tile = None
+        self._tile = self._encoder.begin(self._encoder.vision.tile(pixels, (height, width)))
+
+    def encode_tile(self, seconds: float) -> bytes | None:
+        """Encodes the tile for about `seconds`. Returns the rows of the text model, float32, when
+        they are done, None before. Raises BackendError."""
+        if self._tile is None:
+            raise BackendError("no tile is being encoded")
+        try:
+            rows = self._tile.advance(seconds)
+        except BaseException:
+            self._tile = None
+            raise
+        if rows is None:
+            return None
+        self._tile = None
+        return rows.astype("<f4").tobytes()
 
     @property
     def vllm_config(self) -> EngineConfig:

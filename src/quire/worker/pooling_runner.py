@@ -45,7 +45,7 @@ class PoolingRunner:
         for request_id in plan.released_request_ids:
             self._rows_so_far.pop(request_id, None)
         self._choose_rows(step)
-        batch.token_types = self.batch.token_types(step)
+        batch.token_types = self._token_types(step)
         self.batch.begin(step)
         return BegunStep(plan, step, [], None)
 
@@ -111,6 +111,20 @@ class PoolingRunner:
         """[R]; rows of each request: one of a text that is done, or one for each token."""
         found = np.where(by_token, np.diff(step.batch.seq_starts), _is_done(step))
         return found.astype(np.int32)
+
+    def _token_types(self, step: PreparedStep) -> NDArray[np.int32] | None:
+        """[T]; the types of the step's tokens. None: all are 0."""
+        types = [self.batch.pooling_params(row).token_type_ids for row in step.rows.tolist()]
+        if not any(types):
+            return None
+        found = np.zeros(len(step.batch.token_ids), np.int32)
+        starts = step.batch.seq_starts
+        for index, given in enumerate(types):
+            if given:
+                begin, end = starts[index], starts[index + 1]
+                first = int(step.ends[index]) - int(end - begin)
+                found[begin:end] = given[first : first + end - begin]
+        return found
 
     def _choose_rows(self, step: PreparedStep) -> None:
         """Sets the tokens whose states are pooled: of a mean, any one of the request. Where these

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from quire.backends.records import StepBatch, StepOutput
 from quire.config.ranks import ONE_RANK, Rank
 from quire.config.records import EngineConfig
-from quire.errors import BackendError, ConfigError, quoted
+from quire.errors import ConfigError, quoted
 from quire.program import OpPlace
 from quire.ranks import RankGroup
 from quire.worker.loaded_model import LoadedModel
@@ -126,29 +126,6 @@ class Worker(LoadedModel):
     def _own(self, batch: StepBatch) -> StepBatch:
         """The step with this rank's adapters and its part of given K and V, of several ranks."""
         return own_kv(self.adapters.found(batch), self._kv_runs)
-
-    def begin_tile(self, pixels: bytes, height: int, width: int) -> None:
-        """Begins to encode a tile of RGB bytes, of one frame or several, or of a spectrum; the tile
-        before it is dropped. Raises BackendError."""
-        if self._encoder is None:
-            raise BackendError("the model of this worker has no encoder")
-        self._tile = None
-        self._tile = self._encoder.begin(self._encoder.vision.tile(pixels, (height, width)))
-
-    def encode_tile(self, seconds: float) -> bytes | None:
-        """Encodes the tile for about `seconds`. Returns the rows of the text model, float32, when
-        they are done, None before. Raises BackendError."""
-        if self._tile is None:
-            raise BackendError("no tile is being encoded")
-        try:
-            rows = self._tile.advance(seconds)
-        except BaseException:
-            self._tile = None
-            raise
-        if rows is None:
-            return None
-        self._tile = None
-        return rows.astype("<f4").tobytes()
 
     def rank_stats(self) -> dict[str, Any]:
         """Numbers of this rank, and the time for which it has waited for others."""

@@ -9,7 +9,7 @@ import pytest
 
 from quire.config import SchedulerConfig
 from quire.errors import RequestError
-from quire.frontend.inputs.input_processor import EngineInput
+from quire.frontend.arguments import EngineInput
 from quire.frontend.observers import admission
 from quire.frontend.observers.admission import AdmissionControl, QueueFullError
 from quire.frontend.output_processor import OutputProcessor

@@ -12,10 +12,10 @@ import pytest
 from quire.beam_search import BeamSearchParams
 from quire.config.records import EngineConfig
 from quire.errors import EngineGenerateError, RequestError
-from quire.frontend.arguments import RequestOptions
+from quire.frontend.arguments import EngineInput, RequestOptions
 from quire.frontend.beam_begin import begin_search, request_output_of, sequences_of
 from quire.frontend.beam_search import BeamSearch
-from quire.frontend.inputs.input_processor import EngineInput, InputProcessor
+from quire.frontend.inputs.input_processor import InputProcessor
 from quire.inputs import TokensPrompt
 from quire.outputs import CompletionOutput, FlatLogprobs, RequestOutput
 from quire.tokenizer import Tokenizer, detokenizer_of

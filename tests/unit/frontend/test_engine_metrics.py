@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from quire.frontend.inputs.input_processor import EngineInput
+from quire.frontend.arguments import EngineInput
 from quire.frontend.observers.engine_metrics import EngineMetrics
 from quire.frontend.output_processor import OutputProcessor
 from quire.metrics.engine_series import FINISH_REASONS

@@ -9,8 +9,9 @@ import pytest
 
 from quire.config.records import EngineConfig
 from quire.errors import EngineDeadError, QuireError
+from quire.frontend.arguments import EngineInput
 from quire.frontend.completion_state import CompletionState
-from quire.frontend.inputs.input_processor import EngineInput, InputProcessor
+from quire.frontend.inputs.input_processor import InputProcessor
 from quire.frontend.observers.observer import RequestObserver, StepTokens
 from quire.frontend.output_processor import OutputProcessor
 from quire.frontend.request_record import RequestRecord

@@ -124,8 +124,8 @@ def test_loaded_blocks_are_stored_blocks() -> None:
     kv = manager(follower)
     blocks, tokens = kv.open(), list(range(13))
     keys = [(0, key) for key in kv.keys_of(blocks, tokens, 3)]
-    reservation = kv.reserve(kv.no_prefix(), keys)
-    kv.complete(reservation, keys[:2], blocks, tokens)
+    reservation = kv.reservations.reserve(kv.no_prefix(), keys)
+    kv.reservations.complete(reservation, keys[:2], blocks, tokens)
     flush(kv)
     [event] = follower.stored
     assert event.block_hashes == [low_bits(key) for key in blocks.keys[:2]]
@@ -140,7 +140,9 @@ def test_nobody_is_told_of_a_tail() -> None:
     assert tail is not None
     keys = [(0, blocks.keys[0]), tail.key(0)]
     for takes in (True, False):
-        kv.complete(kv.reserve(kv.no_prefix(), keys), keys, blocks, tokens)
+        kv.reservations.complete(
+            kv.reservations.reserve(kv.no_prefix(), keys), keys, blocks, tokens
+        )
         prefix = kv.get_computed_blocks(blocks, tokens, with_tail=True)
         assert prefix.num_tokens(SIZE) == 6
         if takes:

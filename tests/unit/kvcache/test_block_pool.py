@@ -8,6 +8,7 @@ import pytest
 
 from quire.errors import IntegrityError
 from quire.kvcache import BlockPool
+from quire.kvcache.integrity import check_blocks
 
 
 def test_fresh_blocks_come_in_order_and_run_out() -> None:
@@ -36,7 +37,7 @@ def test_cached_blocks_are_evicted_last_and_least_recently_freed_first() -> None
     assert pool.allocate(1) == [1]
     assert pool.lookup(b"b") is None
     assert pool.lookup(b"c") == 2
-    pool.check_integrity([[3], [1]])
+    check_blocks(pool, [[3], [1]])
 
 
 def test_the_tail_of_a_request_is_evicted_before_its_beginning() -> None:
@@ -57,7 +58,7 @@ def test_a_hit_leaves_the_queue_from_the_middle() -> None:
     pool.hold([1])
     assert pool.num_free == 2
     assert pool.allocate(2) == [0, 2]
-    pool.check_integrity([[1], [0, 2]])
+    check_blocks(pool, [[1], [0, 2]])
 
 
 def test_a_shared_block_stays_until_its_last_holder_leaves() -> None:
@@ -94,7 +95,7 @@ def test_forgetting_needs_an_idle_pool() -> None:
     assert pool.forget_cached() is True
     assert pool.lookup(b"k") is None
     assert pool.num_free == 2
-    pool.check_integrity([])
+    check_blocks(pool, [])
 
 
 def test_a_large_pool_costs_nothing_until_it_is_used() -> None:
@@ -117,17 +118,17 @@ def test_a_large_pool_costs_nothing_until_it_is_used() -> None:
 def test_integrity_check_notices(tamper: object) -> None:
     pool = BlockPool(4)
     table = pool.allocate(2)
-    pool.check_integrity([table])
+    check_blocks(pool, [table])
     tamper(pool)  # type: ignore[operator]
     with pytest.raises(IntegrityError):
-        pool.check_integrity([table])
+        check_blocks(pool, [table])
 
 
 def test_integrity_check_notices_a_leaked_table() -> None:
     pool = BlockPool(4)
     pool.allocate(2)
     with pytest.raises(IntegrityError, match=r"disagree for blocks \[0, 1\]"):
-        pool.check_integrity([])
+        check_blocks(pool, [])
 
 
 def test_a_forgotten_block_is_not_found_whoever_holds_it() -> None:
@@ -138,12 +139,12 @@ def test_a_forgotten_block_is_not_found_whoever_holds_it() -> None:
     for key in (b"a", b"b", b"unknown"):
         pool.forget(key)
     assert [pool.lookup(key) for key in (b"a", b"b", b"c")] == [None, None, 2]
-    pool.check_integrity([[0, 2]])
+    check_blocks(pool, [[0, 2]])
     pool.register(0, b"a")  # the holder may compute it again
     assert pool.lookup(b"a") == 0
     pool.release([0, 2])
     assert pool.allocate(4) == [1, 3, 0, 2]  # what is empty before what is cached
-    pool.check_integrity([[0, 1, 2, 3]])
+    check_blocks(pool, [[0, 1, 2, 3]])
 
 
 def test_cached_blocks_are_reused_before_fresh_ones_once_there_are_many() -> None:

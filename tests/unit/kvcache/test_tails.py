@@ -24,7 +24,7 @@ def load(kv: KVCacheManager, tokens: list[int]) -> SequenceBlocks:
     tail = kv.tail_of(blocks, tokens, len(tokens))
     keys = [(group, key) for key in blocks.keys for group in groups]
     keys += [] if tail is None else [tail.key(group) for group in groups]
-    kv.complete(kv.reserve(kv.no_prefix(), keys), keys, blocks, tokens)
+    kv.reservations.complete(kv.reservations.reserve(kv.no_prefix(), keys), keys, blocks, tokens)
     kv.check_integrity()
     return blocks
 

@@ -12,7 +12,7 @@ from quire.errors import CapacityError, ConfigError, RequestError
 from quire.parsers.detection import finder
 from quire.parsers.format import ReplyFormat
 from quire.parsers.registry import TOOL_FORMATS
-from quire.server.served_model import check_formats
+from quire.server.reply_formats import check_formats
 
 from .conftest import MakeHarness
 

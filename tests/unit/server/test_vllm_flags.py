@@ -20,7 +20,7 @@ from quire.server import ServerArgs
 from quire.server.app import user_middleware
 from quire.server.connection.tls import tls_options
 from quire.server.conversation.chat_text import with_system_prompt
-from quire.server.conversation.conversation import ChatMessage
+from quire.server.conversation.message import ChatMessage
 from quire.server.http.event_stream import EventStream
 from quire.server.http.middleware import logger as access_log
 

@@ -11,7 +11,6 @@ import hashlib
 import itertools
 import struct
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -21,60 +20,29 @@ from quire.config.records import EngineConfig, ModelConfig
 from quire.errors import RequestError
 from quire.frontend.arguments import (
     PLAIN,
+    EngineInput,
     RequestOptions,
-    check_bans,
-    check_params,
     check_request_id,
 )
 from quire.frontend.inputs.pieces import with_sources, with_virtual_tokens
-from quire.frontend.inputs.pooling_inputs import NEUTRAL, PoolingInputs
+from quire.frontend.inputs.pooling_inputs import PoolingInputs
 from quire.frontend.inputs.prompt_parser import ParsedPrompt, PromptParser
 from quire.frontend.inputs.reasoning import check_budget, tokens_of_marks
-from quire.frontend.inputs.refusals import cannot_generate
+from quire.frontend.inputs.refusals import cannot_generate, check_without_tokenizer
 from quire.frontend.inputs.tokenization import Tokenization
 from quire.frontend.kv_hand_off import hand_off
 from quire.inputs import PromptType
 from quire.logits_processors.interface import check_processor
 from quire.logits_processors.loading import load_processors
-from quire.outputs import LateChunkingMetadata
-from quire.params import SamplingParams
+from quire.params import SamplingParams, check_for_model
 from quire.protocol import EngineCoreRequest
 from quire.protocol.pooling_params import PoolingParams
 from quire.reasoning.marks import ReasoningTokens
 from quire.structured.params import StructuredOutputsParams
 from quire.structured.trial import GrammarTrial
 from quire.system import clock
+from quire.token_checks import check_bans
 from quire.tokenizer import Tokenizer
-
-
-@dataclass(frozen=True, slots=True)
-class EngineInput:
-    """A validated request: what the core runs, and what the front end needs for its outputs."""
-
-    request_id: str
-    """The user's request id."""
-    prompt: str | None
-    """None if token ids were given."""
-    prompt_token_ids: list[int]
-    params: SamplingParams
-    """Validated parameters of the whole request; neutral ones if it pools."""
-    core_requests: list[EngineCoreRequest]
-    """One for each of the `n` outputs, in order; or one for each piece of a long text that pools.
-    Their ids are unique in this process."""
-    arrival_time: float
-    options: RequestOptions = PLAIN
-    pooling_params: PoolingParams | None = None
-    """None: the request generates."""
-    late_chunks: LateChunkingMetadata | None = None
-    """The pieces of the text that have vectors, if it is asked for them."""
-    num_virtual_tokens: int = 0
-    """Tokens of a prompt adapter, or rows of an encoder, which are before those of the prompt in
-    `core_requests`."""
-
-    @property
-    def num_image_bytes(self) -> int:
-        """Bytes of decoded images and sounds of each core request."""
-        return sum(len(image.pixels) for image in self.core_requests[0].images)
 
 
 class InputProcessor:
@@ -124,7 +92,12 @@ class InputProcessor:
         options.check(self._config)
         arrival_time = clock.now() if options.arrival_time is None else options.arrival_time
         if isinstance(params, PoolingParams):
-            return self._pooling(request_id, prompt, params, options, arrival_time)
+            found = self._pooling_inputs.read(
+                request_id, self._unique(request_id), prompt, params, options, arrival_time
+            )
+            for one in found.core_requests:
+                one.block_keys = self.block_keys(one)
+            return found
         if isinstance(params, SamplingParams):
             return self._generating(request_id, prompt, params, options, arrival_time)
         raise TypeError(
@@ -142,7 +115,9 @@ class InputProcessor:
         if self.model_config.pooling is not None:
             raise RequestError(cannot_generate(self.model_config))
         params.verify()
-        check_params(params, self.model_config, has_tokenizer=self.tokenizer is not None)
+        check_for_model(params, self.model_config.vocab_size, self.model_config.max_logprobs)
+        if self.tokenizer is None:
+            check_without_tokenizer(params)
         options.check_priority()
         parsed = whole = self._prompts.parse(prompt, options.tokenization)
         adapter = options.prompt_adapter
@@ -187,31 +162,6 @@ class InputProcessor:
             num_virtual_tokens=len(whole.token_ids) - len(parsed.token_ids),
         )
 
-    def _pooling(
-        self,
-        request_id: str,
-        prompt: Any,
-        params: PoolingParams,
-        options: RequestOptions,
-        arrival_time: float,
-    ) -> EngineInput:
-        found = self._pooling_inputs.read(
-            self._unique(request_id), prompt, params, options, arrival_time
-        )
-        for one in found.core_requests:
-            one.block_keys = self.block_keys(one)
-        return EngineInput(
-            request_id=request_id,
-            prompt=found.prompt.text,
-            prompt_token_ids=found.prompt.token_ids,
-            params=NEUTRAL,
-            core_requests=found.core_requests,
-            arrival_time=arrival_time,
-            options=options,
-            pooling_params=found.params,
-            late_chunks=found.late_chunks,
-        )
-
     def _unique(self, request_id: str) -> str:
         """An id that no other request of this process has."""
         return f"{request_id}-{next(self._numbers):x}"
@@ -247,7 +197,10 @@ class InputProcessor:
             resolved.forbid(self.model_config.never_generated)
         if resolved.structured_outputs is not None:
             resolved.structured_outputs = self._grammars.checked(resolved.structured_outputs)
-        check_bans(resolved, self._banned_token_ids(resolved), self.model_config)
+        banned, never = self._banned_token_ids(resolved), resolved.never_generated
+        is_banning = banned or resolved.bad_words or never.words or never.first
+        if is_banning or resolved.allowed_token_ids is not None:
+            check_bans(resolved, banned, self.model_config.vocab_size)
         return resolved
 
     def _reasoning_of(

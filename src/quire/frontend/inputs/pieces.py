@@ -7,8 +7,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import msgspec
-import numpy as np
-from numpy.typing import NDArray
 
 from quire.adapters.request import PromptAdapterRequest
 from quire.config.records import ModelConfig
@@ -20,9 +18,6 @@ from quire.outputs.pooling import LateChunk, LateChunkingMetadata
 from quire.params import SamplingParams
 from quire.protocol import EngineCoreRequest, InputRows
 from quire.tokenizer import Tokenizer
-
-_UNIT = 1e-2
-"""Maximum distance from 1 of the length of a vector that counts as normalised."""
 
 
 def pieces(request: EngineCoreRequest, max_model_len: int) -> list[EngineCoreRequest]:
@@ -43,21 +38,6 @@ def pieces(request: EngineCoreRequest, max_model_len: int) -> list[EngineCoreReq
             )
         )
     return found
-
-
-def joined(vectors: Sequence[NDArray[np.float32]], counts: Sequence[int]) -> NDArray[np.float32]:
-    """The mean of the pieces' vectors, each weighted by its number of tokens; of length 1 if they
-    are. Computed in float64 in the order of the pieces."""
-    if len(vectors) == 1:
-        return vectors[0]
-    total = np.zeros(len(vectors[0]))
-    for vector, count in zip(vectors, counts, strict=True):
-        total += vector.astype(np.float64) * count
-    total /= sum(counts)
-    lengths = [float(np.sqrt(np.square(one.astype(np.float64)).sum())) for one in vectors]
-    if all(abs(length - 1) <= _UNIT for length in lengths):
-        total /= max(float(np.sqrt(np.square(total).sum())), 1e-12)
-    return total.astype(np.float32)
 
 
 def with_virtual_tokens(

@@ -6,17 +6,15 @@ A part of `InputProcessor`. Makes the core requests, several for a long text.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 from quire.config.records import ModelConfig
 from quire.errors import RequestError
-from quire.frontend.arguments import RequestOptions
+from quire.frontend.arguments import EngineInput, RequestOptions
 from quire.frontend.inputs.pieces import late_chunks, pieces
-from quire.frontend.inputs.prompt_parser import ParsedPrompt, PromptParser
+from quire.frontend.inputs.prompt_parser import PromptParser
 from quire.frontend.inputs.refusals import cannot_pool, check_text
-from quire.outputs import LateChunkingMetadata
 from quire.params import RequestOutputKind, SamplingParams
 from quire.protocol import EngineCoreRequest
 from quire.protocol.pooling_params import PoolingParams, prompt_of
@@ -26,17 +24,6 @@ NEUTRAL = SamplingParams(
     max_tokens=1, seed=0, detokenize=False, output_kind=RequestOutputKind.FINAL_ONLY
 )
 """Sampling parameters of requests that pool: they end with their first result."""
-
-
-@dataclass(frozen=True, slots=True)
-class PoolingInput:
-    """A validated request."""
-
-    prompt: ParsedPrompt
-    params: PoolingParams
-    core_requests: list[EngineCoreRequest]
-    """One for each piece of a long text."""
-    late_chunks: LateChunkingMetadata | None
 
 
 class PoolingInputs:
@@ -51,12 +38,13 @@ class PoolingInputs:
 
     def read(
         self,
+        request_id: str,
         core_id: str,
         prompt: Any,
         params: PoolingParams,
         options: RequestOptions,
         arrival_time: float,
-    ) -> PoolingInput:
+    ) -> EngineInput:
         """`core_id`: id of the core request, unique in this process. Raises RequestError."""
         model = self._model
         if model.pooling is None:
@@ -103,7 +91,17 @@ class PoolingInputs:
         )
         core_requests = pieces(core_request, model.max_model_len)
         core_requests[0].data_parallel_rank = options.data_parallel_rank
-        return PoolingInput(parsed, resolved, core_requests, chunks)
+        return EngineInput(
+            request_id=request_id,
+            prompt=parsed.text,
+            prompt_token_ids=parsed.token_ids,
+            params=NEUTRAL,
+            core_requests=core_requests,
+            arrival_time=arrival_time,
+            options=options,
+            pooling_params=resolved,
+            late_chunks=chunks,
+        )
 
     @cached_property
     def _num_token_types(self) -> int:

@@ -11,8 +11,7 @@ from typing import Any
 
 from quire.config.records import ModelConfig
 from quire.errors import PromptError, quoted
-from quire.frontend.inputs.images.placing import PlacedImages
-from quire.frontend.inputs.images.prompts import ImagePrompts
+from quire.frontend.inputs.images.prompts import ImagePrompts, with_decoder_prompt
 from quire.frontend.inputs.prompt_embeds import rows_of_prompt
 from quire.frontend.inputs.refusals import check_text, prompt_fills_context, prompt_too_long
 from quire.frontend.inputs.tokenization import Tokenization
@@ -45,15 +44,6 @@ class ParsedPrompt:
     """Rows that take the place of the embeddings of some of the tokens."""
     images: list[ImageInput] = field(default_factory=list)
     """Pictures whose rows are computed before the request starts."""
-
-    def followed_by(self, answer: Sequence[int], piece: ParsedPrompt) -> ParsedPrompt:
-        """This prompt, the tokens of an answer to it, and the next piece of a prompt."""
-        has_text = self.text is not None and piece.text is not None
-        return ParsedPrompt(
-            f"{self.text}{piece.text}" if has_text else None,
-            [*self.token_ids, *answer, *piece.token_ids],
-            self.scope if piece.scope.salt is None else piece.scope,
-        )
 
 
 class PromptParser:
@@ -102,7 +92,7 @@ class PromptParser:
 
     def _parse_dict(self, prompt: Mapping[str, Any], tokenization: Tokenization) -> ParsedPrompt:
         if "encoder_prompt" in prompt:
-            prompt = _joined(prompt)
+            prompt = with_decoder_prompt(prompt)
         unknown = sorted(
             key if isinstance(key, str) and key.isidentifier() else quoted(key)
             for key, value in prompt.items()
@@ -147,7 +137,11 @@ class PromptParser:
                 "prompt_is_token_ids must come with prompt_embeds", parameter="prompt_is_token_ids"
             )
         if prompt.get("multi_modal_data"):
-            return self._with_images(images, prompt, text, ids, scope, tokenization)
+            tenant = scope.salt or ""
+            placed = images.in_prompt(prompt, tokenization, self._encode, _as_token_ids, tenant)
+            return ParsedPrompt(
+                text, placed.token_ids, scope, input_rows=placed.input_rows, images=placed.images
+            )
         if ids is not None:
             cut = _cut(_as_token_ids(ids), tokenization)
             types = _as_token_ids(prompt.get("token_type_ids") or [])
@@ -157,38 +151,6 @@ class PromptParser:
                 "a prompt must contain prompt or prompt_token_ids", parameter="prompt"
             )
         return ParsedPrompt(text, self._encode(text, tokenization), scope)
-
-    def _with_images(
-        self,
-        images: ImagePrompts,
-        prompt: Mapping[str, Any],
-        text: str | None,
-        ids: Any,
-        scope: CacheScope,
-        tokenization: Tokenization,
-    ) -> ParsedPrompt:
-        data = prompt["multi_modal_data"]
-        self.images.check_on("multi_modal_data")
-        if tokenization.truncation is not None:
-            raise PromptError(
-                "truncate_prompt_tokens is not supported with images",
-                parameter="truncate_prompt_tokens",
-            )
-        placed = data.get("image") if isinstance(data, Mapping) else None
-        if not isinstance(placed, PlacedImages):
-            plain = Tokenization(add_special_tokens=False)
-            placed = images.in_prompt(
-                text,
-                None if ids is None else _as_token_ids(ids),
-                data,
-                prompt.get("multi_modal_uuids"),
-                lambda given: self._encode(given, tokenization),
-                lambda given: self._encode(given, plain),
-                scope.salt or "",
-            )
-        return ParsedPrompt(
-            text, placed.token_ids, scope, input_rows=placed.input_rows, images=placed.images
-        )
 
     def _encode(self, text: str, tokenization: Tokenization) -> list[int]:
         if self._tokenizer is None:
@@ -228,23 +190,6 @@ class PromptParser:
                 parameter=parameter,
                 value=wrong,
             )
-
-
-def _joined(prompt: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The decoder's prompt, with what the encoder gets. Raises PromptError."""
-    encoder, decoder = prompt["encoder_prompt"], prompt.get("decoder_prompt")
-    is_plain = isinstance(encoder, Mapping) and not encoder.get("prompt")
-    if not is_plain or decoder is None or len(prompt) > 2:
-        raise PromptError(
-            "a prompt with encoder_prompt must have the form {'encoder_prompt': "
-            "{'multi_modal_data': {'audio': samples}}, 'decoder_prompt': text or token ids}",
-            parameter="encoder_prompt",
-        )
-    if isinstance(decoder, str):
-        decoder = {"prompt": decoder}
-    elif not isinstance(decoder, Mapping):
-        decoder = {"prompt_token_ids": decoder}
-    return {**{key: one for key, one in encoder.items() if one}, **decoder}
 
 
 def _cut(token_ids: list[int], tokenization: Tokenization) -> list[int]:

@@ -9,9 +9,9 @@ import msgspec
 
 from quire.config.records import ModelConfig
 from quire.errors import RequestError, quoted
-from quire.param_checks import outside_vocabulary
 from quire.params import SamplingParams
 from quire.reasoning.marks import ReasoningMarks, ReasoningTokens
+from quire.token_checks import outside_vocabulary
 from quire.tokenizer import Tokenizer
 
 

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 
 from quire.config.pooling import PoolingConfig
 from quire.config.records import ModelConfig
-from quire.errors import PromptError, quoted
+from quire.errors import PromptError, RequestError, quoted
+from quire.params import SamplingParams
 
 _METHODS: Mapping[str, str] = {
     "embed": "LLM.embed, LLM.score (POST /v1/embeddings, /pooling, /score, /rerank)",
@@ -123,3 +124,20 @@ def check_text(num_tokens: int, pooling: PoolingConfig, max_model_len: int) -> N
         parameter="input_tokens",
         value=num_tokens,
     )
+
+
+def check_without_tokenizer(params: SamplingParams) -> None:
+    """Raises RequestError for parameters that need a tokenizer."""
+    for name in ("stop", "bad_words"):
+        if getattr(params, name):
+            raise RequestError(
+                f"{name} strings require a tokenizer: start without skip_tokenizer_init",
+                parameter=name,
+                value=getattr(params, name),
+            )
+    if params.structured_outputs is not None:
+        raise RequestError(
+            "Structured outputs requires a tokenizer so it can't be used with "
+            "'skip_tokenizer_init'",
+            parameter="structured_outputs",
+        )

@@ -17,9 +17,9 @@ from quire.config.records import EngineConfig
 from quire.core.engine_core import EngineCore
 from quire.errors import ConfigError, EngineDeadError, QuireError
 from quire.executor import Executor
-from quire.frontend.arguments import RequestOptions, request_id_list
+from quire.frontend.arguments import EngineInput, RequestOptions, request_id_list
 from quire.frontend.engine_base import EngineBase
-from quire.frontend.inputs.input_processor import EngineInput, InputProcessor
+from quire.frontend.inputs.input_processor import InputProcessor
 from quire.frontend.observers.engine_metrics import EngineMetrics, statistics_observers
 from quire.frontend.observers.observer import RequestObserver
 from quire.frontend.offline.engine_control import EngineControl

@@ -23,13 +23,14 @@ from quire.core.client import EngineCoreClient, EngineHealth, EngineListener
 from quire.core.hosts import DEFAULT_STEP_TIMEOUT_S, EngineMode, make_client
 from quire.errors import ConfigError, EngineDeadError, QuireError, RequestError, quoted
 from quire.frontend.arguments import (
+    EngineInput,
     RequestOptions,
     check_data_parallel_rank,
     check_request_id,
     request_id_list,
 )
 from quire.frontend.engine_base import EngineBase
-from quire.frontend.inputs.input_processor import EngineInput, InputProcessor
+from quire.frontend.inputs.input_processor import InputProcessor
 from quire.frontend.inputs.prompt_parser import ParsedPrompt
 from quire.frontend.observers.engine_metrics import EngineMetrics, statistics_observers
 from quire.frontend.observers.observer import RequestLog, RequestLogChoice, RequestObserver

@@ -119,7 +119,13 @@ class InputSession:
 
     def _continue_with(self, piece: ParsedPrompt) -> None:
         """Extend the prompt by the last answer and `piece` for the next request."""
-        self._prompt = self._prompt.followed_by(self._answer[:-1], piece)
+        before = self._prompt
+        has_text = before.text is not None and piece.text is not None
+        self._prompt = ParsedPrompt(
+            f"{before.text}{piece.text}" if has_text else None,
+            [*before.token_ids, *self._answer[:-1], *piece.token_ids],
+            before.scope if piece.scope.salt is None else piece.scope,
+        )
         self._answer = []
         self._before = None if self._last is None else self._last.outputs[0]
 

@@ -14,7 +14,7 @@ from typing import Protocol
 from quire.config import EngineConfig
 from quire.core.client import EngineCoreClient
 from quire.errors import QuireError
-from quire.frontend.inputs.input_processor import EngineInput
+from quire.frontend.arguments import EngineInput
 from quire.frontend.observers.admission import AdmissionControl, QueueFullError
 from quire.frontend.observers.engine_metrics import EngineMetrics
 from quire.frontend.observers.observer import RequestObserver

@@ -1,5 +1,5 @@
 """`Drafting`: which requests get how many draft tokens in the next step, by estimates of how often
-guesses are right (`Acceptance`) and how long a row of a step takes (`RowCosts`).
+guesses are right (`RequestAcceptance`) and how long a row of a step takes (`RowCosts`).
 
 Kept by the scheduler. What it decides changes the time of steps and no bit of any answer.
 """
@@ -58,7 +58,7 @@ class Drafting:
         self._look_ahead = look_ahead
         self._proposer = proposer
         self._costs = RowCosts()
-        self._acceptance = Acceptance()
+        self._engine_rates = rates_of_engine()
         self._of_requests: dict[Request, RequestAcceptance] = {}
         self._in_flight: dict[Request, int] = {}
         """The grades of the drafts that a step checks."""
@@ -136,7 +136,7 @@ class Drafting:
     def _rates(self, request: Request) -> RequestAcceptance:
         rates = self._of_requests.get(request)
         if rates is None:
-            rates = self._of_requests[request] = self._acceptance.begin()
+            rates = self._of_requests[request] = RequestAcceptance(self._engine_rates)
         return rates
 
     def _candidate(self, request: Request) -> _Candidate | None:
@@ -265,15 +265,9 @@ class _Rates:
             counts[grade] = counts[grade] * kept + number
 
 
-class Acceptance:
+def rates_of_engine() -> _Rates:
     """The rates of one engine, from which those of its requests begin."""
-
-    def __init__(self) -> None:
-        self._engine = _Rates(_PRIOR_WEIGHT)
-
-    def begin(self) -> RequestAcceptance:
-        """The rates of a new request."""
-        return RequestAcceptance(self._engine)
+    return _Rates(_PRIOR_WEIGHT)
 
 
 class RequestAcceptance:

@@ -118,7 +118,7 @@ class PrefixLoads:
         num_needed = pool.num_free - kv.num_free_after(request.num_tokens, prefix)
         num_free = pool.num_free
         keys = list(dict.fromkeys(key for one in found for _, key in one.places))
-        reservation = kv.reserve(prefix, keys)
+        reservation = kv.reservations.reserve(prefix, keys)
         now, last_deadline = time.monotonic(), None
         if self._store.compute.seconds(num_tokens) is None:
             last_deadline, patience_s = now + patience_s, _CHUNK_IF_UNKNOWN_S

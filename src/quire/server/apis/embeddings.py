@@ -18,7 +18,8 @@ from quire.errors import RequestError
 from quire.outputs import LateChunkingMetadata
 from quire.protocol.pooling_params import LateChunkingParams, PoolingParams
 from quire.server.conversation.chat_text import chat_text
-from quire.server.conversation.conversation import ChatMessage, Conversation
+from quire.server.conversation.conversation import Conversation
+from quire.server.conversation.message import ChatMessage
 from quire.server.generation.pooling import (
     EmbedDtype,
     Endianness,

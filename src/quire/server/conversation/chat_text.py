@@ -13,7 +13,8 @@ from quire.chat.job import VARIABLES, ChatInput
 from quire.config.model_lookup.settings import messages_of
 from quire.errors import RequestError
 from quire.frontend.inputs.refusals import only_hears
-from quire.server.conversation.conversation import ChatMessage, Conversation, thinking_variables
+from quire.server.conversation.conversation import Conversation, thinking_variables
+from quire.server.conversation.message import ChatMessage
 from quire.server.requests.limits import count_chars
 from quire.server.served_model import ServedModel
 
@@ -21,13 +22,20 @@ from quire.server.served_model import ServedModel
 async def chat_text(model: ServedModel, chat: Conversation) -> str:
     """The text that the model's chat template makes of the messages. Raises RequestError."""
     check_messages(model, chat)
-    size = sum(len(text) for message in chat.messages for text in message.texts)
+    size = sum(len(text) for message in chat.messages for text in texts_of(message))
     model.limits.check_text("messages", size)
     fields = template_fields(chat)
     size += count_chars([*fields.values()][1:])
     await model.pool.run(size, _check_template_fields, model, fields)
     given = replace(chat_input(model, chat), no_images=model.config.model.no_images)
     return await render_chat(model, given, offers_tools=not chat.forbids_calls)
+
+
+def texts_of(message: ChatMessage) -> list[str]:
+    """The texts of a message's content, part by part."""
+    if isinstance(message.content, str):
+        return [message.content]
+    return [part if isinstance(part, str) else part.words for part in message.content or ()]
 
 
 def check_messages(model: ServedModel, chat: Conversation) -> None:

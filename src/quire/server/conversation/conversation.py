@@ -1,110 +1,18 @@
-"""`Conversation`: messages and tools, as chat templates read them, of whatever API; `ToolUse`: the
+"""`Conversation`: the messages and tools of a prompt, of whatever API; `ToolUse`: the
 tools that the reply may call, and whether it has to."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, Any, Literal
-
-import msgspec
-from msgspec import Meta
+from typing import TYPE_CHECKING, Any, Literal
 
 from quire.chat.job import VARIABLES
 from quire.errors import RequestError, quoted
+from quire.server.conversation.message import ChatMessage, Tool
 
 if TYPE_CHECKING:
     from quire.parsers.call_rules import CallRules
-
-
-class ContentPart(msgspec.Struct, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
-    """A piece of a message. The types `text`, `input_text`, `output_text`, `refusal`, `thinking`,
-    `image_url`, `input_image`, `image_embeds`, `video_url`, `audio_url`, `input_audio` and
-    `prompt_embeds` work."""
-
-    type: str
-    image_url: str | dict[str, Any] | None = None
-    """The URL of an image, or an object with it as `url`."""
-    image_embeds: str | dict[str, Any] | None = None
-    """Rows of an encoded image, as base64 of a file with a tensor, or an object with them and an
-    `image_grid_thw`."""
-    video_url: str | dict[str, Any] | None = None
-    """The URL of a video's frames or of an animated file, or an object with it as `url`."""
-    audio_url: str | dict[str, Any] | None = None
-    """The URL of a sound, or an object with it as `url`."""
-    input_audio: dict[str, Any] | None = None
-    """A sound: base64 of a file as `data`. Its `format` has no effect, because the first bytes of
-    the file show the type."""
-    detail: str | None = None
-    """Accepted; the model decides how an image is divided."""
-    uuid: str | None = None
-    """Accepted; the bytes of a file identify it."""
-    data: str | None = None
-    """Rows in place of token embeddings, as base64 of a file with a tensor."""
-    text: str | None = None
-    refusal: str | None = None
-    thinking: str | None = None
-    closed: bool | None = None
-    """Whether the thinking is complete; it has no effect."""
-
-    @property
-    def words(self) -> str:
-        """The part's text; empty if it has none."""
-        if self.type in ("refusal", "thinking"):
-            return getattr(self, self.type) or ""
-        return self.text or ""
-
-
-class ChatMessage(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """One message of a conversation, handed to the model's chat template."""
-
-    role: Annotated[str, Meta(min_length=1, max_length=64)]
-    content: str | list[str | ContentPart] | None = None
-    name: str | None = None
-    tool_calls: list[dict[str, Any]] | None = None
-    tool_call_id: str | None = None
-    reasoning: str | None = None
-    reasoning_content: str | None = None
-    """An older name of `reasoning`."""
-    tools: list[dict[str, Any]] | None = None
-    """The tools of a developer's message, for templates that read them."""
-    task: str | None = None
-    """A marker for templates that read it."""
-
-    @property
-    def texts(self) -> list[str]:
-        """The texts of its content, part by part."""
-        if isinstance(self.content, str):
-            return [self.content]
-        return [part if isinstance(part, str) else part.words for part in self.content or ()]
-
-
-class FunctionDefinition(
-    msgspec.Struct, kw_only=True, omit_defaults=True, forbid_unknown_fields=True
-):
-    """A function that the model may call."""
-
-    name: str
-    description: str | None = None
-    parameters: dict[str, Any] | None = None
-    strict: bool | None = None
-
-
-class Tool(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """A tool offered to the model."""
-
-    type: Literal["function"] = "function"
-    function: FunctionDefinition
-
-    @classmethod
-    def __get_pydantic_core_schema__(cls, source: Any, handler: Any) -> Any:
-        """For programs that use the class as a type of pydantic, as they can use vLLM's."""
-        del source, handler
-        from pydantic_core import core_schema
-
-        return core_schema.no_info_plain_validator_function(
-            lambda given: msgspec.convert(given, cls)
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,11 +31,17 @@ class ToolChoice:
         return cls("required", [name], is_named=True)
 
 
+def _no_rules() -> CallRules:
+    from quire.parsers.call_rules import CallRules  # its chain of imports is long
+
+    return CallRules((), "none")
+
+
 @dataclass(frozen=True, slots=True)
 class ToolUse:
     """The tools that the reply may or must call."""
 
-    rules: CallRules = field(default_factory=lambda: _rules(tools=(), choice="none"))
+    rules: CallRules = field(default_factory=_no_rules)
     is_named: bool = False
     """The request names the one tool to call. Then `finish_reason` is `stop`, as in OpenAI's
     API."""
@@ -140,12 +54,6 @@ class ToolUse:
     def is_searched(self) -> bool:
         """Whether the reply is searched for calls."""
         return self.rules.choice != "none"
-
-
-def _rules(**fields: Any) -> CallRules:
-    from quire.parsers.call_rules import CallRules  # its chain of imports is long
-
-    return CallRules(**fields)
 
 
 def tool_use(
@@ -166,49 +74,20 @@ def tool_use(
         if choice.mode == "required":
             raise RequestError(_NO_TOOLS, parameter="tool_choice")
         return ToolUse()
-    from quire.parsers.call_rules import OfferedTool
+    from quire.parsers.call_rules import rules_of
 
-    offered = [tool.function for tool in tools]
-    names = _names([one.name for one in offered])
-    for name in choice.only or ():
-        if name not in names:
-            raise RequestError(
-                "The tool specified in `tool_choice` does not match any of the specified `tools`",
-                parameter="tool_choice",
-                value=name,
-            )
-    only = frozenset(names if choice.only is None else choice.only)
-    rules = _rules(
-        tools=tuple(
-            OfferedTool(one.name, one.parameters, one.strict, f"{place.format(index)}.parameters")
-            for index, one in enumerate(offered)
-        ),
-        choice=choice.mode,
-        only=frozenset() if choice.mode == "none" else only,
+    rules = rules_of(
+        [tool.function for tool in tools],
+        choice.mode,
+        choice.only,
         is_parallel=is_parallel and not choice.is_named,
+        place=place,
     )
     schemas = {tool.name: tool.readable for tool in rules.allowed}
     return ToolUse(rules, choice.is_named, schemas=schemas)
 
 
 _NO_TOOLS = "When using `tool_choice`, `tools` must be set."
-
-
-def _names(given: Sequence[str]) -> dict[str, None]:
-    names: dict[str, None] = {}
-    for index, name in enumerate(given):
-        if not name:
-            raise RequestError(
-                f"tools[{index}].function.name must not be empty",
-                parameter=f"tools[{index}].function.name",
-            )
-        if name in names:
-            raise RequestError(
-                f"tools[{index}].function.name {quoted(name)} is the name of another tool too",
-                parameter=f"tools[{index}].function.name",
-            )
-        names[name] = None
-    return names
 
 
 @dataclass(slots=True, kw_only=True)

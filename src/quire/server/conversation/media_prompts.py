@@ -5,6 +5,8 @@ from __future__ import annotations
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from math import inf
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import msgspec.structs
@@ -21,10 +23,17 @@ from quire.server.conversation.chat_text import (
     render_chat,
     template_fields,
 )
-from quire.server.conversation.conversation import ChatMessage, ContentPart, Conversation
+from quire.server.conversation.conversation import Conversation
+from quire.server.conversation.message import ChatMessage, ContentPart
+from quire.server.json_pieces import check_wanted
+from quire.server.requests.embeds import decode_embeds
 from quire.server.requests.limits import count_chars
-from quire.server.requests.prompts import PreparedPrompt, decode_embeds, decoded_pictures, encode
+from quire.server.requests.prompts import TENANT, PreparedPrompt, encode
 from quire.server.served_model import ServedModel
+
+if TYPE_CHECKING:
+    from quire.frontend.inputs.images.prompts import ImagePrompts
+    from quire.images.picture import Picture
 
 _TYPE = "prompt_embeds"
 
@@ -134,6 +143,15 @@ async def _chat_with_images(model: ServedModel, chat: Conversation) -> PreparedP
         lambda piece: encode(model, piece, chat.add_special_tokens),
     )
     return PreparedPrompt(placed.token_ids, text, images=placed)
+
+
+async def decoded_pictures(
+    model: ServedModel, images: ImagePrompts, given: Sequence[Any], size: int, seconds: float = inf
+) -> list[Picture]:
+    """The pictures or sounds that a request gives, decoded off the event loop. `size`: characters
+    of what is given. `seconds`: most time. Raises RequestError."""
+    tenant = TENANT.get()
+    return await model.pool.run_outside(size, images.decoded, given, tenant, check_wanted, seconds)
 
 
 async def _chat_with_embeds(

@@ -8,7 +8,7 @@ import msgspec
 from msgspec import Meta
 
 from quire.server.args import ReasoningEffort
-from quire.server.conversation.conversation import ChatMessage, Tool
+from quire.server.conversation.message import ChatMessage, Tool
 
 
 class TemplateVariables(msgspec.Struct, kw_only=True):

@@ -16,7 +16,8 @@ from quire.log import configure
 from quire.planning.facts import gather_facts
 from quire.planning.plan import EnginePlan, settle
 from quire.server.fleet.catalog import CatalogEntry
-from quire.server.served_model import ServedModel, check_formats
+from quire.server.reply_formats import check_formats
+from quire.server.served_model import ServedModel
 from quire.units import MiB
 
 MemberState = Literal["unloaded", "loading", "loaded", "unloading", "failed"]

@@ -19,8 +19,8 @@ from quire.server.served_model import ServedModel
 from quire.server.work_threads import LARGE_SIZE
 
 if TYPE_CHECKING:
+    from quire.frontend.arguments import EngineInput
     from quire.frontend.beam_search import BeamSearch
-    from quire.frontend.inputs.input_processor import EngineInput
     from quire.frontend.online.online_requests import OnlineRequests
 
 

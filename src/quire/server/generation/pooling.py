@@ -39,7 +39,7 @@ from quire.server.requests.request import salt_of
 from quire.server.served_model import ServedModel
 
 if TYPE_CHECKING:
-    from quire.frontend.inputs.input_processor import EngineInput
+    from quire.frontend.arguments import EngineInput
 
 
 EmbedDtype = Literal["float32", "float16", "bfloat16", "fp8_e4m3", "fp8_e5m2"]

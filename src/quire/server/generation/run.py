@@ -24,7 +24,7 @@ from quire.server.requests.prompts import PreparedPrompt, engine_input, lists_wo
 from quire.server.served_model import ServedModel
 
 if TYPE_CHECKING:
-    from quire.frontend.inputs.input_processor import EngineInput
+    from quire.frontend.arguments import EngineInput
     from quire.frontend.online.online_requests import OnlineRequests
     from quire.frontend.online.request_stream import RequestStream
 

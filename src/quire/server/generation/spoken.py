@@ -20,7 +20,8 @@ from quire.images.config import ImagesConfig
 from quire.images.job import MAX_REQUEST_SECONDS
 from quire.images.sources import ImageSources
 from quire.server.context import ServerContext
-from quire.server.conversation.conversation import ChatMessage, ContentPart, Conversation
+from quire.server.conversation.conversation import Conversation
+from quire.server.conversation.message import ChatMessage, ContentPart
 from quire.server.requests.request import AnyRequest
 from quire.server.served_model import ServedModel
 from quire.transcription.records import Segment, Transcript, TranscriptionOptions

@@ -160,19 +160,10 @@ def ignored_header(scope: Scope, status: int) -> list[tuple[bytes, bytes]]:
 logger = get_logger("quire.server.access")
 
 _WELL_FORMED = re.compile(rb"[A-Za-z0-9._~:/+=@,-]+")
-_QUIET_PATHS = frozenset(
-    {
-        "/health",
-        "/v1/health",
-        "/live",
-        "/ready",
-        "/readyz",
-        "/ping",
-        "/metrics",
-        "/load",
-        "/quire/live",
-    }
-)
+_QUIET_PATHS = frozenset({
+    "/health", "/v1/health", "/live", "/ready", "/readyz", "/ping", "/metrics", "/load",
+    "/quire/live",
+})  # fmt: skip
 
 
 class RequestIdMiddleware:

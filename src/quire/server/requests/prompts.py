@@ -1,6 +1,5 @@
-"""Prompts as the engine takes them: token ids of texts, and `prompt_embeds`, which are tensors in
-base64; and the `SamplingParams` of a request, which check the values. Runs in the
-server's work pool.
+"""Prompts as the engine takes them, with the token ids of texts; and the `SamplingParams` of a
+request, which check the values. Runs in the server's work pool.
 """
 
 from __future__ import annotations
@@ -10,18 +9,15 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from math import inf
 from typing import TYPE_CHECKING, Any, TypeVar
 
-import numpy as np
 from numpy.typing import NDArray
 
 from quire.config import ModelConfig
 from quire.errors import PromptError, RequestError
 from quire.frontend.inputs.images.placing import PlacedImages
-from quire.frontend.inputs.prompt_embeds import NOT_ENABLED, PlacedRows, embeds_error, read_embeds
+from quire.frontend.inputs.prompt_embeds import PlacedRows
 from quire.frontend.inputs.refusals import prompt_too_long, text_too_long
-from quire.frontend.inputs.tensors import tensor_of
 from quire.frontend.inputs.tokenization import Truncation
 from quire.inputs import TokensPrompt
 from quire.params import GREEDY_BELOW, RequestOutputKind, SamplingParams
@@ -33,49 +29,28 @@ from quire.server.served_model import ServedModel
 from quire.structured.params import structured_outputs_of
 
 if TYPE_CHECKING:
-    from quire.frontend.arguments import RequestOptions
-    from quire.frontend.inputs.images.prompts import ImagePrompts
-    from quire.frontend.inputs.input_processor import EngineInput
-    from quire.images.picture import Picture
+    from quire.frontend.arguments import EngineInput, RequestOptions
     from quire.inputs import PromptType
     from quire.protocol.pooling_params import PoolingParams
     from quire.tokenizer import Tokenizer
 
 
-def decode_embeds(model: ServedModel, text: str) -> NDArray[np.float32]:
-    """The rows of one text. Raises RequestError."""
-    check_wanted()
-    config = model.loaded_engine().config.model
-    if config.prompt_embeds_width is None:
-        raise embeds_error(NOT_ENABLED)
-    array = tensor_of(text, "prompt_embeds")
-    return read_embeds(array, config.prompt_embeds_width, config.max_model_len)
-
-
 Prompt = TypeVar("Prompt", bound="PreparedPrompt")
 _SHORT_CHARS = 1024
 """A text of so many characters is tokenized by one call."""
-_TENANT: ContextVar[str | None] = ContextVar("tenant", default=None)
+TENANT: ContextVar[str | None] = ContextVar("tenant", default=None)
+"""The tenant for which prompts are prepared, and whose pictures are kept."""
 
 
 @contextmanager
 def as_tenant(tenant: str | None, salt: str | None) -> Iterator[None]:
     """Prompts are prepared for the tenant with this salt (None: there is one tenant), and a request
     with this one."""
-    token = _TENANT.set(f"{tenant or ''}/{salt or ''}")
+    token = TENANT.set(f"{tenant or ''}/{salt or ''}")
     try:
         yield
     finally:
-        _TENANT.reset(token)
-
-
-async def decoded_pictures(
-    model: ServedModel, images: ImagePrompts, given: Sequence[Any], size: int, seconds: float = inf
-) -> list[Picture]:
-    """The pictures or sounds that a request gives, decoded off the event loop. `size`: characters
-    of what is given. `seconds`: most time. Raises RequestError."""
-    tenant = _TENANT.get()
-    return await model.pool.run_outside(size, images.decoded, given, tenant, check_wanted, seconds)
+        TENANT.reset(token)
 
 
 def joint_salt(tenant: str | None, own: str | None) -> str | None:

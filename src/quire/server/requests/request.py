@@ -138,6 +138,13 @@ class TextRequest(Generic[Source]):
 AnyRequest = TextRequest[Any]
 
 
+def without_nulls(fields: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    """The fields that are not null; None if the object is missing."""
+    if fields is None:
+        return None
+    return {name: value for name, value in fields.items() if value is not None}
+
+
 def salt_of(body: object) -> str | None:
     """The salt that a body names; None: it names none, or has no field for it."""
     return getattr(body, "cache_salt", None)

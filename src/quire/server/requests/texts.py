@@ -10,8 +10,9 @@ from quire.errors import RequestError
 from quire.frontend.arguments import located
 from quire.frontend.inputs.prompt_embeds import PLACEHOLDER
 from quire.frontend.inputs.tokenization import Truncation
+from quire.server.requests.embeds import decode_embeds
 from quire.server.requests.fields import PROMPT_KINDS
-from quire.server.requests.prompts import PreparedPrompt, decode_embeds, encode, prompt_ids
+from quire.server.requests.prompts import PreparedPrompt, encode, prompt_ids
 from quire.server.requests.request import AnyRequest
 from quire.server.served_model import ServedModel
 from quire.tokenizer import Tokenizer

@@ -23,7 +23,8 @@ from quire.server.apis.responses import schema as responses
 from quire.server.apis.responses.reading import read_response
 from quire.server.apis.responses.tools import offered_tools, shown_tools, tools_of_response
 from quire.server.bodies.json_http import body_decoder
-from quire.server.conversation.conversation import ChatMessage, thinking_variables
+from quire.server.conversation.conversation import thinking_variables
+from quire.server.conversation.message import ChatMessage
 from quire.server.generation.beams import alone, beam_search_params
 from quire.server.http.problems import decode_problem
 from quire.server.requests.prompts import params_of

@@ -6,7 +6,13 @@ from typing import Any, cast
 
 import pytest
 
-from quire.scheduler.drafting.drafting import Acceptance, RowCosts, _best_counts, _Candidate
+from quire.scheduler.drafting.drafting import (
+    RequestAcceptance,
+    RowCosts,
+    _best_counts,
+    _Candidate,
+    rates_of_engine,
+)
 
 
 def candidates(*rates: float) -> list[_Candidate]:
@@ -58,8 +64,8 @@ def test_a_size_that_was_never_tried_lies_between_its_neighbours() -> None:
 
 
 def test_rates_are_learned_and_fade() -> None:
-    engine = Acceptance()
-    good, bad = engine.begin(), engine.begin()
+    engine = rates_of_engine()
+    good, bad = RequestAcceptance(engine), RequestAcceptance(engine)
     for _ in range(20):
         good.observe(1, 4, 4)
         bad.observe(1, 4, 0)

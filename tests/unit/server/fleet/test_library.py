@@ -22,7 +22,8 @@ from quire.errors import ConfigError
 from quire.server.apis.ollama.changes import parse_modelfile
 from quire.server.app import build_app
 from quire.server.conversation.chat_text import chat_input
-from quire.server.conversation.conversation import ChatMessage, Conversation
+from quire.server.conversation.conversation import Conversation
+from quire.server.conversation.message import ChatMessage
 from quire.server.fleet import library as library_module
 from quire.server.fleet import member as member_module
 from quire.server.fleet.catalog import CatalogEntry

@@ -27,6 +27,7 @@ from quire.frontend.inputs.images.placing import (
     place_in_tokens,
 )
 from quire.frontend.inputs.refusals import prompt_too_long
+from quire.frontend.inputs.tokenization import Tokenization
 from quire.images.cache import PictureCache
 from quire.images.config import PROCESSOR_KWARGS, ImagesConfig
 from quire.images.modality import MODALITIES
@@ -158,28 +159,40 @@ class ImagePrompts:
 
     def in_prompt(
         self,
-        text: str | None,
-        token_ids: list[int] | None,
-        data: Any,
-        uuids: Any,
-        encode: Encode,
-        encode_plain: Encode,
+        prompt: Mapping[str, Any],
+        tokenization: Tokenization,
+        encode: Callable[[str, Tokenization], list[int]],
+        as_token_ids: Callable[[Any], list[int]],
         tenant: str,
     ) -> PlacedImages:
-        """The pictures of `multi_modal_data` in a prompt. Raises PromptError. `encode` adds special
-        tokens, as for the whole prompt; `encode_plain` does not, and the prompt of a decoder that
-        attends to a sound has all of its special tokens itself."""
+        """The pictures of `multi_modal_data` in a prompt. Raises PromptError. The prompt of a
+        decoder that attends to a sound has all of its special tokens itself."""
         self.check_on("multi_modal_data")
+        if tokenization.truncation is not None:
+            raise PromptError(
+                "truncate_prompt_tokens is not supported with images",
+                parameter="truncate_prompt_tokens",
+            )
+        data, text = prompt["multi_modal_data"], prompt.get("prompt")
+        placed = data.get("image") if isinstance(data, Mapping) else None
+        if isinstance(placed, PlacedImages):
+            return placed
+        ids = prompt.get("prompt_token_ids")
+        token_ids = None if ids is None else as_token_ids(ids)
         given = given_media(data)
-        check_uuids(uuids, _counts(given))
+        check_uuids(prompt.get("multi_modal_uuids"), _counts(given))
         pictures = self.decoded(given, tenant)
+        plain = Tokenization(add_special_tokens=False)
         if self._vision.is_source:
-            return before_prompt(self._vision, token_ids or encode_plain(text or ""), pictures)
+            source_ids = token_ids or encode(text or "", plain)
+            return before_prompt(self._vision, source_ids, pictures)
         if token_ids is not None:
-            return place_in_tokens(self._vision, token_ids, pictures, encode_plain)
+            return place_in_tokens(
+                self._vision, token_ids, pictures, lambda part: encode(part, plain)
+            )
         placeholders = [form.placeholder for form in forms_of(self._vision)]
         parts = PromptParts.of(text or "", placeholders)
-        return place_in_text(self._vision, parts, pictures, encode)
+        return place_in_text(self._vision, parts, pictures, lambda part: encode(part, tokenization))
 
     def in_chat(
         self, text: str, literals: Literals, pictures: Sequence[Picture], encode: Encode
@@ -257,6 +270,23 @@ def _counts(given: Sequence[Any]) -> dict[str, int]:
     """How many there are of each modality."""
     kinds = [*map(kind_of_given, given)]
     return {name: kinds.count(name) for name in MODALITIES}
+
+
+def with_decoder_prompt(prompt: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The decoder's prompt, with what the encoder gets. Raises PromptError."""
+    encoder, decoder = prompt["encoder_prompt"], prompt.get("decoder_prompt")
+    is_plain = isinstance(encoder, Mapping) and not encoder.get("prompt")
+    if not is_plain or decoder is None or len(prompt) > 2:
+        raise PromptError(
+            "a prompt with encoder_prompt must have the form {'encoder_prompt': "
+            "{'multi_modal_data': {'audio': samples}}, 'decoder_prompt': text or token ids}",
+            parameter="encoder_prompt",
+        )
+    if isinstance(decoder, str):
+        decoder = {"prompt": decoder}
+    elif not isinstance(decoder, Mapping):
+        decoder = {"prompt_token_ids": decoder}
+    return {**{key: one for key, one in encoder.items() if one}, **decoder}
 
 
 def rendered_with_images(

@@ -27,12 +27,13 @@ from quire.server.apis.audio.schema import (
     TranscriptionRequest,
     TranscriptionResponse,
 )
+from quire.server.conversation.media_prompts import decoded_pictures
 from quire.server.generation.begin import generate
 from quire.server.generation.chunks import ChunkWriter
 from quire.server.generation.logprobs import LogprobsWriter
 from quire.server.generation.reply import ReplyHead, Update, Writer, check_end
 from quire.server.json_pieces import JsonList
-from quire.server.requests.prompts import PreparedPrompt, decoded_pictures, encode
+from quire.server.requests.prompts import PreparedPrompt, encode
 from quire.server.requests.request import AnyRequest
 from quire.server.served_model import ServedModel
 from quire.units import format_bytes

@@ -21,14 +21,8 @@ from quire.server.apis.chat.schema import (
 from quire.server.apis.chat.tool_choice import named_choice
 from quire.server.apis.chat.writing import chat_writer
 from quire.server.bodies.json_http import context_of
-from quire.server.conversation.conversation import (
-    ChatMessage,
-    Conversation,
-    Tool,
-    ToolChoice,
-    ToolUse,
-    tool_use,
-)
+from quire.server.conversation.conversation import Conversation, ToolChoice, ToolUse, tool_use
+from quire.server.conversation.message import ChatMessage, Tool
 from quire.server.generation.begin import generate
 from quire.server.generation.rendering import RenderedPrompt, refuse_beams, rendered
 from quire.server.requests.reading import (

@@ -8,12 +8,7 @@ import msgspec
 from msgspec import Meta
 
 from quire.server.args import ReasoningEffort
-from quire.server.conversation.conversation import (
-    ChatMessage,
-    ContentPart,
-    FunctionDefinition,
-    Tool,
-)
+from quire.server.conversation.message import ChatMessage, ContentPart, FunctionDefinition, Tool
 from quire.server.requests import fields
 
 

@@ -21,6 +21,7 @@ from quire.server.apis.chat.schema import (
     ReplyMessage,
     ReplyToolCall,
 )
+from quire.server.conversation.chat_text import texts_of
 from quire.server.conversation.reply_plan import ChatPrompt, ParsedReply, ReplyPlan
 from quire.server.generation.logprobs import prompt_logprobs
 from quire.server.generation.reply import ReplyHead, Update
@@ -54,7 +55,7 @@ class ChatWriter(ReplyWriter[ChatChunk]):
             last = prompt.chat.messages[-1]
             self._role = role if prompt.chat.add_generation_prompt else last.role
             if options.echo and last.role == self._role:
-                self._echo = "\n".join(last.texts)
+                self._echo = "\n".join(texts_of(last))
         self._has_begun = False
         self.repeats_prompt = bool(self._wants_ids or self._echo or options.has_prompt_text)
 

@@ -6,7 +6,7 @@ from typing import Any, ClassVar, Literal
 
 import msgspec
 
-from quire.server.conversation.conversation import ChatMessage
+from quire.server.conversation.message import ChatMessage
 from quire.server.conversation.prompt_fields import TemplateFields
 from quire.server.requests.fields import Count, Int64, SamplerFields, TokenId
 

@@ -8,7 +8,7 @@ from itertools import groupby
 
 from quire.errors import RequestError, quoted
 from quire.server.apis.messages.schema import Block, InputMessage, Source
-from quire.server.conversation.conversation import ChatMessage, ContentPart
+from quire.server.conversation.message import ChatMessage, ContentPart
 
 BILLING_HEADER = "x-anthropic-billing-header"
 """Begins a line that some clients put before their instructions. It differs from request to

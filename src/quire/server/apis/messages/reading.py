@@ -17,14 +17,8 @@ from quire.server.apis.messages.schema import (
     ToolFields,
 )
 from quire.server.apis.messages.schema import ToolChoice as AskedChoice
-from quire.server.conversation.conversation import (
-    Conversation,
-    FunctionDefinition,
-    Tool,
-    ToolChoice,
-    ToolUse,
-    tool_use,
-)
+from quire.server.conversation.conversation import Conversation, ToolChoice, ToolUse, tool_use
+from quire.server.conversation.message import FunctionDefinition, Tool
 from quire.server.requests.reading import extra_args, given, refuse_unsupported
 from quire.server.requests.request import ReplyOptions, TextRequest
 

@@ -28,7 +28,8 @@ from quire.server.apis.messages.schema import (
 from quire.server.apis.messages.writing import MESSAGES_FORM, MessagesWriter
 from quire.server.bodies.json_http import context_of
 from quire.server.conversation.chat_text import chat_input
-from quire.server.conversation.conversation import ChatMessage, Conversation
+from quire.server.conversation.conversation import Conversation
+from quire.server.conversation.message import ChatMessage
 from quire.server.conversation.prompts import prompts_of
 from quire.server.generation.begin import begin, reply_of
 from quire.server.generation.reply import ReplyHead

@@ -152,7 +152,7 @@ async def _reply_abilities(model: ServedModel) -> tuple[bool, bool]:
 def _abilities_by_files(model: ServedModel) -> tuple[bool, bool]:
     from quire.chat.renderer import ChatRenderer
     from quire.parsers.detection.finder import find_blocking
-    from quire.server.served_model import format_choice
+    from quire.server.reply_formats import format_choice
 
     config = model.config
     if config.model.tokenizer_path is None:

@@ -17,14 +17,8 @@ from quire.server.apis.ollama.schema import (
     TextFields,
 )
 from quire.server.args import ReasoningEffort
-from quire.server.conversation.conversation import (
-    ChatMessage,
-    ContentPart,
-    Conversation,
-    Tool,
-    ToolChoice,
-    tool_use,
-)
+from quire.server.conversation.conversation import Conversation, ToolChoice, tool_use
+from quire.server.conversation.message import ChatMessage, ContentPart, Tool
 from quire.server.requests.fields import SamplerFields
 from quire.server.requests.reading import given, read_logprobs
 from quire.server.requests.request import AnyRequest, ReplyOptions, TextRequest

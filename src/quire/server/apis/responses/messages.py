@@ -21,7 +21,8 @@ from quire.server.apis.responses.items_schema import (
 from quire.server.apis.responses.store import StoredItem
 from quire.server.apis.responses.summaries import summary_of
 from quire.server.apis.responses.tools import custom_arguments, flat_name
-from quire.server.conversation.conversation import ChatMessage, ContentPart
+from quire.server.conversation.chat_text import texts_of
+from quire.server.conversation.message import ChatMessage, ContentPart
 
 _Placed = tuple[str, Item]
 """An item and its place in the body."""
@@ -108,7 +109,7 @@ def _instructing(placed: list[_Placed]) -> tuple[list[str], list[_Placed]]:
     while count < len(placed) and _instructs(placed[count][1]):
         count += 1
     contents = [_content(item.content, f"{place}.content") for place, item in placed[:count]]
-    texts = ["\n".join(ChatMessage(role="system", content=each).texts) for each in contents]
+    texts = ["\n".join(texts_of(ChatMessage(role="system", content=each))) for each in contents]
     return texts, placed[count:]
 
 

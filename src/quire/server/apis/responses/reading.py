@@ -34,8 +34,8 @@ from quire.server.context import ServerContext
 from quire.server.conversation.conversation import Conversation
 from quire.server.http.auth import owner_of
 from quire.server.requests.fields import TRANSFERS, SamplerFields
-from quire.server.requests.reading import check_top, extra_args, given, read_logprobs, without_nulls
-from quire.server.requests.request import ReplyOptions, TextRequest
+from quire.server.requests.reading import check_top, extra_args, given, read_logprobs
+from quire.server.requests.request import ReplyOptions, TextRequest, without_nulls
 
 LOGPROBS = "message.output_text.logprobs"
 _ENCRYPTED = "reasoning.encrypted_content"

@@ -13,13 +13,8 @@ from typing import Any
 import msgspec
 
 from quire.errors import RequestError, quoted
-from quire.server.conversation.conversation import (
-    FunctionDefinition,
-    Tool,
-    ToolChoice,
-    ToolUse,
-    tool_use,
-)
+from quire.server.conversation.conversation import ToolChoice, ToolUse, tool_use
+from quire.server.conversation.message import FunctionDefinition, Tool
 from quire.server.requests.fields import Int64, SharedFields
 
 

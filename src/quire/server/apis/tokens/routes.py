@@ -34,9 +34,8 @@ from quire.server.requests.reading import (
     read_logprobs,
     read_prompt_logprobs,
     read_stream_options,
-    without_nulls,
 )
-from quire.server.requests.request import AnyRequest, ReplyOptions, TextRequest
+from quire.server.requests.request import AnyRequest, ReplyOptions, TextRequest, without_nulls
 from quire.server.requests.texts import TextPrompts
 from quire.server.routing import Routes
 
