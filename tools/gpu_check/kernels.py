@@ -27,7 +27,6 @@ from quire.backends.cuda.kernel import TYPE_NAMES, Kernel
 
 SPILLING: tuple[tuple[str, tuple[int, ...], int], ...] = (
     (r"attend\(\*bf16,\*i8.*HEAD=128,VALUE=128.*SPLIT=0,EXTRAS=0", (120,), 8),
-    (r"multiply\(\*fp32.*KIND=0,BY_ROW=1", (80,), 184),
 )
 """Kernels that spill: a pattern, architectures, and the most bytes of a thread."""
 _GROUPS = {

@@ -106,7 +106,7 @@ class OpenAiChat(ChatApi):
 
     name = "chat"
     path = "/v1/chat/completions"
-    schema_path = "response_format"
+    schema_path = "response_format.json_schema.schema"
     stream_fields: ClassVar = {"stream_options": {"include_usage": True}}
     _ENDS: ClassVar = {"stop": "stop", "length": "length", "tool_calls": "calls"}
 
@@ -199,7 +199,7 @@ class Responses(ChatApi):
 
     name = "responses"
     path = "/v1/responses"
-    schema_path = "text.format"
+    schema_path = "text.format.schema"
 
     def body(self, asked: Asked) -> dict[str, Any]:
         items: list[Any] = []
@@ -276,7 +276,7 @@ class Messages(ChatApi):
 
     name = "messages"
     path = "/v1/messages"
-    schema_path = "output_config.format"
+    schema_path = "output_config.format.schema"
     _ENDS: ClassVar = {
         "end_turn": "stop", "stop_sequence": "stop", "max_tokens": "length", "tool_use": "calls",
     }  # fmt: skip

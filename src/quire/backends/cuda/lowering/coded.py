@@ -59,9 +59,11 @@ def multiply_kernel(
 
 
 def columns_of(x: str, kind: Kind, *, is_by_row: bool) -> int:
-    """Columns of a tile: half as many where unpacking, or scales of groups, take more registers."""
+    """Columns of a tile: fewer where unpacking, scales of groups, or float32 take more registers."""
     columns = linear.columns_of(x)
-    return columns if kind == "i8" and is_by_row else min(columns, linear.BLOCK_N // 2)
+    if kind == "i8" and is_by_row:
+        return columns // 2 if x == "fp32" else columns
+    return min(columns, linear.BLOCK_N // 2)
 
 
 def chunk_of(step: int) -> int:
