@@ -59,7 +59,7 @@ def multiply_kernel(
 
 
 def columns_of(x: str, kind: Kind, *, is_by_row: bool) -> int:
-    """Columns of a tile: fewer where unpacking, scales of groups, or float32 take more registers."""
+    """Columns of a tile: fewer where unpacking, scales of groups or float32 take registers."""
     columns = linear.columns_of(x)
     if kind == "i8" and is_by_row:
         return columns // 2 if x == "fp32" else columns
