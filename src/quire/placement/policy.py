@@ -115,7 +115,7 @@ class Placement:
         adapter: str = "",
     ) -> list[bytes]:
         """The keys of a prompt's full blocks: the part of a choice whose time grows with the
-        prompt. Any thread. `adapter`: what identifies the adapter."""
+        prompt. Any thread. `adapter`: text that differs between adapters."""
         size = self.limits.block_size
         return BlockKeys(size, scope, input_rows, self.root, adapter).extend(token_ids)
 

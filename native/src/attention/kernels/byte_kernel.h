@@ -139,7 +139,7 @@ struct ByteKernel : InPieces<ByteKernel<Numbers, kBits>, ByteElem> {
         add_quad(d, [&](int c) { return gemm::load<gemm::BitVector>(place_of(c) + at); });
       }
     } else {
-      // A whole chunk ahead is V, in 4 bits; nearer, it is mostly K.
+      // Memory that is fetched a whole chunk ahead is V with 4 bits a number; nearer, mostly K.
       constexpr int64_t kBytes = kGroupsAhead == kChunkGroups ? kGroup / 2 : kKeyBytes;
       for (int64_t d = 0; d < dim; d += kHeadAlign) {
         for (int i = 0; kFetch && i < G; ++i) {
@@ -169,8 +169,8 @@ struct ByteKernel : InPieces<ByteKernel<Numbers, kBits>, ByteElem> {
   template <int R, int C, bool kFetch>
   static QUIRE_INLINE void value_columns(const Elem* p, int64_t dim, const ChunkView& chunk, int g0,
                                          int g1, int64_t column, float* out) {
-    // With each group, as much of what comes next is fetched as these columns are of V: in the
-    // order of memory, which is faster than columns are.
+    // Each group of V that is read fetches a part of the memory that comes next, as large as these
+    // columns of the group. The parts follow each other in memory: fetching columns was slower.
     constexpr int kPiece = std::gcd(C * kVectorLanes, kHeadAlign);
     int fetch_group = kFetch ? g0 + static_cast<int>((g1 - g0) * column / dim) : 0;
     int64_t fetched = kFetch ? (g1 - g0) * column % dim : 0;

@@ -258,7 +258,7 @@ class EngineGroup(EngineCoreClient):
 
 
 def _adapter_of(request: EngineCoreRequest) -> str:
-    """What identifies the adapter of a request; "" without one."""
+    """The name and the path of a request's adapter in one text, which is empty without one."""
     adapter = request.lora or request.prompt_adapter
     return "" if adapter is None else f"{adapter.name}\0{adapter.path}"
 
