@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -14,6 +13,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from .page.conftest import FLAGS, chromium
 
 SERVING = re.compile(r"Serving tiny at (\S+), ready")
 ENVIRONMENT = {**os.environ, "QUIRE_BACKEND": "reference", "QUIRE_LOG_LEVEL": "INFO"}
@@ -95,13 +96,7 @@ def test_what_cannot_be_served_is_one_clear_line() -> None:
 
 
 def test_the_page_talks_to_the_real_server(server: str) -> None:
-    playwright = pytest.importorskip("playwright.sync_api")
-    chromium = shutil.which("chromium") or shutil.which("google-chrome")
-    if chromium is None:
-        pytest.skip("no Chromium on this machine")
-    flags = ["--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-sync"]
-    with playwright.sync_playwright() as driver:
-        browser = driver.chromium.launch(executable_path=chromium, args=flags)
+    with chromium(FLAGS) as browser:
         page = browser.new_page(viewport={"width": 1400, "height": 900})
         complaints: list[str] = []
         page.on("console", lambda line: complaints.append(line.text))
@@ -126,4 +121,3 @@ def test_the_page_talks_to_the_real_server(server: str) -> None:
         page.wait_for_selector("#finished >> text=/^[1-9]/")
         page.wait_for_selector("#kv-cached >> text=/^[1-9]/")
         assert complaints == []
-        browser.close()

@@ -160,6 +160,7 @@ def test_packed_weights_that_are_cut_short(
     )
 
 
+@pytest.mark.long
 def test_packed_weights_that_are_written_to(
     start_server: StartServer, packed_model: Path, tmp_path: Path
 ) -> None:

@@ -75,6 +75,7 @@ def test_two_servers_on_one_directory(
     assert abandoned(decode)["other_kv"] == 1
 
 
+@pytest.mark.long
 def test_two_servers_on_one_redis(
     start_server: StartServer, tmp_path: Path, wanted: dict[str, Any]
 ) -> None:

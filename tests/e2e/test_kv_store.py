@@ -88,6 +88,7 @@ _OTHER_KINDS: dict[str, dict[str, Any]] = {
 """Models whose layers keep something else than K and V."""
 
 
+@pytest.mark.long
 @pytest.mark.sweep(1)
 @pytest.mark.parametrize("kind", _OTHER_KINDS)
 def test_states_and_latents_outlive_an_engine_process(

@@ -69,6 +69,7 @@ def test_sigterm_lets_requests_finish_and_refuses_new_ones(start_server: StartSe
     assert server.wait() == 0
 
 
+@pytest.mark.long
 def test_sigterm_lets_requests_finish_that_are_not_in_the_engine_yet(
     start_server: StartServer, tmp_path: Path
 ) -> None:
@@ -305,6 +306,7 @@ def test_tls_serves_and_wrong_files_are_one_line(start_server: StartServer, tmp_
     assert "Traceback" not in wrong.log()
 
 
+@pytest.mark.long
 def test_a_stream_of_the_live_view_tells_the_models_and_holds_nothing_up(
     start_server: StartServer,
 ) -> None:

@@ -67,6 +67,7 @@ def test_arguments_of_a_request_reach_the_processor(client: openai.OpenAI) -> No
     assert client.completions.create(**BODY).choices[0].token_ids == plain
 
 
+@pytest.mark.long
 def test_an_installed_package_and_a_name_that_is_wrong(
     start_server: StartServer, tmp_path: Path
 ) -> None:

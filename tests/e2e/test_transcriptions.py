@@ -262,6 +262,7 @@ def test_batches_have_the_audio_at_a_url(model: Path, client: Any, tmp_path: Pat
     assert codes == [200, 400, 400, 400, 400, 200, 400]  # a strange name is that of no field
 
 
+@pytest.mark.long
 def test_no_body_breaks_it(server: RunningServer) -> None:
     chooser = random.Random(7)
     good = httpx.Request("POST", "http://a", data={"language": "en"}, files={"file": _sound(0.1)})

@@ -114,6 +114,7 @@ def test_the_command_for_chats_names_the_one_for_sounds(model: Path) -> None:
     assert "quire transcribe" in found.stderr
 
 
+@pytest.mark.long
 def test_clients_that_leave_leave_nothing(server: RunningServer) -> None:
     with server.client() as client:
         form = client.build_request(

@@ -103,6 +103,7 @@ _GGUF_RUNS = [
 ]
 
 
+@pytest.mark.sweep(10)
 @pytest.mark.parametrize("backend", _BACKENDS)
 @pytest.mark.parametrize("name", CASES)
 def test_tokens_and_logprobs_are_those_of_transformers(
@@ -112,6 +113,7 @@ def test_tokens_and_logprobs_are_those_of_transformers(
     _compare(name, tmp_path, tmp_path, backend)
 
 
+@pytest.mark.sweep(9)
 @pytest.mark.parametrize(("name", "backend"), _GGUF_RUNS)
 def test_gguf_files_give_the_tokens_of_transformers(
     name: str, backend: str, tmp_path: Path

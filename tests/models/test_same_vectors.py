@@ -88,7 +88,7 @@ def check(directory: Path, case: Case, pooler: dict[str, Any], tmp_path: Path) -
                     assert bits(llm, prompts[::-1]) == truth[::-1]
 
 
-@pytest.mark.sweep(8)
+@pytest.mark.sweep(4)
 @pytest.mark.parametrize("pooler", VECTORS.values(), ids=VECTORS)
 @pytest.mark.parametrize("case", MODELS.values(), ids=str)
 def test_vectors(case: Case, pooler: dict[str, Any], tmp_path: Path) -> None:
@@ -127,6 +127,7 @@ def test_vectors_of_tokens_of_an_embedder(name: str, kind: str, tmp_path: Path) 
             assert bits(llm, prompts) == truth["embed"]
 
 
+@pytest.mark.sweep(3)
 @pytest.mark.parametrize("pooler", CLASSES.values(), ids=CLASSES)
 def test_classes(pooler: dict[str, Any], tmp_path: Path) -> None:
     case = MODELS["qwen3-biases"]

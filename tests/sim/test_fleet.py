@@ -37,6 +37,7 @@ def test_placement_is_near_the_oracle(capacity: float) -> None:
     assert len(found.ttft_s) > 500
 
 
+@pytest.mark.sweep(5)
 @pytest.mark.parametrize("name", cases())
 def test_placement_is_near_the_oracle_although(name: str) -> None:
     found, best = short().run("placement", short().cases()[name]), oracle(name)

@@ -108,6 +108,7 @@ def test_after_a_prefix_hit(
     assert [output.num_cached_tokens for output in again] == [0, 0, 0, 16, 32, 48, 64, 80]
 
 
+@pytest.mark.sweep(4)
 @MODES
 def test_sharing_a_prefix_with_one_of_the_same_step(
     settings: dict[str, Any], wanted: list[Bits], params: SamplingParams

@@ -28,7 +28,7 @@ _SMOOTHING = 0.05
 _MOST_HOLDERS = 6
 """Engines that are compared because of their prefixes, at most."""
 _NUM_RANDOM = 4
-"""Other engines that are compared."""
+"""Engines that are compared whatever they have."""
 _MOST_KEYS = 1 << 22
 """Keys of all engines, at most."""
 
@@ -38,8 +38,8 @@ class _Engine:
     """State of an engine, known from the requests that were placed there."""
 
     index: PrefixIndex
-    place: int
-    """Its number in `Holders`."""
+    bit: int
+    """In `Holders`."""
     num_waiting_tokens: int = 0
     """Prompt tokens to compute, of requests without a first token."""
     num_replying: int = 0
@@ -96,8 +96,10 @@ class Placement:
     """The engines by their places in `Holders`."""
     _holders: Holders = field(init=False, default_factory=dict)
     _used: int = field(init=False, default=0)
-    _there: int = field(init=False, default=0)
-    """The places, as bits, of all engines and of those that take requests."""
+    _open: int = field(init=False, default=0)
+    """The bits of all engines and of those that take requests."""
+    _taking: list[int] = field(init=False, default_factory=list)
+    """The engines that take requests."""
     _placed: dict[str, _Placed] = field(init=False, default_factory=dict)
     _mean_reply: float = field(init=False, default=64.0)
     """Mean number of tokens of a reply."""
@@ -193,25 +195,28 @@ class Placement:
     @property
     def takes_requests(self) -> bool:
         """Whether an engine takes new requests."""
-        return self._there != 0
+        return bool(self._taking)
 
     def bring_in(self, engine: int) -> None:
         """An engine takes requests from now on. Its cache is empty, as far as is known."""
         bit = ~self._used & (self._used + 1)  # the lowest place that is free
         place = bit.bit_length() - 1
         self._used |= bit
-        self._there |= bit
+        self._open |= bit
+        self._taking.append(engine)
         self._numbers[place : place + 1] = [engine]
         least = min((one.num_placed_tokens for one in self._engines.values()), default=0)
         index = PrefixIndex(self.limits.num_blocks, self._holders, place)
-        self._engines[engine] = _Engine(index, place, num_placed_tokens=least)
+        self._engines[engine] = _Engine(index, bit, num_placed_tokens=least)
         most_keys = min(self.limits.num_blocks, _MOST_KEYS // len(self._engines))
         for one in self._engines.values():
             one.index.num_blocks = most_keys
 
     def retire(self, engine: int) -> None:
         """The engine finishes its requests and gets no new ones."""
-        self._there &= ~(1 << self._engines[engine].place)
+        if engine in self._taking:
+            self._taking.remove(engine)
+            self._open ^= self._engines[engine].bit
 
     def take_out(self, engine: int) -> list[str]:
         """An engine is gone. Ends its requests, and returns their ids."""
@@ -222,7 +227,7 @@ class Placement:
             self.retire(engine)
             gone = self._engines.pop(engine)
             gone.index.clear()
-            self._used &= ~(1 << gone.place)
+            self._used ^= gone.bit
         return ids
 
     def observe(
@@ -262,24 +267,30 @@ class Placement:
 
     def _compared(self, keys: Sequence[bytes]) -> dict[int, int]:
         """The engines to compare, with the number of blocks that they have."""
-        groups = by_overlap(self._holders, keys, self._there)
+        groups = by_overlap(self._holders, keys, self._open)
         found = dict[int, int]()
-        for places, num_found in groups:
-            for number in self._some(places, _MOST_HOLDERS - len(found)):
+        for bits, num_found in groups:
+            if num_found == 0:
+                break
+            for number in self._some_of(bits, _MOST_HOLDERS - len(found)):
                 found[number] = num_found
             if len(found) == _MOST_HOLDERS:
                 break
-        for number in self._some(self._there, _NUM_RANDOM):
+        first = int(random.random() * len(self._taking))
+        at_random = self._taking[first : first + _NUM_RANDOM]
+        for number in at_random + self._taking[: _NUM_RANDOM - len(at_random)]:
             if number not in found:
-                place = self._engines[number].place
-                found[number] = next(count for places, count in groups if places >> place & 1)
+                bit = self._engines[number].bit
+                found[number] = next(count for bits, count in groups if bits & bit)
         return found
 
-    def _some(self, places: int, wanted: int) -> list[int]:
-        """At most so many of the engines at these places, from a random one on."""
+    def _some_of(self, bits: int, wanted: int) -> list[int]:
+        """At most so many of the engines with these bits, from a random one on."""
         numbers, found = self._numbers, list[int]()
+        if bits & (bits - 1) == 0:
+            return [numbers[bits.bit_length() - 1]]
         first = int(random.random() * len(numbers))
-        for part in (places >> first << first, places & ((1 << first) - 1)):
+        for part in (bits >> first << first, bits & ((1 << first) - 1)):
             while part and len(found) < wanted:
                 lowest = part & -part
                 part ^= lowest
@@ -288,15 +299,15 @@ class Placement:
 
     def _order(self, number: int, num_new: int, now: float) -> tuple[float, int, int, int]:
         """The expected time to the first token; engines of equal cost take turns."""
-        engine = self._engines[number]
+        engine, paces = self._engines[number], self._paces
         cost = self._cost(engine, num_new)
         if engine.pace.is_slow:
-            cost *= self._paces.times_slower(engine.pace, now)
+            cost *= paces.times_slower(engine.pace, now)
         if engine.waiting:
             oldest = next(iter(engine.waiting.values()))
             since = max(oldest.at, engine.first_at)
-            cost -= min(oldest.num_new_tokens, self._paces.done(now - since))
-            cost += self._paces.overdue(oldest.at, oldest.cost, engine.heard_at, now)
+            cost -= min(oldest.num_new_tokens, paces.done(now - since))
+            cost += paces.overdue(oldest.at, oldest.cost, engine.heard_at, now)
         return cost, engine.num_open, engine.num_placed_tokens, number
 
     def _cost(self, engine: _Engine, num_new: int) -> float:

@@ -7,14 +7,13 @@ reports: other front ends place requests there too, and blocks leave the cache.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 
 from quire.kvcache.sequence import hash_blocks, request_root, request_roots
 from quire.protocol.cache_scope import EVERYONE, CacheScope
 from quire.protocol.input_rows import InputRows
-
-_STRIDE = 8
 
 Holders = dict[bytes, int]
 """By the key of a block, the indices that have it: bit n for index n."""
@@ -75,13 +74,14 @@ class PrefixIndex:
 
     def add(self, keys: Sequence[bytes]) -> None:
         """The engine computes or uses these blocks now."""
-        known, holders = self._keys, self._holders
+        known, holders, bit = self._keys, self._holders, self._bit
         for key in reversed(keys):  # the end of a text is evicted first, as in the block pool
             if key in known:
                 known.move_to_end(key)
             else:
                 known[key] = None
-                holders[key] = holders.get(key, 0) | self._bit
+                others = holders.get(key)
+                holders[key] = bit if others is None else others | bit
         while len(known) > self.num_blocks:
             self._forget(known.popitem(last=False)[0])
 
@@ -99,29 +99,30 @@ class PrefixIndex:
         self._keys.clear()
 
     def _forget(self, key: bytes) -> None:
-        others = self._holders[key] ^ self._bit
-        if others:
-            self._holders[key] = others
-        else:
+        having = self._holders[key]
+        if having == self._bit:
             del self._holders[key]
+        else:
+            self._holders[key] = having ^ self._bit
 
 
 def by_overlap(holders: Holders, keys: Sequence[bytes], among: int) -> list[tuple[int, int]]:
     """Indices, as bits, with the number of blocks at the beginning of a text that they have, from
     the most to none. `among`: those of interest. An index that has a block is expected to have
-    those before it, so that not all have to be looked up."""
+    those before it, so that few blocks have to be looked up."""
+
+    def is_missing(key: bytes) -> bool:
+        """Whether an index that has the blocks before does not have this one."""
+        return among & holders.get(key, 0) != among
+
     found, number = list[tuple[int, int]](), 0
     while among and number < len(keys):
-        end = min(number + _STRIDE, len(keys))
-        if among != among & holders.get(keys[end - 1], 0):
-            for at in range(number, end):
-                having = among & holders.get(keys[at], 0)
-                if having != among:
-                    found.append((among ^ having, at))
-                    among = having
-                    if not among:
-                        break
-        number = end
+        if not is_missing(keys[number]):
+            number = bisect_left(keys, True, number + 1, key=is_missing)
+        if number < len(keys):
+            having = among & holders.get(keys[number], 0)
+            found.append((among ^ having, number))
+            among = having
     if among:
         found.append((among, len(keys)))
     return found[::-1]

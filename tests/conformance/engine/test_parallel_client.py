@@ -256,6 +256,7 @@ def test_a_shutdown_while_an_engine_is_started_again_is_no_death(model: str) -> 
     assert len(client._restarts._deaths[1]) == 1
 
 
+@pytest.mark.long
 def test_one_engine_with_ranks_is_started_again(model: str) -> None:
     given = {**GIVEN, "tensor_parallel_size": 2, "backend": "cpu"}
     engine = AsyncLLM(
@@ -332,6 +333,7 @@ def test_restarts_are_bounded_and_come_later_each_time() -> None:
     assert Restarts(0).pause_after_death(0) is None
 
 
+@pytest.mark.long
 def test_a_new_engine_is_paused_and_asleep_as_the_one_before(model: str) -> None:
     engine = AsyncLLM(
         build_engine_config(EngineArgs(model, **GIVEN), "server"), max_engine_restarts=3

@@ -13,7 +13,7 @@ from typing import Any
 import page_server
 import pytest
 
-_CHROMIUM = ("chromium", "chromium-browser", "google-chrome")
+_CHROMIUM = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
 _DEFAULTS = {"viewport": {"width": 1400, "height": 900}, "reduced_motion": "reduce"}
 """Motion takes processor time, sixty pictures a second that nobody sees."""
 FLAGS = [

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import page_server
+import pytest
 from page_actions import ask
 
 HOSTILE = [
@@ -66,6 +67,7 @@ MALICE = {
 }  # fmt: skip
 
 
+@pytest.mark.long
 def test_malicious_markdown_cannot_hang_the_page(open_page: Any, server: Any) -> None:
     page = open_page()
     server.script.answer = lambda _: page_server.say("$x$")

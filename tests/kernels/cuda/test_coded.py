@@ -85,6 +85,7 @@ def differs(found: Any, wanted: Any) -> float:
     return float((np.abs(found - wanted) / np.abs(wanted).max(axis=1, keepdims=True)).max())
 
 
+@pytest.mark.sweep(9)
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("format", FORMATS, ids=str)
 def test_a_product_is_that_of_the_reference(format: Any, device: type[EmulatedDevice]) -> None:
@@ -113,6 +114,7 @@ def test_outliers_have_16_bits(format: WeightFormat, device: type[EmulatedDevice
     assert logits(model, [30])[:16].tobytes() == logits(model, [16]).tobytes()
 
 
+@pytest.mark.sweep(9)
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("format", FORMATS, ids=str)
 def test_a_row_has_the_same_bits_in_any_step(format: Any, device: type[EmulatedDevice]) -> None:

@@ -157,6 +157,7 @@ def test_quire_itself_is_driven(model_dir: Path, monkeypatch: pytest.MonkeyPatch
     assert lines[1]["seconds"] > 0
 
 
+@pytest.mark.long
 def test_no_engine_outlives_the_benchmark(model_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("QUIRE_BACKEND", "reference")
     script = Path(__file__).parents[3] / "bench" / "peers.py"

@@ -19,7 +19,7 @@ from quire.parsers.tool_formats.hermes import HermesCalls
 
 from .conftest import MakeHarness
 
-COUNT = int(os.environ.get("QUIRE_HOSTILE_REPLIES", "60"))
+COUNT = int(os.environ.get("QUIRE_HOSTILE_REPLIES", "30"))
 USER = {"role": "user", "content": "x"}
 SCHEMA = {"type": "object"}
 CHAT = {
