@@ -7,6 +7,7 @@ Everything about the model and the engine is in `EngineArgs`, not here.
 from __future__ import annotations
 
 import ipaddress
+import re
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
@@ -23,8 +24,7 @@ ReasoningEffort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "
 ServerLogLevel = Literal["critical", "error", "warning", "info", "debug", "trace"]
 
 _LOOPBACK = frozenset({"localhost"})
-
-
+_ORIGIN = re.compile(r"\*|null|[a-z][a-z0-9+.-]*://[a-z0-9._~:\[\]-]+")
 _LONGEST_S = 1e9
 """Thirty years: what an event loop can still wait for."""
 
@@ -56,6 +56,18 @@ def _header_text(value: str | tuple[str, ...], default: object) -> str | None:
     texts = (value,) if isinstance(value, str) else value
     wrong = next((text for text in texts if not text.isascii() or not text.isprintable()), None)
     return None if wrong is None else f"must be printable ASCII, got {quoted(wrong)}"
+
+
+def _origins(value: tuple[str, ...], default: object) -> str | None:
+    """The check of origins, which are compared with what browsers send (RFC 6454, section 7)."""
+    del default
+    wrong = next((text for text in value if not _ORIGIN.fullmatch(text)), None)
+    if wrong is None:
+        return None
+    return (
+        f"must be *, null, or scheme://host in lower case with or without :port, such as "
+        f"http://localhost:3000, got {quoted(wrong)}"
+    )
 
 
 def _not_empty(value: str, default: None) -> str | None:
@@ -139,7 +151,7 @@ class ServerArgs:
     """Cipher suites up to TLS 1.2, as OpenSSL writes them."""
     enable_ssl_refresh: bool = False
     """Read the TLS files again when they change, for new connections."""
-    allowed_origins: tuple[str, ...] = argument((), check=_header_text)
+    allowed_origins: tuple[str, ...] = argument((), check=_origins)
     """Browser origins that may call across sites (CORS); none by default, `*` for all."""
     allowed_methods: tuple[str, ...] = argument(("*",), check=_header_text)
     """Methods allowed across sites, once --allowed-origins is set."""

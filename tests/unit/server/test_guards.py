@@ -318,6 +318,19 @@ def test_options_that_cannot_work_are_refused(options: dict[str, Any]) -> None:
         ServerArgs(**options)
 
 
+@pytest.mark.parametrize(
+    "origin", ["5", "", "http://a/", "http://a/b", "http://A", "a.example", "http://a b", "http://ä"]
+)
+def test_origins_that_no_browser_sends_are_refused(origin: str) -> None:
+    with pytest.raises(ConfigError, match="allowed_origins must be .*http://localhost:3000"):
+        ServerArgs(allowed_origins=("http://a:1", origin))
+
+
+def test_origins_that_browsers_send_are_taken() -> None:
+    origins = ("null", "https://a.example", "http://[::1]:3000", "app://x", "chrome-extension://ab")
+    assert ServerArgs(allowed_origins=origins).allowed_origins == origins
+
+
 def test_the_document_is_made_when_it_is_asked_for(make_harness: MakeHarness) -> None:
     harness = make_harness()
     assert harness.app.state.openapi.cache_info().currsize == 0
