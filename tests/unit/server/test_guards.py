@@ -319,10 +319,11 @@ def test_options_that_cannot_work_are_refused(options: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(
-    "origin", ["5", "", "http://a/", "http://a/b", "http://A", "a.example", "http://a b", "http://ä"]
+    "origin",
+    ["5", "", "http://a/", "http://a/b", "http://A", "a.example", "http://a b", "http://ä"],
 )
 def test_origins_that_no_browser_sends_are_refused(origin: str) -> None:
-    with pytest.raises(ConfigError, match="allowed_origins must be .*http://localhost:3000"):
+    with pytest.raises(ConfigError, match=r"allowed_origins must be .*http://localhost:3000"):
         ServerArgs(allowed_origins=("http://a:1", origin))
 
 
