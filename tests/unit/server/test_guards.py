@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from quire.errors import ConfigError
 from quire.server import ServerArgs, describe_bounds, ui
 from quire.server.all_endpoints import ENDPOINTS
 from quire.server.http.api_keys import load_api_keys
-from quire.server.http.problems import OLLAMA_PREFIX
+from quire.server.http.problems import OLLAMA_PREFIX, HttpError
 
 from .conftest import Harness, MakeHarness
 
@@ -388,3 +389,31 @@ def test_the_limit_of_a_body_is_not_one_of_the_reply() -> None:
 
     asyncio.run(BodyDeadline(app, 0.1)({"type": "http"}, receive, print))  # type: ignore[arg-type]
     assert [one["type"] for one in found] == ["http.request", "http.disconnect"]
+
+
+@pytest.mark.parametrize("arrives_after_s", [0.1, 9.0])
+def test_the_time_in_which_the_process_stood_still_is_no_time_of_a_body(
+    monkeypatch: pytest.MonkeyPatch, arrives_after_s: float
+) -> None:
+    """What has arrived meanwhile is read; a body that does not arrive then is too late."""
+    from quire.server.http import body_deadline
+
+    monkeypatch.setattr(body_deadline, "_AFTERWARDS_S", 0.3)
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        del scope
+        asyncio.get_running_loop().call_later(0.05, time.sleep, 0.8)  # the process stands still
+        send(await receive())
+
+    async def receive() -> Any:
+        await asyncio.sleep(0.7 + arrives_after_s)
+        return {"type": "http.request", "body": b"{}", "more_body": False}
+
+    found: list[Any] = []
+    limited = body_deadline.BodyDeadline(app, 0.5)({"type": "http"}, receive, found.append)  # type: ignore[arg-type]
+    if arrives_after_s < 1:
+        asyncio.run(limited)
+        assert found[0]["body"] == b"{}"
+    else:
+        with pytest.raises(HttpError):
+            asyncio.run(limited)

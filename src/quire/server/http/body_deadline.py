@@ -8,6 +8,11 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from quire.server.http.problems import HttpError, body_too_late
 
+_LATE_S = 0.2
+"""A timer that is so late shows that the process stood still."""
+_AFTERWARDS_S = 2.0
+"""Time for what has arrived meanwhile."""
+
 
 class BodyDeadline:
     """Answers 408 to a body that takes too long. Quire's own HTTP server has this limit for each
@@ -29,11 +34,16 @@ class BodyDeadline:
             nonlocal left_s, is_whole
             if is_whole:
                 return await receive()
-            begin = loop.time()
+            begin, received = loop.time(), asyncio.ensure_future(receive())
             try:
-                message = await asyncio.wait_for(receive(), left_s)
-            except asyncio.TimeoutError:
-                raise HttpError(body_too_late(self._seconds)) from None
+                await asyncio.wait([received], timeout=left_s)
+                if loop.time() - begin > left_s + _LATE_S:
+                    await asyncio.wait([received], timeout=_AFTERWARDS_S)
+                if not received.done():
+                    raise HttpError(body_too_late(self._seconds))
+                message = received.result()
+            finally:
+                received.cancel()
             left_s -= loop.time() - begin
             is_whole = not message.get("more_body", False)
             return message
