@@ -417,3 +417,28 @@ def test_the_time_in_which_the_process_stood_still_is_no_time_of_a_body(
     else:
         with pytest.raises(HttpError):
             asyncio.run(limited)
+
+
+def test_a_body_in_slow_pieces_is_too_late_although_the_process_stood_still(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from quire.server.http import body_deadline
+
+    monkeypatch.setattr(body_deadline, "_AFTERWARDS_S", 0.5)
+    num_pieces = 0
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        del scope, send
+        asyncio.get_running_loop().call_later(0.05, time.sleep, 0.8)
+        while True:
+            await receive()
+
+    async def receive() -> Any:
+        nonlocal num_pieces
+        num_pieces += 1
+        assert num_pieces < 50
+        await asyncio.sleep(0.1)
+        return {"type": "http.request", "body": b"a", "more_body": True}
+
+    with pytest.raises(HttpError):
+        asyncio.run(body_deadline.BodyDeadline(app, 0.5)({"type": "http"}, receive, print))  # type: ignore[arg-type]

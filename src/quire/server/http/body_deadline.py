@@ -11,7 +11,7 @@ from quire.server.http.problems import HttpError, body_too_late
 _LATE_S = 0.2
 """A timer that is so late shows that the process stood still."""
 _AFTERWARDS_S = 2.0
-"""Time for what has arrived meanwhile."""
+"""Time that the rest of a body then has left."""
 
 
 class BodyDeadline:
@@ -28,7 +28,8 @@ class BodyDeadline:
             return
         loop = asyncio.get_running_loop()
         left_s, is_whole = self._seconds, False
-        # Time that the application spends elsewhere does not count.
+        # Time that the application spends elsewhere, or in which the process stands still, does not
+        # count.
 
         async def timely_receive() -> Message:
             nonlocal left_s, is_whole
@@ -37,7 +38,9 @@ class BodyDeadline:
             begin, received = loop.time(), asyncio.ensure_future(receive())
             try:
                 await asyncio.wait([received], timeout=left_s)
-                if loop.time() - begin > left_s + _LATE_S:
+                late_s = loop.time() - begin - left_s
+                if late_s > _LATE_S:
+                    left_s += late_s + _AFTERWARDS_S
                     await asyncio.wait([received], timeout=_AFTERWARDS_S)
                 if not received.done():
                     raise HttpError(body_too_late(self._seconds))
