@@ -28,7 +28,7 @@ _SMOOTHING = 0.05
 _MOST_HOLDERS = 6
 """Engines that are compared because of their prefixes, at most."""
 _NUM_RANDOM = 4
-"""Engines that are compared whatever they have."""
+"""Engines that are compared because they were drawn at random."""
 _MOST_KEYS = 1 << 22
 """Keys of all engines, at most."""
 
@@ -39,7 +39,7 @@ class _Engine:
 
     index: PrefixIndex
     bit: int
-    """In `Holders`."""
+    """Its bit in the integers of `Holders`."""
     num_waiting_tokens: int = 0
     """Prompt tokens to compute, of requests without a first token."""
     num_replying: int = 0
@@ -96,7 +96,7 @@ class Placement:
     """The engines by their places in `Holders`."""
     _holders: Holders = field(init=False, default_factory=dict)
     _used: int = field(init=False, default=0)
-    _open: int = field(init=False, default=0)
+    _taking_bits: int = field(init=False, default=0)
     """The bits of all engines and of those that take requests."""
     _taking: list[int] = field(init=False, default_factory=list)
     """The engines that take requests."""
@@ -202,7 +202,7 @@ class Placement:
         bit = ~self._used & (self._used + 1)  # the lowest place that is free
         place = bit.bit_length() - 1
         self._used |= bit
-        self._open |= bit
+        self._taking_bits |= bit
         self._taking.append(engine)
         self._numbers[place : place + 1] = [engine]
         least = min((one.num_placed_tokens for one in self._engines.values()), default=0)
@@ -216,7 +216,7 @@ class Placement:
         """The engine finishes its requests and gets no new ones."""
         if engine in self._taking:
             self._taking.remove(engine)
-            self._open ^= self._engines[engine].bit
+            self._taking_bits ^= self._engines[engine].bit
 
     def take_out(self, engine: int) -> list[str]:
         """An engine is gone. Ends its requests, and returns their ids."""
@@ -267,7 +267,7 @@ class Placement:
 
     def _compared(self, keys: Sequence[bytes]) -> dict[int, int]:
         """The engines to compare, with the number of blocks that they have."""
-        groups = by_overlap(self._holders, keys, self._open)
+        groups = by_overlap(self._holders, keys, self._taking_bits)
         found = dict[int, int]()
         for bits, num_found in groups:
             if num_found == 0:

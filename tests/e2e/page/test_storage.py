@@ -28,7 +28,7 @@ def bring_in(page: Any, folder: Path, value: object) -> str:
     """Imports a file of this JSON value, or text; returns what the page says."""
     file = folder / "import.json"
     file.write_text(value if isinstance(value, str) else json.dumps(value))
-    page.eval_on_selector("#toast", "toast => { toast.hidden = true; }")  # of the last file
+    page.eval_on_selector("#toast", "toast => { toast.hidden = true; }")  # about the last file
     page.set_input_files("#import-file", str(file))
     page.wait_for_selector("#toast:not([hidden])", timeout=60_000)
     return str(page.inner_text("#toast"))
