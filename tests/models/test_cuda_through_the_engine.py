@@ -37,7 +37,11 @@ def test_the_tokens_are_those_of_the_reference(
     assert tokens(PROMPTS[1:2], params, device="cuda") == found[1:2]
 
 
-@pytest.mark.parametrize("given", [{"quantization": "int8"}, {"kv_cache_dtype": "int8"}], ids=str)
+@pytest.mark.parametrize(
+    "given",
+    [{"quantization": "int8"}, {"kv_cache_dtype": "int8"}, {"kv_cache_dtype": "fp8"}],
+    ids=str,
+)
 def test_weights_and_caches_in_eight_bits(
     monkeypatch: pytest.MonkeyPatch, given: dict[str, Any]
 ) -> None:

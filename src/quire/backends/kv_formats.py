@@ -14,11 +14,11 @@ from numpy.typing import NDArray
 
 from quire.errors import BackendError
 from quire.units import ceil_div
+from quire.weights.quantised.float_tables import E4M3, float8_codes
 
 Floats = NDArray[np.float32]
 Stored = tuple[NDArray[Any], ...]
 
-_LIMIT = 127
 _STEPS_LIMIT = 127.9
 """The steps end at 128. The largest number stays below, so it is in the last step."""
 _PADDING = 32
@@ -69,26 +69,60 @@ class Bfloat16KV(KVFormat):
         return widen_bfloat16(stored[0])
 
 
-class Int8KV(KVFormat):
-    """Symmetric, to nearest with ties to even: the largest number of a token and head becomes 127.
+class ScaledKV(KVFormat):
+    """Numbers of 8 bits, with a scale for each token and head: the largest number becomes the
+    largest code.
 
     The scale follows from that row alone. A NaN or an infinity makes it NaN.
     """
+
+    largest: float
+
+    @abstractmethod
+    def codes(self, rows: Floats) -> NDArray[np.int8]:
+        """The codes of the nearest numbers, ties to even; rows are from -largest to largest."""
+
+    @abstractmethod
+    def numbers(self, codes: NDArray[np.int8]) -> Floats:
+        """The numbers of codes."""
 
     def fields(self, num_heads: int, head_dim: int) -> list[tuple[type[np.generic], int]]:
         return [(np.int8, num_heads * head_dim), (np.float32, num_heads)]
 
     def encode(self, rows: Floats) -> Stored:
-        inverse, scales = _scales(rows, _LIMIT)
+        inverse, scales = _scales(rows, self.largest)
         # A row whose inverse is zero may hold NaN or infinity.
         known = np.where(inverse > 0, rows, np.float32(0))
-        integers = np.rint(known * inverse).astype(np.int8)
-        return _flat(integers), scales
+        return _flat(self.codes(known * inverse)), scales
 
     def decode(self, stored: Stored, head_dim: int) -> Floats:
-        integers, scales = stored
-        rows = integers.reshape(*integers.shape[:-1], -1, head_dim).astype(np.float32)
+        codes, scales = stored
+        rows = self.numbers(codes.reshape(*codes.shape[:-1], -1, head_dim))
         return _flat(rows * scales[..., None])
+
+
+class Int8KV(ScaledKV):
+    """Whole numbers from -127 to 127."""
+
+    largest = 127
+
+    def codes(self, rows: Floats) -> NDArray[np.int8]:
+        return np.rint(rows).astype(np.int8)
+
+    def numbers(self, codes: NDArray[np.int8]) -> Floats:
+        return codes.astype(np.float32)
+
+
+class Float8KV(ScaledKV):
+    """8-bit floats with 3 bits of fraction (E4M3), up to 448."""
+
+    largest = 448
+
+    def codes(self, rows: Floats) -> NDArray[np.int8]:
+        return float8_codes(rows, "fp8_e4m3").view(np.int8)
+
+    def numbers(self, codes: NDArray[np.int8]) -> Floats:
+        return E4M3[codes.view(np.uint8)]
 
 
 class RotatedKV(KVFormat):
@@ -131,6 +165,7 @@ KV_FORMATS: dict[str, tuple[KVFormat, KVFormat]] = {
     "float32": (Float32KV(), Float32KV()),
     "bfloat16": (Bfloat16KV(), Bfloat16KV()),
     "int8": (Int8KV(), Int8KV()),
+    "fp8": (Float8KV(), Float8KV()),
     "int4": (RotatedKV(5), RotatedKV(4)),
 }
 """The formats of K and of V, by the dtype of the cache."""

@@ -11,12 +11,13 @@ from typing import Any, Literal
 from quire.errors import ConfigError, quoted
 from quire.redacted_settings import shown
 
-KVCacheDtype = Literal["float32", "bfloat16", "int8", "int4"]
+KVCacheDtype = Literal["float32", "bfloat16", "int8", "fp8", "int4"]
 
 KV_MEANINGS: dict[KVCacheDtype, str] = {
     "float32": "32 bits a number",
     "bfloat16": "16 bits a number",
     "int8": "8 bits a number, a scale for each token and head",
+    "fp8": "8 bits a number, floating-point (E4M3), a scale for each token and head",
     "int4": "5 bits a number of K and 4 of V, rotated, a scale for each token and head",
 }
 
@@ -36,12 +37,14 @@ class KVMemoryChoice:
 _SAME: dict[str, KVCacheDtype] = {
     "float": "float32",
     "int8_per_token_head": "int8",
+    "fp8_e4m3": "fp8",
+    "fp8_per_token_head": "fp8",
     "int4_per_token_head": "int4",
 }
-"""Other names of the formats here; the last two are vLLM's names for such schemes."""
+"""Other names of the formats here. vLLM has formats with `per_token_head`, which are like these."""
 
 _REASONS = {
-    "fp8": "there are no 8-bit floating-point numbers here",
+    "fp8": "8-bit floating-point numbers can be used on GPUs only, in the format e4m3",
     "float16": "float16 is not computed here",
     "half": "float16 is not computed here",
     "nvfp4": "there are no 4-bit floating-point numbers here",

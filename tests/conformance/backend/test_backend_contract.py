@@ -175,7 +175,7 @@ def test_blocks_can_be_moved(backend: Backend, model: CompiledModel) -> None:
 
 
 @pytest.mark.parametrize("num_tokens", [0, 1, 2, 3, 6, 13, 15, 16, 18, 31, 32])
-@pytest.mark.parametrize("kv_dtype", ["float32", "bfloat16", "int8"])
+@pytest.mark.parametrize("kv_dtype", ["float32", "bfloat16", "int8", "fp8"])
 def test_a_block_without_what_is_behind_its_first_tokens(
     backend: Backend, kv_dtype: str, num_tokens: int
 ) -> None:
@@ -251,7 +251,7 @@ def grouped_step(
     return found
 
 
-@pytest.mark.parametrize("kv_dtype", ["float32", "bfloat16", "int8"])
+@pytest.mark.parametrize("kv_dtype", ["float32", "bfloat16", "int8", "fp8"])
 def test_groups_of_layers_have_tables_of_their_own(backend: Backend, kv_dtype: str) -> None:
     """The same bits as with one table, in pieces, and with foreign blocks where no token looks."""
     skip_without(backend, kv_dtype=kv_dtype)
@@ -282,7 +282,7 @@ def test_groups_of_layers_have_tables_of_their_own(backend: Backend, kv_dtype: s
     model.close()
 
 
-@pytest.mark.parametrize("kv_dtype", ["float32", "bfloat16", "int8"])
+@pytest.mark.parametrize("kv_dtype", ["float32", "bfloat16", "int8", "fp8"])
 def test_what_others_left_beside_a_group_can_be_cleared(backend: Backend, kv_dtype: str) -> None:
     """A block of the group that leaves a slot empty, after all of the cache was in use."""
     skip_without(backend, kv_dtype=kv_dtype)

@@ -16,6 +16,7 @@ from quire.backends.base import CompiledModel, CompileOptions, KVCacheSpec, Step
 from quire.backends.cuda import CudaBackend
 from quire.backends.cuda.emulated import EmulatedDevice
 from quire.backends.cuda.lowering import attention, linear
+from quire.backends.kv_formats import narrow_to_bfloat16
 from quire.program import Builder, HeadLayout, Out, Program, Rotary, Tensor, keep_all
 from quire.program.passes import run_passes
 from quire.weights import HostTensor
@@ -111,6 +112,8 @@ CASES: dict[str, dict[str, Any]] = {
     "plain": {},
     "float32": {"dtype": "float32"},
     "int8 cache": {"kv_dtype": "int8"},
+    "fp8 cache": {"kv_dtype": "fp8"},
+    "fp8 cache, float32": {"kv_dtype": "fp8", "dtype": "float32"},
     "int8 cache, float32": {"kv_dtype": "int8", "dtype": "float32"},
     "window": {"window": 9},
     "softcap": {"softcap": 5.0},
@@ -151,6 +154,42 @@ def test_kernels_are_like_their_twins(case: dict[str, Any]) -> None:
         found, wanted = logits(by_kernels, *step), logits(by_twins, *step)
         limit = 1e-4 if case.get("dtype") == "float32" else 2e-2
         assert np.abs(found - wanted).max() <= limit * np.abs(wanted).max()
+
+
+@pytest.mark.filterwarnings("ignore:invalid value")
+@pytest.mark.parametrize("cache", ["i8", "f8"])
+@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+def test_k_and_v_are_rounded_as_by_their_twin(dtype: str, cache: str) -> None:
+    """Rows of all sizes, some with numbers that are not finite or that are between two codes."""
+    heads, width, tokens = 2, 32, 24
+    rng = np.random.default_rng(0)
+    shape = (2, tokens, heads, width)
+    numbers = rng.standard_normal(shape) * 2.0 ** rng.integers(-9, 9, shape)
+    numbers[:, :6] = np.round(numbers[:, :6], 1)
+    numbers[0, 6:9, 0, 3], numbers[1, 8, 1, 4] = (np.nan, np.inf, 1e-33), -np.inf
+    numbers[:, 9] = 0
+    numbers[:, 10:12] *= 1e-35
+    numbers[:, 12:14, :, 0] = 448
+    numbers[:, 12:14, :, 1:] = rng.choice([-17.0, 19.0, 0.0009765625, 1.03125, -0.0], (2, 2, 2, 31))
+    flat = numbers.astype(np.float32).reshape(2, -1)
+    k, v = flat if dtype == "fp32" else narrow_to_bfloat16(flat)
+    found = []
+    for device in (InterpretedDevice(), EmulatedDevice()):
+        caches = np.zeros((2, tokens * heads * width), np.int8)
+        scales = np.zeros((2, tokens * heads), np.float32)
+        args: dict[str, Any] = {
+            "k": k, "v": v, "slots": np.arange(tokens, dtype=np.int32)[::-1].copy(),
+            "k_cache": caches[0], "v_cache": caches[1], "k_scales": scales[0],
+            "v_scales": scales[1], "page": 8, "head_dim": width, "value_dim": width,
+            "stride_k": heads * width, "stride_v": heads * width, "scales_block": 8 * heads,
+            "scales_slot": heads, "stride_block_k": 8 * heads * width,
+            "stride_block_v": 8 * heads * width, "stride_slot_k": heads * width,
+            "stride_slot_v": heads * width,
+        }  # fmt: skip
+        args = {n: np.int32(a) if isinstance(a, int) else a for n, a in args.items()}
+        device._call(attention.write_kernel(dtype, cache, width), (tokens, heads), args)
+        found.append((caches.tobytes(), np.nan_to_num(scales, nan=-1).tobytes()))
+    assert found[0] == found[1]
 
 
 @pytest.mark.sweep(5)

@@ -124,6 +124,7 @@ CASES: dict[str, Change] = {
 }
 QUANTISED: dict[str, tuple[Change, dict[str, Any]]] = {
     "latent, int8 cache": (latent_attention, {"kv_dtype": "int8"}),
+    "latent, fp8 cache": (latent_attention, {"kv_dtype": "fp8"}),
     "experts in int8": (
         lambda b, x: mixture(b, x, Routing(2), biases=True), {"weights": "int8"}
     ),

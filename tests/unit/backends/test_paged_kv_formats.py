@@ -89,7 +89,29 @@ def test_rotated_rows_of_next_to_nothing_stay_so() -> None:
         assert np.abs(format_.decode(held, HEAD_DIM)).max() <= 1e-33
 
 
-@pytest.mark.parametrize("name", ["int8", "int4"])
+def test_8_bit_floats_by_hand() -> None:
+    """The largest number of a head becomes 448, and below 2^-6 there are steps of 2^-9."""
+    format_ = KV_FORMATS["fp8"][0]
+    held = format_.encode(rows([448, -17, 19, 0.001, 0.003, 0], [0, 7, -1.75, 0, 0, 0]))
+    codes, scales = held
+    assert codes.view(np.uint8).reshape(2, 6).tolist() == [
+        [0x7E, 0xD8, 0x5A, 1, 2, 0], [0, 0x7E, 0xEE, 0, 0, 0]
+    ]  # fmt: skip
+    assert scales.tolist() == [[1, 7 / 448]]
+    back = format_.decode(held, HEAD_DIM).reshape(2, 6)
+    assert back[0].tolist() == [448, -16, 20, 2**-9, 2**-8, 0]  # ties to even
+    assert back[1].tolist() == [0, 7, -1.75, 0, 0, 0]
+
+
+def test_8_bit_floats_are_within_a_sixteenth() -> None:
+    values = np.random.default_rng(0).standard_normal((50, 3, HEAD_DIM)).astype(np.float32)
+    format_ = KV_FORMATS["fp8"][0]
+    back = format_.decode(format_.encode(values), HEAD_DIM).reshape(values.shape)
+    smallest = np.abs(values).max(axis=2, keepdims=True) / 448 * 2**-10
+    assert (np.abs(back - values) <= np.maximum(np.abs(values) / 16, smallest) * 1.0001).all()
+
+
+@pytest.mark.parametrize("name", ["int8", "fp8", "int4"])
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
 def test_what_is_no_number_spoils_its_own_row_only(bad: float, name: str) -> None:
     held = KV_FORMATS[name][0].encode(rows([1.0, bad, 0, 0, 0, 0], [1.0, 2, 3, 4, 5, 6]))

@@ -9,7 +9,8 @@ import pytest
 from quire.config.kv_cache import resolve_block_size, resolve_kv_cache_dtype
 from quire.errors import ConfigError
 
-ALL = ("float32", "bfloat16", "int8", "int4")
+OF_CPU = ("float32", "bfloat16", "int8", "int4")
+ALL = (*OF_CPU, "fp8")
 
 
 @pytest.mark.parametrize(
@@ -18,6 +19,7 @@ ALL = ("float32", "bfloat16", "int8", "int4")
         ("auto", "bfloat16"), ("bfloat16", "bfloat16"), ("float32", "float32"),
         ("float", "float32"), ("int8", "int8"), ("int8_per_token_head", "int8"),
         ("int4", "int4"), ("int4_per_token_head", "int4"),
+        ("fp8", "fp8"), ("fp8_e4m3", "fp8"), ("fp8_per_token_head", "fp8"),
     ],
 )  # fmt: skip
 def test_names_that_mean_a_format(name: str, found: str) -> None:
@@ -39,7 +41,7 @@ def test_auto_is_the_dtype_of_the_model() -> None:
 )  # fmt: skip
 def test_other_names_are_refused_with_what_works(name: str, reason: str) -> None:
     with pytest.raises(ConfigError, match=rf"'{name}' .*{reason}.*auto.*bfloat16.*int8 \(8 bits"):
-        resolve_kv_cache_dtype(name, "bfloat16", ALL)
+        resolve_kv_cache_dtype(name, "bfloat16", OF_CPU)
 
 
 def test_only_what_the_backend_has_is_offered() -> None:

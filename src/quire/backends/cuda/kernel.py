@@ -25,11 +25,22 @@ Arguments = dict[str, Buffer | int | float]
 TYPE_NAMES: Mapping[Dtype, str] = {"float32": "fp32", "bfloat16": "bf16"}
 """Triton's names of the model's dtypes."""
 
-CACHE_TYPES: Mapping[str, str] = {"float32": "fp32", "bfloat16": "bf16", "int8": "i8"}
-"""Triton's names of the types of the KV cache."""
+CACHE_TYPES: Mapping[str, str] = {
+    "float32": "fp32", "bfloat16": "bf16", "int8": "i8", "fp8": "f8"
+}  # fmt: skip
+"""The types of the KV cache: Triton's names, and `f8` for 8-bit floats, which kernels read as
+signed bytes."""
 
-ITEM_BYTES: Mapping[str, int] = {"fp32": 4, "bf16": 2, "i8": 1}
+ITEM_BYTES: Mapping[str, int] = {"fp32": 4, "bf16": 2, "i8": 1, "f8": 1}
 """Bytes of a number."""
+
+
+def cache_types(cache: str) -> tuple[str, tuple[tuple[str, int], ...]]:
+    """Triton's type of a cache's numbers, and the constants of kernels that say what they are."""
+    is_float, is_scaled = cache == "f8", cache in ("i8", "f8")
+    constants = (("SCALED", int(is_scaled)), ("FLOATS", int(is_float)))
+    return "i8" if is_float else cache, constants
+
 
 ARRAY_TYPES: Mapping[str, type[np.generic]] = {
     "fp32": np.float32, "bf16": np.uint16, "i32": np.int32, "i64": np.int64,

@@ -37,6 +37,7 @@ from quire.server.requests.fields import CacheFields, Count, Int64, RequestIdTex
 from quire.server.requests.prompts import engine_input, joint_salt
 from quire.server.requests.request import salt_of
 from quire.server.served_model import ServedModel
+from quire.weights.quantised.float_tables import FLOAT8, float8_codes
 
 if TYPE_CHECKING:
     from quire.frontend.arguments import EngineInput
@@ -72,32 +73,13 @@ def numbers(data: NDArray[np.float32], dtype: EmbedDtype, order: Endianness) -> 
         return data.astype(f"{mark}f4").tobytes()
     if dtype == "float16":
         return data.astype(f"{mark}f2").tobytes()
-    if dtype in _FP8:
-        return _fp8(data, *_FP8[dtype]).tobytes()
+    if dtype in FLOAT8:
+        return float8_codes(data, dtype).tobytes()
     bits = np.ascontiguousarray(data).view(np.uint32)
     # Round to the nearest, ties to even.
     rounded = (bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))) >> np.uint32(16)
     found: bytes = rounded.astype(f"{mark}u2").tobytes()
     return found
-
-
-_FP8 = {"fp8_e4m3": (3, 7), "fp8_e5m2": (2, 15)}
-"""Bits of the fraction, and what is added to the exponent."""
-
-
-def _fp8(data: NDArray[np.float32], fraction_bits: int, bias: int) -> NDArray[np.uint8]:
-    """The codes of the nearest numbers of 8 bits, ties to even, as torch rounds; a number that is
-    too large becomes the largest one, or infinity if there is one."""
-    last = 0x7E if fraction_bits == 3 else 0x7C
-    exponents, fractions = np.divmod(np.arange(last + 1), 1 << fraction_bits)
-    fractions = fractions + ((exponents > 0) << fraction_bits)
-    values = np.ldexp(fractions.astype(np.float64), np.maximum(exponents, 1) - bias - fraction_bits)
-    borders, sizes = (values[1:] + values[:-1]) / 2, np.abs(data.astype(np.float64))
-    found = np.searchsorted(borders, sizes)
-    is_tie = (found < last) & (sizes == borders[np.minimum(found, last - 1)])
-    found = found + (is_tie & (found % 2 == 1))
-    codes = found | (np.signbit(data) << 7)
-    return np.asarray(codes, np.uint8)
 
 
 TruncateTokens = Annotated[int, Meta(ge=-1, le=2**31 - 1)]

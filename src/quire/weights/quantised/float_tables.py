@@ -1,6 +1,6 @@
 """Float32 values of the codes of float formats.
 
-Sources: the OCP 8-bit floating point specification (E4M3); bitsandbytes `functional.py`,
+Sources: the OCP 8-bit floating point specification (E4M3, E5M2); bitsandbytes `functional.py`,
 `get_4bit_type`.
 """
 
@@ -26,6 +26,25 @@ def _e4m3() -> Floats:
 
 E4M3 = _e4m3()
 """Value of each byte of an FP8 tensor (e4m3fn)."""
+
+FLOAT8 = {"fp8_e4m3": (3, 7), "fp8_e5m2": (2, 15)}
+"""Bits of the fraction, and what is subtracted from the exponent, of the 8-bit floats."""
+
+
+def float8_codes(numbers: Floats, name: str) -> NDArray[np.uint8]:
+    """The codes of the nearest 8-bit floats of a format of `FLOAT8`, ties to even, as torch rounds;
+    a number that is too large becomes the largest one, or infinity if there is one."""
+    fraction_bits, bias = FLOAT8[name]
+    last = 0x7E if fraction_bits == 3 else 0x7C
+    exponents, fractions = np.divmod(np.arange(last + 1), 1 << fraction_bits)
+    fractions = fractions + ((exponents > 0) << fraction_bits)
+    values = np.ldexp(fractions.astype(np.float64), np.maximum(exponents, 1) - bias - fraction_bits)
+    borders, sizes = (values[1:] + values[:-1]) / 2, np.abs(numbers.astype(np.float64))
+    found = np.searchsorted(borders, sizes)
+    is_tie = (found < last) & (sizes == borders[np.minimum(found, last - 1)])
+    found = found + (is_tie & (found % 2 == 1))
+    return np.asarray(found | (np.signbit(numbers) << 7), np.uint8)
+
 
 NF4 = np.array(
     [

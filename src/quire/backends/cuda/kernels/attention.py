@@ -9,6 +9,7 @@ in which a row sees nothing changes no bit of it.
 import triton
 import triton.language as tl
 
+from quire.backends.cuda.kernels.rounding import held_numbers
 from quire.backends.cuda.kernels.softmax import (
     FIELDS,
     LOG2E,
@@ -65,12 +66,12 @@ def attend(
     stride_out, num_chunks, value_parts, has_slopes, has_sinks, relative, buckets, reach,
     BLOCK_M: tl.constexpr, HEAD: tl.constexpr, VALUE: tl.constexpr,
     TILE: tl.constexpr, CHUNK: tl.constexpr, SPLIT: tl.constexpr, EXTRAS: tl.constexpr,
-    WIDE: tl.constexpr, SCALED: tl.constexpr,
+    WIDE: tl.constexpr, SCALED: tl.constexpr, FLOATS: tl.constexpr,
 ):  # fmt: skip
     """A program computes VALUE numbers of each result, `value_parts` programs all of them.
     EXTRAS: scores have a soft cap or slopes (1), or numbers for distances too (2). WIDE: products
-    are of float32, because q and the cache have different types. SCALED: the cache has integers,
-    and a scale for each head."""
+    are of float32, because q and the cache have different types. SCALED: the cache has whole
+    numbers of 8 bits, or floats of 8 bits (FLOATS), and a scale for each head."""
     tl.static_assert(CHUNK % TILE == 0)
     entry = query_blocks + FIELDS * tl.program_id(0)
     head, num_heads = tl.program_id(1) // value_parts, tl.num_programs(1) // value_parts * group
@@ -100,8 +101,8 @@ def attend(
             values = tl.load(v_cache + v_at[:, None] + outs[None, :], mask=v_is, other=0.0)
             of_values = 1.0
             if SCALED:
-                keys = keys.to(tl.float32).to(queries.dtype)
-                values = values.to(tl.float32).to(queries.dtype)
+                keys = held_numbers(keys, queries.dtype, FLOATS)
+                values = held_numbers(values, queries.dtype, FLOATS)
                 scale_at = block * scales_block + place * scales_slot + head
                 of_values = tl.load(v_scales + scale_at, mask=is_read, other=0.0)
             scores = _products(queries, keys, WIDE) * scale

@@ -9,6 +9,7 @@ import triton
 import triton.language as tl
 
 from quire.backends.cuda.kernels.products import chunks_of_tile, rows_of_tile, store_tile
+from quire.backends.cuda.kernels.rounding import from_float8
 
 
 @triton.jit
@@ -17,12 +18,7 @@ def _wide_codes(codes, KIND: tl.constexpr):
     if KIND == 0:
         numbers = codes.to(tl.float32)
     else:
-        bits = codes.to(tl.int32)
-        exponent, mantissa = (bits >> 3) & 15, bits & 7
-        # In units of 2^-9, the smallest number.
-        normal = (mantissa + 8) << tl.maximum(exponent - 1, 0)
-        magnitude = tl.where(exponent == 0, mantissa, normal).to(tl.float32) * 0.001953125
-        numbers = tl.where(bits < 0, -magnitude, magnitude)
+        numbers = from_float8(codes)
     return numbers
 
 

@@ -3,29 +3,37 @@
 A token whose K or V is not finite is stored as K of NaN and V of 0 (of this head). So its scores
 are NaN where it is seen, and the zeros that other rows multiply with its V stay zeros.
 
-SCALED: the cache has integers, with a scale for each head of a token; the scale of K is NaN then.
+SCALED: the cache has whole numbers of 8 bits, or floats of 8 bits (FLOATS), with a scale for each
+head of a token; the scale of K is NaN then.
 """
 
 import triton
 import triton.language as tl
 
+from quire.backends.cuda.kernels.rounding import to_float8
+
 
 @triton.jit
-def _rounded(numbers):
-    """Integers from -127 to 127, to nearest with ties to even, and their scale."""
+def _rounded(numbers, FLOATS: tl.constexpr):
+    """Codes of the numbers, of which the largest becomes 127 or the float 448, to nearest with ties
+    to even, and their scale."""
+    limit = 448.0 if FLOATS else 127.0
     largest = tl.max(tl.abs(numbers), 0)
     is_large = largest >= 1e-30
-    inverse = tl.div_rn(127.0, tl.where(is_large, largest, 1.0))
-    # Adding this number rounds to whole numbers.
-    whole = (numbers * inverse + 12582912.0) - 12582912.0
-    return tl.where(is_large, whole, 0.0), tl.div_rn(largest, 127.0)
+    inverse = tl.div_rn(limit, tl.where(is_large, largest, 1.0))
+    if FLOATS:
+        codes = to_float8(numbers * inverse)
+    else:
+        # Adding this number rounds to whole numbers.
+        codes = ((numbers * inverse + 12582912.0) - 12582912.0).to(tl.int32)
+    return tl.where(is_large, codes, 0), tl.div_rn(largest, limit)
 
 
 @triton.jit
 def write(
     k, v, slots, k_cache, v_cache, k_scales, v_scales, page, head_dim, value_dim, stride_k,
     stride_v, stride_block_k, stride_block_v, stride_slot_k, stride_slot_v, scales_block,
-    scales_slot, HEAD: tl.constexpr, SCALED: tl.constexpr,
+    scales_slot, HEAD: tl.constexpr, SCALED: tl.constexpr, FLOATS: tl.constexpr,
 ):  # fmt: skip
     """One program writes one head of one token. A slot below 0 is not written."""
     token, head = tl.program_id(0).to(tl.int64), tl.program_id(1)
@@ -43,8 +51,8 @@ def write(
         if SCALED:
             scale_at = block * scales_block + place * scales_slot + head
             keys = tl.where(bad != 0, 0.0, keys)
-            keys, key_scale = _rounded(keys)
-            values, value_scale = _rounded(values)
+            keys, key_scale = _rounded(keys, FLOATS)
+            values, value_scale = _rounded(values, FLOATS)
             tl.store(k_scales + scale_at, tl.where(bad != 0, float("nan"), key_scale))
             tl.store(v_scales + scale_at, value_scale)
         else:

@@ -7,6 +7,7 @@ block of queries has all heads as one group. The row rule is that of `attention.
 import triton
 import triton.language as tl
 
+from quire.backends.cuda.kernels.rounding import held_numbers
 from quire.backends.cuda.kernels.softmax import (
     FIELDS,
     LOG2E,
@@ -25,17 +26,18 @@ from quire.backends.cuda.kernels.softmax import (
 @triton.jit
 def _scores(
     q_at, first, width, is_row, cache, k_at, is_read, BLOCK_M: tl.constexpr, TILE: tl.constexpr,
-    STEP: tl.constexpr,
+    STEP: tl.constexpr, FLOATS: tl.constexpr,
 ):  # fmt: skip
     """The products of queries and keys over `width` numbers, which are those of q from `first`
     on."""
     total = tl.zeros([BLOCK_M, TILE], tl.float32)
-    return _with_products(total, q_at, first, width, is_row, cache, k_at, is_read, STEP)
+    return _with_products(total, q_at, first, width, is_row, cache, k_at, is_read, STEP, FLOATS)
 
 
 @triton.jit
 def _with_products(
-    total, q_at, first, width, is_row, cache, k_at, is_read, STEP: tl.constexpr
+    total, q_at, first, width, is_row, cache, k_at, is_read, STEP: tl.constexpr,
+    FLOATS: tl.constexpr,
 ):  # fmt: skip
     for begin in range(0, width, STEP):
         at = begin + tl.arange(0, STEP)
@@ -47,7 +49,7 @@ def _with_products(
             cache + at[:, None] + k_at[None, :], mask=is_in[:, None] & is_read[None, :], other=0
         )
         if keys.dtype != queries.dtype:
-            keys = keys.to(tl.float32).to(queries.dtype)
+            keys = held_numbers(keys, queries.dtype, FLOATS)
         total = tl.dot(queries, keys, acc=total, input_precision="ieee")
     return total
 
@@ -58,10 +60,11 @@ def attend_latent(
     scale, num_tokens, group, latent_dim, rotary_dim, page, table_width, stride_block,
     stride_latent, stride_rotary, scales_block, stride_q, stride_out, num_chunks,
     BLOCK_M: tl.constexpr, VALUE: tl.constexpr, TILE: tl.constexpr, STEP: tl.constexpr,
-    CHUNK: tl.constexpr, SPLIT: tl.constexpr, SCALED: tl.constexpr,
+    CHUNK: tl.constexpr, SPLIT: tl.constexpr, SCALED: tl.constexpr, FLOATS: tl.constexpr,
 ):  # fmt: skip
     """A program computes VALUE numbers of the results of a block of queries. q and the cache have
-    the same type; or the cache has integers, with a scale for each part of a row (SCALED)."""
+    the same type; or the cache has whole numbers of 8 bits, or floats of 8 bits (FLOATS), with a
+    scale for each part of a row (SCALED)."""
     tl.static_assert(CHUNK % TILE == 0)
     entry = query_blocks + FIELDS * tl.program_id(0)
     outs = tl.program_id(1) * VALUE + tl.arange(0, VALUE)
@@ -78,25 +81,26 @@ def attend_latent(
             v_at = block * stride_block + place * stride_latent
             k_at = block * stride_block + place * stride_rotary
             scores = _scores(
-                q_at, 0, latent_dim, is_row, latent, v_at, is_read, BLOCK_M, TILE, STEP
+                q_at, 0, latent_dim, is_row, latent, v_at, is_read, BLOCK_M, TILE, STEP, FLOATS
             )
             v_is = is_read[:, None] & (outs < latent_dim)[None, :]
             values = tl.load(latent + v_at[:, None] + outs[None, :], mask=v_is, other=0)
             of_values = 1.0
             if SCALED:
-                values = values.to(tl.float32).to(q.dtype.element_ty)
+                values = held_numbers(values, q.dtype.element_ty, FLOATS)
                 scale_at = block * scales_block + place
                 of_values = tl.load(latent_scales + scale_at, mask=is_read, other=0.0)
                 of_keys = tl.load(rotary_scales + scale_at, mask=is_read, other=0.0)
                 turned = _scores(
                     q_at, latent_dim, rotary_dim, is_row, rotary, k_at, is_read, BLOCK_M, TILE,
-                    STEP,
+                    STEP, FLOATS,
                 )  # fmt: skip
                 scores = scores * of_values[None, :] + turned * of_keys[None, :]
             else:
                 scores = _with_products(
-                    scores, q_at, latent_dim, rotary_dim, is_row, rotary, k_at, is_read, STEP
-                )
+                    scores, q_at, latent_dim, rotary_dim, is_row, rotary, k_at, is_read, STEP,
+                    FLOATS,
+                )  # fmt: skip
             is_seen = (at[None, :] >= first[:, None]) & (at[None, :] <= last[:, None])
             top, weight, mixed = with_tile(
                 top, weight, mixed, scores * scale * LOG2E, is_seen, values, of_values, SCALED, 0

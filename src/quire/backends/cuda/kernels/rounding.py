@@ -1,4 +1,9 @@
-"""Rows of activations as products with codes read them: rounded to 8 bits, or in another order.
+"""Numbers of 8 bits, which are whole numbers or floats; and rows of activations as products with
+codes read them: rounded to 8 bits, or in another order.
+
+8-bit floats have a sign, 4 bits of exponent and 3 bits of fraction (E4M3). They are converted by
+operations on whole numbers, because GPUs before compute capability 8.9 have no instruction for it.
+None of them is NaN here.
 
 Row rule: a program computes one row; the largest magnitude does not depend on an order.
 """
@@ -9,6 +14,38 @@ import triton.language as tl
 OUTLIERS = tl.constexpr(4)
 TIMES = tl.constexpr(1.5)
 """An outlier is so many times as large as the largest number that cannot be one."""
+
+
+@triton.jit
+def from_float8(codes):
+    """The float32 numbers of codes, which are signed bytes."""
+    bits = codes.to(tl.int32)
+    # Exponent and fraction at their places in a float32, whose bias is larger by 120.
+    small = (((bits & 127) << 20) | (bits & -2147483648)).to(tl.float32, bitcast=True)
+    return small * 1.329227995784916e36
+
+
+@triton.jit
+def to_float8(numbers):
+    """The codes, int32 from -128 to 127, of the nearest numbers up to 448, ties to even."""
+    magnitude = tl.minimum(tl.abs(numbers), 448.0)
+    bits = magnitude.to(tl.int32, bitcast=True)
+    # 20 of the 23 bits of the fraction are rounded away; the exponent's bias is 7 instead of 127.
+    normal = ((bits + 0x7FFFF + ((bits >> 20) & 1)) >> 20) - 960
+    # Below 2^-6 numbers are multiples of 2^-9. Adding 1.5 * 2^23 rounds to whole numbers.
+    small = ((magnitude * 512.0 + 12582912.0) - 12582912.0).to(tl.int32)
+    code = tl.where(magnitude < 0.015625, small, normal)
+    return tl.where(numbers.to(tl.int32, bitcast=True) < 0, code - 128, code)
+
+
+@triton.jit
+def held_numbers(codes, dtype: tl.constexpr, FLOATS: tl.constexpr):
+    """The numbers of a cache of 8 bits, in a type: floats, or whole numbers."""
+    if FLOATS:
+        numbers = from_float8(codes)
+    else:
+        numbers = codes.to(tl.float32)
+    return numbers.to(dtype)
 
 
 @triton.jit

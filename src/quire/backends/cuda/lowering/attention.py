@@ -17,6 +17,7 @@ from quire.backends.cuda.kernel import (
     Kernel,
     Launch,
     Upload,
+    cache_types,
 )
 from quire.backends.cuda.lowering.context import Emit, LayerPlace, Lowering, Rows
 from quire.backends.cuda.lowering.visible import (
@@ -54,7 +55,7 @@ def value_of(dtype: str, cache: str, head: int, *, is_aligned: bool) -> int:
     """Numbers of a result that one program computes: as many as registers have room for."""
     if "fp32" in (dtype, cache):
         return min(head, 64 if is_aligned else 32)
-    return min(head, 64 if cache == "i8" and not is_aligned else 128)
+    return min(head, 64 if cache in ("i8", "f8") and not is_aligned else 128)
 
 
 def attend_kernel(
@@ -66,22 +67,21 @@ def attend_kernel(
         "stride_block_v", "stride_k", "stride_v", "scales_block", "scales_slot", "stride_q",
         "stride_out", "num_chunks", "value_parts", "has_slopes", "has_sinks",
     )  # fmt: skip
+    held, formats = cache_types(cache)
     types = (
-        ("q", f"*{dtype}"), ("k_cache", f"*{cache}"), ("v_cache", f"*{cache}"),
+        ("q", f"*{dtype}"), ("k_cache", f"*{held}"), ("v_cache", f"*{held}"),
         ("k_scales", "*fp32"), ("v_scales", "*fp32"), ("out", f"*{dtype}"), ("parts", "*fp32"),
         ("tables", "*i32"), ("visible", "*i32"),
         ("query_blocks", "*i32"), ("slopes", "*fp32"), ("sinks", "*fp32"), ("scale", "fp32"),
         ("softcap", "fp32"), *((name, "i32") for name in integers),
         ("relative", "*fp32"), ("buckets", "*i32"), ("reach", "i32"),
     )  # fmt: skip
-    is_scaled = cache == "i8"
-    is_wide = dtype != cache and not (is_scaled and dtype == "bf16")
+    is_wide = dtype != cache and not (held == "i8" and dtype == "bf16")
     constants = (
         ("BLOCK_M", BLOCK_M), ("HEAD", head),
         ("VALUE", value_of(dtype, cache, head, is_aligned=is_aligned)),
         ("TILE", tile_of(dtype, cache, head, extras, is_aligned=is_aligned)), ("CHUNK", CHUNK),
-        ("SPLIT", int(is_split)), ("EXTRAS", extras), ("WIDE", int(is_wide)),
-        ("SCALED", int(is_scaled)),
+        ("SPLIT", int(is_split)), ("EXTRAS", extras), ("WIDE", int(is_wide)), *formats,
     )  # fmt: skip
     return Kernel(
         "attention", "attend", types, constants, is_aligned=is_aligned, num_warps=8
@@ -105,13 +105,13 @@ def write_kernel(dtype: str, cache: str, head: int) -> Kernel:
         "page", "head_dim", "value_dim", "stride_k", "stride_v", "stride_block_k",
         "stride_block_v", "stride_slot_k", "stride_slot_v", "scales_block", "scales_slot",
     )  # fmt: skip
+    held, formats = cache_types(cache)
     types = (
-        ("k", f"*{dtype}"), ("v", f"*{dtype}"), ("slots", "*i32"), ("k_cache", f"*{cache}"),
-        ("v_cache", f"*{cache}"), ("k_scales", "*fp32"), ("v_scales", "*fp32"),
+        ("k", f"*{dtype}"), ("v", f"*{dtype}"), ("slots", "*i32"), ("k_cache", f"*{held}"),
+        ("v_cache", f"*{held}"), ("k_scales", "*fp32"), ("v_scales", "*fp32"),
         *((name, "i32") for name in integers),
     )  # fmt: skip
-    constants = (("HEAD", head), ("SCALED", int(cache == "i8")))
-    return Kernel("kv_write", "write", types, constants, num_warps=1)
+    return Kernel("kv_write", "write", types, (("HEAD", head), *formats), num_warps=1)
 
 
 def variants() -> Iterator[Kernel]:

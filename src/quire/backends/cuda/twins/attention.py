@@ -56,7 +56,7 @@ def attend(
     stride_v: int, scales_block: int, scales_slot: int, stride_q: int, stride_out: int,
     num_chunks: int, value_parts: int, has_slopes: int, has_sinks: int, relative: Floats,
     buckets: Integers, reach: int, EXTRAS: int, BLOCK_M: int, CHUNK: int, SPLIT: int,
-    SCALED: int, **_tile: int,
+    SCALED: int, FLOATS: int, **_tile: int,
 ) -> None:  # fmt: skip
     """Token by token, chunk by chunk, in arrays of CHUNK positions."""
     num_blocks, kv_heads = grid[0], grid[1] // value_parts
@@ -79,8 +79,8 @@ def attend(
                 (block * np.int64(stride) + at % page * step) * is_seen
                 for stride, step in ((stride_block_k, stride_k), (stride_block_v, stride_v))
             )
-            keys = _rows(k_cache, k_at, kv_heads, head_dim, is_seen)
-            values = _rows(v_cache, v_at, kv_heads, value_dim, is_seen)
+            keys = _rows(k_cache, k_at, kv_heads, head_dim, is_seen, FLOATS)
+            values = _rows(v_cache, v_at, kv_heads, value_dim, is_seen, FLOATS)
             if SCALED:
                 scale_at = block * np.int64(scales_block) + at % page * scales_slot
                 keys = keys * _rows(k_scales, scale_at * is_seen, kv_heads, 1, is_seen)
@@ -140,10 +140,11 @@ def _tokens(
 
 
 def _rows(
-    cache: Numbers, at: NDArray[np.int64], heads: int, width: int, is_seen: NDArray[np.bool_]
-) -> Floats:
-    """[positions, heads, width]; zeros where nothing is seen."""
-    rows = widened(cache[at[:, None] + np.arange(heads * width)])
+    cache: Numbers, at: NDArray[np.int64], heads: int, width: int, is_seen: NDArray[np.bool_],
+    floats: int = 0,
+) -> Floats:  # fmt: skip
+    """[positions, heads, width]; zeros where nothing is seen. `floats`: of 8 bits."""
+    rows = widened(cache[at[:, None] + np.arange(heads * width)], floats)
     zeroed: Floats = np.where(is_seen[:, None], rows, np.float32(0))
     return zeroed.reshape(len(at), heads, width)
 

@@ -17,7 +17,7 @@ def attend_latent(
     query_blocks: Integers, scale: float, num_tokens: int, group: int, latent_dim: int,
     rotary_dim: int, page: int, table_width: int, stride_block: int, stride_latent: int,
     stride_rotary: int, scales_block: int, stride_q: int, stride_out: int, num_chunks: int,
-    BLOCK_M: int, CHUNK: int, SPLIT: int, SCALED: int, **_tile: int,
+    BLOCK_M: int, CHUNK: int, SPLIT: int, SCALED: int, FLOATS: int, **_tile: int,
 ) -> None:  # fmt: skip
     """Attention over rows of K that are joined first."""
     sides = [
@@ -26,7 +26,7 @@ def attend_latent(
     ]
     if SCALED:
         scales = (_rows(one, scales_block, page, 1) for one in (latent_scales, rotary_scales))
-        sides = [widened(side) * own for side, own in zip(sides, scales, strict=True)]
+        sides = [widened(side, FLOATS) * own for side, own in zip(sides, scales, strict=True)]
     count = min(map(len, sides))
     flat = np.concatenate([side[:count] for side in sides], axis=2).reshape(-1)
     width = int(stride_latent + stride_rotary)
@@ -37,8 +37,9 @@ def attend_latent(
         head_dim=int(latent_dim + rotary_dim), value_dim=latent_dim, page=page,
         table_width=table_width, stride_block_k=page * width, stride_block_v=page * width,
         stride_k=width, stride_v=width, scales_block=0, scales_slot=0,
-        k_scales=parts[:0], v_scales=parts[:0], SCALED=0, stride_q=stride_q, stride_out=stride_out,
-        num_chunks=num_chunks, value_parts=1, has_slopes=0, has_sinks=0, relative=parts[:0],
+        k_scales=parts[:0], v_scales=parts[:0], SCALED=0, FLOATS=0, stride_q=stride_q,
+        stride_out=stride_out, num_chunks=num_chunks, value_parts=1, has_slopes=0, has_sinks=0,
+        relative=parts[:0],
         buckets=tables[:0], reach=0, EXTRAS=0, BLOCK_M=BLOCK_M, CHUNK=CHUNK, SPLIT=SPLIT,
     )  # fmt: skip
 

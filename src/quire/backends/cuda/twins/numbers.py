@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quire.backends.kv_formats import narrow_to_bfloat16, widen_bfloat16
+from quire.weights.quantised.float_tables import E4M3
 
 Floats = NDArray[np.float32]
 Numbers = NDArray[Any]
@@ -16,8 +17,10 @@ Grid = tuple[int, ...]
 Integers = NDArray[np.int32]
 
 
-def widened(numbers: Numbers) -> Floats:
-    """float32 numbers, given those, the bits of bfloat16, or integers."""
+def widened(numbers: Numbers, floats: int = 0) -> Floats:
+    """float32 numbers, given those, the bits of bfloat16, integers, or codes of 8-bit floats."""
+    if floats:
+        return E4M3[numbers.view(np.uint8)]
     if numbers.dtype == np.uint16:
         return widen_bfloat16(numbers)
     return numbers if numbers.dtype == np.float32 else numbers.astype(np.float32)

@@ -15,6 +15,7 @@ from quire.backends.cuda.kernel import (
     Arguments,
     Kernel,
     Launch,
+    cache_types,
 )
 from quire.backends.cuda.lowering import attention
 from quire.backends.cuda.lowering.attention import merge_kernel, write_kernel
@@ -36,15 +37,16 @@ def attend_latent_kernel(dtype: str, cache: str, *, is_split: bool) -> Kernel:
         "num_tokens", "group", "latent_dim", "rotary_dim", "page", "table_width", "stride_block",
         "stride_latent", "stride_rotary", "scales_block", "stride_q", "stride_out", "num_chunks",
     )  # fmt: skip
+    held, formats = cache_types(cache)
     types = (
-        ("q", f"*{dtype}"), ("latent", f"*{cache}"), ("rotary", f"*{cache}"),
+        ("q", f"*{dtype}"), ("latent", f"*{held}"), ("rotary", f"*{held}"),
         ("latent_scales", "*fp32"), ("rotary_scales", "*fp32"), ("out", f"*{dtype}"),
         ("parts", "*fp32"), ("tables", "*i32"), ("visible", "*i32"), ("query_blocks", "*i32"),
         ("scale", "fp32"), *((name, "i32") for name in integers),
     )  # fmt: skip
     constants = (
         ("BLOCK_M", attention.BLOCK_M), ("VALUE", VALUE), ("TILE", TILE), ("STEP", STEP),
-        ("CHUNK", attention.CHUNK), ("SPLIT", int(is_split)), ("SCALED", int(cache == "i8")),
+        ("CHUNK", attention.CHUNK), ("SPLIT", int(is_split)), *formats,
     )  # fmt: skip
     return Kernel("latent", "attend_latent", types, constants, num_warps=8)
 
@@ -53,7 +55,7 @@ def variants() -> Iterator[Kernel]:
     """All kernels that this module launches for the sizes of real models, which are aligned."""
     for dtype in TYPE_NAMES.values():
         yield merge_kernel(dtype, WIDTH)
-        for cache in (dtype, "i8"):
+        for cache in (dtype, "i8", "f8"):
             yield write_kernel(dtype, cache, WIDTH)
             for is_split in (False, True):
                 yield attend_latent_kernel(dtype, cache, is_split=is_split).aligned()
@@ -83,7 +85,7 @@ class _Latent:
         self._q, self._k, self._out = (lowering.rows[value] for value in (op.q, op.k, op.out))
         self._dims = (op.value_dim or 0, op.head_dim - (op.value_dim or 0))
         cache = self._cache = CACHE_TYPES[lowering.kv.dtype]
-        if cache not in (lowering.type_name, "i8"):
+        if cache not in (lowering.type_name, "i8", "f8"):
             lowering.refuse(f"latent attention over a KV cache of {lowering.kv.dtype}")
         self._stride = place.block_bytes // ITEM_BYTES[cache]
         sides = (place.k, place.v, *(place.scales or ()))
