@@ -6,24 +6,42 @@ import math
 import os
 import subprocess
 from contextlib import suppress
+from importlib import import_module
 
 from quire.system.child_process import wait_or_kill
 from quire.system.child_python import dying_command
+
+
+class GpuActor:
+    """Holds a GPU that Ray has given to a rank, which computes in another process."""
+
+    def number(self) -> str:
+        """The GPU, as CUDA_VISIBLE_DEVICES names it on this machine."""
+        [number] = import_module("ray").get_gpu_ids()
+        return str(number)
 
 
 class NodeActor:
     """Runs the program of a machine as a process of its own, away from the threads of Ray."""
 
     def run(
-        self, host: str, port: int, number: int, key: bytes, certificates: dict[str, str]
+        self,
+        host: str,
+        port: int,
+        number: int,
+        key: bytes,
+        certificates: dict[str, str],
+        gpus: str | None,
     ) -> str:
         """Serves the engine that listens there; returns how it ended. `certificates`: environment
-        variables that name the engine's, for a machine that has none of its own."""
+        variables that name the engine's, for a machine that has none of its own. `gpus`: those of
+        the machine's ranks, as CUDA_VISIBLE_DEVICES names them; None: ranks compute on CPUs."""
+        visible = {} if gpus is None else {"CUDA_VISIBLE_DEVICES": gpus}
         process = subprocess.Popen(
             dying_command("quire.executor.ray_agent", host, str(port), str(number)),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            env={**certificates, **os.environ},
+            env={**certificates, **os.environ, **visible},
         )
         assert process.stdin is not None
         assert process.stdout is not None

@@ -6,6 +6,7 @@ import os
 from importlib import import_module
 from typing import Any
 
+from quire import env
 from quire.config.records import EngineConfig
 from quire.errors import ConfigError
 from quire.log import get_logger
@@ -39,9 +40,11 @@ def connect(config: EngineConfig) -> Any:
             raise ConfigError(f"RAY_ADDRESS: no Ray cluster can be reached: {error}") from None
     logger.info("no Ray cluster runs on this machine; starting one for this process")
     os.environ.setdefault("RAY_worker_niceness", "0")  # otherwise ranks have the lowest priority
-    num_cpus = config.parallel.world_size * config.device.num_threads
+    num_ranks = config.parallel.world_size
+    num_cpus = num_ranks * config.device.num_threads
     ray.init(
         num_cpus=max(num_cpus, _LEAST_CPUS),
+        num_gpus=num_ranks if env.cuda_is_emulated() else None,  # None: those that Ray finds
         object_store_memory=_OBJECT_STORE_BYTES,
         include_dashboard=False,
         log_to_driver=False,

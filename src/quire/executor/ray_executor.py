@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import secrets
 import time
+from collections.abc import Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
@@ -24,7 +25,7 @@ from quire.executor.nodes.node import EXIT_S, Node
 from quire.executor.nodes.rank_spawn import Group
 from quire.executor.nodes.remote import RemoteNode
 from quire.executor.rank_processes import RankProcesses
-from quire.executor.ray_actor import NodeActor
+from quire.executor.ray_actor import GpuActor, NodeActor
 from quire.executor.ray_cluster import connect
 from quire.executor.ray_places import Machine, Places, find_places
 
@@ -57,6 +58,8 @@ class _Started:
     actor: Any
     run: Any
     """Ray's reference to what the actor returns when its program has ended."""
+    gpus: Sequence[Any] = ()
+    """Actors that hold the GPUs of the machine's ranks."""
 
     @property
     def has_ended(self) -> bool:
@@ -72,8 +75,9 @@ class _Started:
 
     def kill(self) -> None:
         """Ray kills the actor, and the kernel what the actor has started, even if it is stopped."""
-        with suppress(Exception):  # the actor or the cluster has ended
-            self.ray.kill(self.actor)
+        for actor in (self.actor, *self.gpus):
+            with suppress(Exception):  # the actor or the cluster has ended
+                self.ray.kill(actor)
 
 
 class RayNode(RemoteNode):
@@ -111,7 +115,8 @@ class RayNode(RemoteNode):
 def _start_nodes(ray: Any, places: Places, config: EngineConfig) -> list[Node]:
     counts = tuple(len(machine.bundles) for machine in places.machines)
     parallel = replace(config.parallel, nnodes=len(counts), ranks_by_node=counts)
-    config = replace(config, parallel=parallel)
+    device = replace(config.device, gpu_index=0)  # of those that the machine's program sees
+    config = replace(config, parallel=parallel, device=device)
     group, key = Group(config, secrets.randbits(63), node=-1), secrets.token_bytes(32)
     certificates = dict(zip(env.RANK_CERTIFICATES, env.rank_certificates() or (), strict=False))
     others: list[RemoteNode] = []
@@ -126,9 +131,16 @@ def _start_nodes(ray: Any, places: Places, config: EngineConfig) -> list[Node]:
 
     with closing(Door(places.own_address, 0, key, watch)) as door, ended_on_error(others):
         for number, machine in enumerate(places.machines):
-            actor = machine.start(NodeActor, f"quire-{group.generation:x}-{number}")
-            run = actor.run.remote(door.host, door.port, number, key, certificates)
-            started.append(_Started(ray, machine, actor, run))
+            name, gpus = f"quire-{group.generation:x}-{number}", list[Any]()
+            if config.device.backend == "cuda":
+                gpus = [
+                    machine.start(GpuActor, f"{name}-gpu-{bundle}", bundle, num_gpus=1)
+                    for bundle in machine.bundles
+                ]
+            numbers = ",".join(ray.get([gpu.number.remote() for gpu in gpus])) if gpus else None
+            actor = machine.start(NodeActor, name)
+            run = actor.run.remote(door.host, door.port, number, key, certificates, numbers)
+            started.append(_Started(ray, machine, actor, run, gpus))
         until = time.monotonic() + _CONNECT_S
 
         def make(number: int, connection: Connection) -> RayNode:

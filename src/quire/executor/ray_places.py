@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Any
@@ -30,16 +30,17 @@ class Machine:
     ray: Any
     group: Any
 
-    def start(self, actor: type, name: str) -> Any:
-        """Start an actor on this machine. The bundles hold the cores; it takes none of them."""
+    def start(self, actor: type, name: str, bundle: int | None = None, num_gpus: int = 0) -> Any:
+        """Start an actor on this machine. The bundles hold the cores; it takes none of them.
+        `bundle`: the one with its GPU; None: the first."""
         scheduling = import_module("ray.util.scheduling_strategies")
         remote = self.ray.remote(num_cpus=0, max_restarts=0, max_task_retries=0)(actor)
-        return remote.options(
-            name=name,
-            scheduling_strategy=scheduling.PlacementGroupSchedulingStrategy(
-                placement_group=self.group, placement_group_bundle_index=self.bundles[0]
-            ),
-        ).remote()
+        place = scheduling.PlacementGroupSchedulingStrategy(
+            placement_group=self.group,
+            placement_group_bundle_index=self.bundles[0] if bundle is None else bundle,
+        )
+        options = {"name": name, "num_gpus": num_gpus, "scheduling_strategy": place}
+        return remote.options(**options).remote()
 
 
 @dataclass(slots=True)
@@ -76,14 +77,16 @@ def find_places(ray: Any, config: EngineConfig) -> Places:
     util = import_module("ray.util")
     group, own = util.get_current_placement_group(), None
     wanted = config.parallel.world_size
+    needs = {"CPU": config.device.num_threads}
+    if config.device.backend == "cuda":
+        needs["GPU"] = 1
     try:
         if group is None:
-            resources = {"CPU": float(config.device.num_threads)}
-            group = own = util.placement_group([resources] * wanted, strategy="PACK")
-            _wait(ray, group, wanted, config.device.num_threads)
+            group = own = util.placement_group([needs] * wanted, strategy="PACK")
+            _wait(ray, group, wanted, needs)
             chosen: Sequence[int] = range(wanted)
         else:
-            chosen = _bundles_of(group, wanted)
+            chosen = _bundles_of(group, wanted, needs)
         machines = _machines(ray, util, group, chosen)
     except BaseException:
         if own is not None:
@@ -95,37 +98,41 @@ def find_places(ray: Any, config: EngineConfig) -> Places:
     return Places(machines, "127.0.0.1" if is_one else here, own)
 
 
-def _wait(ray: Any, group: Any, num_bundles: int, num_threads: int) -> None:
+def _wait(ray: Any, group: Any, num_bundles: int, needs: Mapping[str, int]) -> None:
     """Wait until the cluster has room. Raises ConfigError if it has none."""
     until = time.monotonic() + _WAIT_S
     while not group.wait(timeout_seconds=_NOTICE_S):
-        free = ray.available_resources().get("CPU", 0)
-        total = ray.cluster_resources().get("CPU", 0)
+        free, total = ray.available_resources(), ray.cluster_resources()
+        rooms = (f"{free.get(kind, 0):g} of {total.get(kind, 0):g} {kind}s" for kind in needs)
         text = (
-            f"{num_bundles} ranks of {num_threads} threads need a CPU of Ray for each thread, and "
-            f"{free:g} of {total:g} are free"
+            f"{num_bundles} ranks of {needs['CPU']} threads need a CPU of Ray for each thread"
+            f"{' and a GPU each' if 'GPU' in needs else ''}, and {' and '.join(rooms)} are free"
         )
         if time.monotonic() > until:
             raise ConfigError(f"{text}; set num_threads, or add machines to the cluster")
         logger.warning("waiting for the Ray cluster: %s", text)
 
 
-def _bundles_of(group: Any, wanted: int) -> Sequence[int]:
+def _bundles_of(group: Any, wanted: int, needs: Iterable[str]) -> Sequence[int]:
     """The bundles of the placement group around this process that are for ranks: those that
-    VLLM_RAY_BUNDLE_INDICES names, or the last ones with a CPU."""
-    named = env.ray_bundle_indices()
-    usable = [i for i, bundle in enumerate(group.bundle_specs) if bundle.get("CPU", 0) >= 1]
+    VLLM_RAY_BUNDLE_INDICES names, or the last ones with a CPU, and a GPU if ranks need one."""
+    named, kinds = env.ray_bundle_indices(), " and a ".join(needs)
+    usable = [
+        number
+        for number, bundle in enumerate(group.bundle_specs)
+        if all(bundle.get(kind, 0) >= 1 for kind in needs)
+    ]
     if named is None:
         if len(usable) < wanted:
             raise ConfigError(
-                f"the placement group of this process has {len(usable)} bundles with a CPU, and "
-                f"{wanted} ranks need one each"
+                f"the placement group of this process has {len(usable)} bundles with a {kinds}, "
+                f"and {wanted} ranks need one each"
             )
         return usable[-wanted:]
     if len(set(named)) != wanted or not set(named) <= set(usable):
         raise ConfigError(
             f"VLLM_RAY_BUNDLE_INDICES={','.join(map(str, named))} must name {wanted} different "
-            f"bundles with a CPU, of {usable}"
+            f"bundles with a {kinds}, of {usable}"
         )
     return named
 

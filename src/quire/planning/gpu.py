@@ -30,6 +30,8 @@ def reason_against_gpu(args: EngineArgs) -> str | None:
         return "cuda-core is not installed (pip install quire-engine[cuda,cuda-build])"
     from quire.backends.cuda.self_check import check_gpu, num_gpus
 
+    if args.distributed_executor_backend == "ray" or args.nnodes != 1:
+        return 'ranks on several machines are on GPUs if device="cuda" says so'
     wanted = sizes[0] * sizes[1]
     try:
         if (count := num_gpus()) < wanted:
@@ -57,9 +59,4 @@ def check_gpu_ranks(parallel: ParallelConfig) -> None:
         raise ConfigError(
             f"pipeline_parallel_size={stages} must be 1 on GPUs, whose ranks divide the columns of "
             "each layer; use tensor_parallel_size"
-        )
-    if parallel.distributed_executor_backend == "ray" or parallel.nnodes > 1:
-        raise ConfigError(
-            "ranks on GPUs are processes of one machine; leave distributed_executor_backend and "
-            "nnodes out"
         )

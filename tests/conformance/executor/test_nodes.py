@@ -100,6 +100,19 @@ def test_machines_have_the_tokens_of_one_rank(
     assert machine.returncode == 0
 
 
+def test_machines_with_gpus_have_the_tokens_of_one(
+    model_dir: Path, other: Other, port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("QUIRE_CUDA_EMULATED", "1")
+    machine = other()
+    given = {"backend": "cuda", "dtype": "bfloat16"}
+    config = config_of(model_dir, nnodes=2, master_port=port, tensor_parallel_size=2, **given)
+    found = outputs(EngineCore(config, MultiprocExecutor(config)))
+    assert found == outputs(EngineCore(config_of(model_dir, **given)))
+    machine.communicate(timeout=60)
+    assert machine.returncode == 0
+
+
 @pytest.mark.parametrize("split", [(4, 1), (2, 2)], ids=["parts", "stages"])
 def test_machines_with_certificates_have_the_same_tokens(
     model_dir: Path,

@@ -44,6 +44,18 @@ def test_bundles_of_ranks_come_after_that_of_the_replica() -> None:
     assert options["ray_actor_options"] == {"num_cpus": 1}
 
 
+def test_each_rank_on_gpus_needs_one_of_ray() -> None:
+    given = {"device": "cuda", "tensor_parallel_size": 2, "num_threads": 1}
+    options = deployment_options(LLMConfig(**DEMO, engine_kwargs=given, accelerator_type="H100"))
+    assert options["ray_actor_options"] == {
+        "num_cpus": 2, "num_gpus": 2, "accelerator_type": "H100"
+    }  # fmt: skip
+    given["distributed_executor_backend"] = "ray"
+    options = deployment_options(LLMConfig(**DEMO, engine_kwargs=given))
+    assert options["placement_group_bundles"] == [{"CPU": 1}, *[{"CPU": 1, "GPU": 1}] * 2]
+    assert options["ray_actor_options"] == {"num_cpus": 1}
+
+
 def test_autoscaling_follows_the_queue_unless_the_user_says_otherwise() -> None:
     given: dict[str, Any] = {"autoscaling_config": {"max_replicas": 3, "upscale_delay_s": 1}}
     found = deployment_options(LLMConfig(**DEMO, deployment_config=given))["autoscaling_config"]

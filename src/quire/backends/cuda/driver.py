@@ -214,7 +214,8 @@ class CudaDevice(Device):
     def connect(self, group: RankGroup) -> DeviceRanks:
         """By NCCL."""
         with self._doing("the GPUs of the ranks cannot be connected"):
-            return NcclRanks(group, int(self._stream.handle), _address)
+            stream, kind = int(self._stream.handle), self.facts.architecture
+            return NcclRanks(group, stream, _address, kind)
 
     def close(self) -> None:
         """Forgets the kernels."""

@@ -40,23 +40,41 @@ _ARGUMENTS = {
 class NcclRanks(DeviceRanks):
     """Exchanges are done on the stream of launches, and the host waits for none of them."""
 
-    def __init__(self, group: RankGroup, stream: int, address: Callable[[Buffer], int]) -> None:
-        """The thread's GPU is chosen already. `stream`: the handle of the stream. Waits for the
-        other ranks. Raises BackendError."""
+    def __init__(
+        self,
+        group: RankGroup,
+        stream: int,
+        address: Callable[[Buffer], int],
+        architecture: int,
+    ) -> None:
+        """The thread's GPU is chosen already, and has this compute capability. `stream`: the handle
+        of the stream. Waits for the other ranks. Raises BackendError, also if their GPUs are not of
+        one kind: they would compute other bits."""
         self._group, self._stream, self._address = group, stream, address
         self._library = load_library()
         self._handle = _Handle()
         own = _UniqueId()
         if group.rank == 0:
             self._call("ncclGetUniqueId", ctypes.byref(own))
-        spans = [(rank * _ID_BYTES, _ID_BYTES) for rank in range(group.num_ranks)]
-        ids = np.zeros((1, group.num_ranks * _ID_BYTES), np.uint8)
-        first, _ = spans[group.rank]
-        ids[0, first : first + _ID_BYTES] = np.frombuffer(bytes(own), np.uint8)
-        group.columns(ids, spans)
-        of_all = _UniqueId.from_buffer_copy(ids.tobytes())  # that of the first rank
+        told = self._told(bytes(own) + architecture.to_bytes(4, "little"))
+        kinds = [int.from_bytes(one[_ID_BYTES:], "little") for one in told]
+        if len(set(kinds)) > 1:
+            raise BackendError(
+                "the GPUs of all ranks must have the same compute capability, and they have "
+                f"{', '.join(f'{kind / 10:.1f}' for kind in kinds)}; name equal ones with "
+                "CUDA_VISIBLE_DEVICES"
+            )
+        of_all = _UniqueId.from_buffer_copy(told[0])
         place = ctypes.byref(self._handle)
         self._call("ncclCommInitRank", place, group.num_ranks, of_all, group.rank)
+
+    def _told(self, own: bytes) -> list[bytes]:
+        """What each rank says, all in as many bytes."""
+        size, count = len(own), self._group.num_ranks
+        spans = [(rank * size, size) for rank in range(count)]
+        row = np.frombuffer(own * count, np.uint8).reshape(1, -1).copy()
+        self._group.columns(row, spans)
+        return [part.tobytes() for part in row.reshape(count, size)]
 
     def gather(self, own: Buffer, parts: Buffer) -> None:
         """In place: `own` is a part of `parts`."""

@@ -199,17 +199,25 @@ def deployment_options(llm_config: LLMConfig) -> dict[str, Any]:
     args = llm_config.engine_args()
     num_ranks = args.tensor_parallel_size * args.pipeline_parallel_size
     num_threads = args.num_threads or 1
+    of_rank = {"CPU": num_threads}
+    if llm_config.has_gpus:
+        of_rank["GPU"] = 1
     actor = dict(options.get("ray_actor_options") or {})
     if llm_config.runtime_env is not None:
         actor.setdefault("runtime_env", llm_config.runtime_env)
     group = llm_config.placement_group_config
     if group is None and args.distributed_executor_backend == "ray":
-        group = {"bundles": [{"CPU": 1}] + [{"CPU": num_threads}] * num_ranks, "strategy": "PACK"}
+        group = {"bundles": [{"CPU": 1}] + [of_rank] * num_ranks, "strategy": "PACK"}
     if group is not None:
         options["placement_group_bundles"] = group["bundles"]
         options["placement_group_strategy"] = group.get("strategy", "PACK")
         actor.setdefault("num_cpus", 1)
     else:
-        actor.setdefault("num_cpus", num_threads * num_ranks * args.data_parallel_size)
+        count = num_ranks * args.data_parallel_size
+        actor.setdefault("num_cpus", num_threads * count)
+        if llm_config.has_gpus:
+            actor.setdefault("num_gpus", count)
+    if llm_config.accelerator_type:
+        actor.setdefault("accelerator_type", llm_config.accelerator_type)
     options["ray_actor_options"] = actor
     return options

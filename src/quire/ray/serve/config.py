@@ -15,8 +15,7 @@ from quire.suggest import did_you_mean
 
 _LOADING = {"model_id", "model_source", "tokenizer_source"}
 _WITHOUT_MEANING = {
-    "accelerator_type": "Quire computes on CPUs",
-    "accelerator_config": "Quire computes on CPUs",
+    "accelerator_config": "accelerator_type names the kind of GPU",
     "server_cls": "the replicas mount Quire's server",
     "callback_config": "there are no callbacks",
 }
@@ -48,6 +47,7 @@ class LLMConfig:
     """Without effect: /metrics has the metrics of a replica."""
     experimental_configs: dict[str, Any] = field(default_factory=dict)
     accelerator_type: str | None = None
+    """Ray's name of the kind of GPU, such as `H100`, for models on GPUs."""
     accelerator_config: Any = None
     server_cls: Any = None
     callback_config: Any = None
@@ -70,6 +70,11 @@ class LLMConfig:
         for name in self.server_kwargs:
             if name in _SERVE_OWN:
                 raise ConfigError(f"server_kwargs: {name} must be left out: Ray Serve sets it")
+        if self.accelerator_type and not self.has_gpus:
+            raise ConfigError(
+                "accelerator_type must be left out: Quire computes on CPUs here; try "
+                'engine_kwargs={"device": "cuda"}'
+            )
         self.engine_args()
         self.server_args()
 
@@ -96,6 +101,13 @@ class LLMConfig:
         """The name that requests use."""
         name: str = self.model_loading_config["model_id"]
         return name
+
+    @property
+    def has_gpus(self) -> bool:
+        """Whether `device` or `backend` names GPUs: replicas need them of Ray then."""
+        return str(self.engine_kwargs.get("device")).startswith("cuda") or (
+            self.engine_kwargs.get("backend") == "cuda"
+        )
 
     def engine_args(self) -> AsyncEngineArgs:
         """Raises ConfigError."""

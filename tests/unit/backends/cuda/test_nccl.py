@@ -90,11 +90,11 @@ def address(buffer: Buffer) -> int:
     return int(buffer.memory.handle.ctypes.data) + buffer.begin
 
 
-def gathered(group: RankGroup, stream: int) -> list[int]:
+def gathered(group: RankGroup, stream: int, architecture: int = 90) -> list[int]:
     device, memory = EmulatedDevice(is_lazy=False), Memory()
     parts = memory.add(3 * 4)
     device.hold(memory)
-    ranks = nccl.NcclRanks(group, stream, address)
+    ranks = nccl.NcclRanks(group, stream, address, architecture)
     own = parts.from_byte(4 * group.rank, 4)
     device.upload(own, np.full(4, group.rank + 1, np.uint8))
     try:
@@ -121,6 +121,17 @@ def test_an_error_of_the_library_is_named(groups: list[RankGroup]) -> None:
         called = [pool.submit(gathered, group, 1) for group in groups]
     for one in called:
         with pytest.raises(BackendError, match="ncclAllGather: invalid argument"):
+            one.result()
+
+
+def test_gpus_of_several_kinds_are_refused(groups: list[RankGroup]) -> None:
+    with ThreadPoolExecutor(3) as pool:
+        kinds = (90, 90, 120)
+        called = [
+            pool.submit(gathered, *one) for one in zip(groups, [12345] * 3, kinds, strict=True)
+        ]
+    for one in called:
+        with pytest.raises(BackendError, match=r"same compute capability, .* 9\.0, 9\.0, 12\.0;"):
             one.result()
 
 
