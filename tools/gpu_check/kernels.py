@@ -4,9 +4,8 @@
         [--only PATTERN] [--out FILE]
 
 Prints the table of `docs/internals/cuda.md`. Ends with 1 if a kernel needs more shared memory than
-a block of its architecture may have, or if registers have no room for its numbers, but for the
-kernels of `SPILLING`. A run that continues a file leaves out the kernels that it has. Needs Triton
-(`quire-engine[cuda-build]`).
+a block of its architecture may have, or if registers have no room for its numbers. A run that
+continues a file leaves out the kernels that it has. Needs Triton (`quire-engine[cuda-build]`).
 """
 
 from __future__ import annotations
@@ -25,10 +24,6 @@ from quire.backends.cuda.build import SHARED_LIMITS, chosen_kernels, compile_ker
 from quire.backends.cuda.cubin import ARCHITECTURES, key_of
 from quire.backends.cuda.kernel import TYPE_NAMES, Kernel
 
-SPILLING: tuple[tuple[str, tuple[int, ...], int], ...] = (
-    (r"attend\(\*bf16,\*i8.*HEAD=128,VALUE=128.*SPLIT=0,EXTRAS=0", (120,), 8),
-)
-"""Kernels that spill: a pattern, architectures, and the most bytes of a thread."""
 _GROUPS = {
     "attention": r"attention\.attend",
     "latent attention": r"latent\.",
@@ -65,12 +60,7 @@ class Used:
         limit = SHARED_LIMITS[self.architecture] << 10
         if self.shared > limit:
             return f"{self.shared} bytes of shared memory, of {limit}"
-        allowed = (
-            most
-            for pattern, architectures, most in SPILLING
-            if self.architecture in architectures and re.search(pattern, self.kernel)
-        )
-        return f"{self.spilled} bytes are spilled" if self.spilled > max(allowed, default=0) else ""
+        return f"{self.spilled} bytes are spilled" if self.spilled else ""
 
 
 def measured(task: tuple[Kernel, int]) -> Used:
@@ -108,7 +98,7 @@ def compile_into(path: Path, tasks: Sequence[tuple[Kernel, int]], num_jobs: int)
 
 
 def table(found: Sequence[Used]) -> Iterator[str]:
-    """Lines of a table: the most registers, spilled bytes and KiB of shared memory."""
+    """Lines of a table: the most registers and KiB of shared memory."""
     architectures = sorted({one.architecture for one in found})
     yield f"| kernels | variants | {' | '.join(f'{one / 10}' for one in architectures)} |"
     yield "|---" * (2 + len(architectures)) + "|"
@@ -125,8 +115,7 @@ def _most(group: Sequence[Used]) -> str:
     if not group:
         return "-"
     shared = max(one.shared for one in group)
-    spilled = max(one.spilled for one in group)
-    return f"{max(one.registers for one in group)}, {spilled}, {-(-shared // 1024)}"
+    return f"{max(one.registers for one in group)}, {-(-shared // 1024)}"
 
 
 def main() -> int:

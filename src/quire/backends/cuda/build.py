@@ -68,26 +68,32 @@ def compile_kernel(kernel: Kernel, architecture: int) -> Cubin:
     constants, types = dict(kernel.constants), dict(kernel.types)
     signature = {name: types.get(name, "constexpr") for name in names}
     aligned = kernel.aligned_names if kernel.is_aligned else ()
-    source = ASTSource(
-        function,
-        signature,
-        constexprs={(names.index(name),): value for name, value in constants.items()},
-        attrs={(names.index(name),): [["tt.divisibility", 16]] for name in aligned},
-    )
+    attrs = {(names.index(name),): [["tt.divisibility", 16]] for name in aligned}
     options = {
         "num_warps": kernel.num_warps,
         "num_stages": kernel.num_stages,
         "enable_fp_fusion": False,  # products and sums are rounded one by one, as in the twins
     }
     target = GPUTarget("cuda", architecture, 32)
-    made = triton.compile(source, target=target, options=options)
+
+    def compiled(**changed: int) -> Any:
+        """With other options, or with another constant."""
+        chosen = {name: changed.pop(name, value) for name, value in constants.items()}
+        places = {(names.index(name),): value for name, value in chosen.items()}
+        source = ASTSource(function, signature, constexprs=places, attrs=attrs)
+        return triton.compile(source, target=target, options={**options, **changed})
+
+    made = compiled()
     # The assembler may choose fewer registers than a thread can have, and spill the others; loads
-    # that are begun some passes of a loop ahead take registers.
-    for change in ({"maxnreg": 255}, {"num_stages": 1}, {"maxnreg": 255, "num_stages": 1}):
+    # that are begun some passes of a loop ahead take registers, and so do values that are computed
+    # before a loop.
+    changes = [{"maxnreg": 255}, {"num_stages": 1}, {"maxnreg": 255, "num_stages": 1}]
+    if "HOIST" in constants:
+        changes += [{"HOIST": 0}, {"HOIST": 0, "num_stages": 1}]
+    for change in changes:
         if spilled_bytes(made) == 0:
             break
-        other = triton.compile(source, target=target, options={**options, **change})
-        made = min(made, other, key=spilled_bytes)
+        made = min(made, compiled(**change), key=spilled_bytes)
     found = Cubin(made.asm["cubin"], _facts(made.metadata))
     if (sizes := parameter_sizes(found.code, found.facts.symbol)) != kernel.parameter_sizes:
         raise BackendError(f"{kernel} was compiled for arguments of {sizes} bytes")

@@ -67,11 +67,13 @@ def attend(
     BLOCK_M: tl.constexpr, HEAD: tl.constexpr, VALUE: tl.constexpr,
     TILE: tl.constexpr, CHUNK: tl.constexpr, SPLIT: tl.constexpr, EXTRAS: tl.constexpr,
     WIDE: tl.constexpr, SCALED: tl.constexpr, FLOATS: tl.constexpr,
+    HOIST: tl.constexpr,
 ):  # fmt: skip
     """A program computes VALUE numbers of each result, `value_parts` programs all of them.
     EXTRAS: scores have a soft cap or slopes (1), or numbers for distances too (2). WIDE: products
     are of float32, because q and the cache have different types. SCALED: the cache has whole
-    numbers of 8 bits, or floats of 8 bits (FLOATS), and a scale for each head."""
+    numbers of 8 bits, or floats of 8 bits (FLOATS), and a scale for each head. HOIST: values that
+    are the same in each pass of the inner loop are computed before it, and take registers."""
     tl.static_assert(CHUNK % TILE == 0)
     entry = query_blocks + FIELDS * tl.program_id(0)
     head, num_heads = tl.program_id(1) // value_parts, tl.num_programs(1) // value_parts * group
@@ -91,7 +93,8 @@ def attend(
     most, total, result = empty_part(BLOCK_M, VALUE)
     for chunk in range(begin, end):
         top, weight, mixed = empty_part(BLOCK_M, VALUE)
-        for tile in range(chunk * CHUNK, tl.minimum((chunk + 1) * CHUNK, highest + 1), TILE):
+        tiles_end = tl.minimum((chunk + 1) * CHUNK, highest + 1)
+        for tile in tl.range(chunk * CHUNK, tiles_end, TILE, disable_licm=not HOIST):
             at, is_read, block, place = places_of_tile(table, tile, lowest, highest, page, TILE)
             k_at = block * stride_block_k + place * stride_k + head * head_dim
             v_at = block * stride_block_v + place * stride_v + head * value_dim

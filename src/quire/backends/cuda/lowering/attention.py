@@ -82,6 +82,7 @@ def attend_kernel(
         ("VALUE", value_of(dtype, cache, head, is_aligned=is_aligned)),
         ("TILE", tile_of(dtype, cache, head, extras, is_aligned=is_aligned)), ("CHUNK", CHUNK),
         ("SPLIT", int(is_split)), ("EXTRAS", extras), ("WIDE", int(is_wide)), *formats,
+        ("HOIST", 1),
     )  # fmt: skip
     return Kernel(
         "attention", "attend", types, constants, is_aligned=is_aligned, num_warps=8
