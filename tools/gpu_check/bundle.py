@@ -26,7 +26,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from tools.gpu_check.bits import extra_kernels
-from tools.gpu_check.families import LIMITS, cache_of, families, options_of, program_of
+from tools.gpu_check.families import cache_of, cases, options_of, program_of
 from tools.gpu_check.needed import needed_kernels
 from tools.gpu_check.shapes import LLAMA_8B, model_folder, planned
 
@@ -58,12 +58,11 @@ def kernels(*, with_families: bool) -> list[Kernel]:
             _, plan = planned(model, max_model_len=4096, num_gpu_blocks_override=512)
             found |= needed_kernels(plan.program, plan.kv, plan.options)
     backend = CudaBackend(EmulatedDevice())
-    for config in families().values() if with_families else ():
+    for _, config, dtype, kv_dtype in cases() if with_families else ():
         program = program_of(config)
         try:
-            for dtype in LIMITS:
-                kv = cache_of(program, backend, dtype)
-                found |= needed_kernels(program, kv, options_of(dtype))
+            kv = cache_of(program, backend, kv_dtype)
+            found |= needed_kernels(program, kv, options_of(dtype))
         except BackendError as error:
             print(error)  # the check says so too
     return sorted(found, key=str)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from quire.backends.base import Backend, CompileOptions, KVCacheSpec
 from quire.backends.cuda import CudaBackend
 from quire.backends.cuda.device import Device
 from quire.backends.reference import ReferenceBackend
+from quire.config.kv_cache import KVCacheDtype
 from quire.config.records import Dtype
 from quire.errors import DeviceError, QuireError
 from quire.models import build_program
@@ -48,6 +50,17 @@ def families() -> dict[str, dict[str, Any]]:
     return {"llama": {"architectures": ["LlamaForCausalLM"]}, **FAMILIES}
 
 
+def cases() -> Iterator[tuple[str, dict[str, Any], Dtype, KVCacheDtype]]:
+    """Names, keys of config.json, and the types of the model and of its K and V."""
+    found = families()
+    for dtype in LIMITS:
+        for kv in ("int8", "fp8"):
+            yield f"llama in {dtype}, K and V in {kv}", found["llama"], dtype, kv
+    for name, config in found.items():
+        for dtype in LIMITS:
+            yield f"{name} in {dtype}", config, dtype, dtype
+
+
 def program_of(config: dict[str, Any]) -> Program:
     """The program of a small model."""
     return run_passes(build_program({**_BASE, **config}), None)
@@ -58,7 +71,7 @@ def options_of(dtype: Dtype) -> CompileOptions:
     return CompileOptions(dtype, _TOKENS, 1, _TOKENS)
 
 
-def cache_of(program: Program, backend: Backend, dtype: Dtype) -> KVCacheSpec:
+def cache_of(program: Program, backend: Backend, dtype: KVCacheDtype) -> KVCacheSpec:
     """A KV cache for one prompt."""
     kv = backend.sized(program, KVCacheSpec(1, 16, dtype, kv_layout(program, _TOKENS)))
     return replace(kv, num_blocks=blocks_needed(kv, 1, _TOKENS))
@@ -67,24 +80,23 @@ def cache_of(program: Program, backend: Backend, dtype: Dtype) -> KVCacheSpec:
 def check_families(device: Device, sizes: Sizes) -> Iterator[Row]:
     """Logits of a prompt."""
     backend = CudaBackend(device)
-    for name, config in list(families().items())[: 2 if sizes.is_emulated else None]:
-        for dtype, limit in LIMITS.items():
-            title = f"{name} in {dtype}"
-            yield from guarded(sizes, title, _family(backend, title, config, dtype, limit))
+    for title, config, dtype, kv in islice(cases(), 8 if sizes.is_emulated else None):
+        yield from guarded(sizes, title, _family(backend, title, config, dtype, kv))
 
 
 def _family(
-    backend: Backend, title: str, config: dict[str, Any], dtype: Dtype, limit: float | None
+    backend: Backend, title: str, config: dict[str, Any], dtype: Dtype, kv: KVCacheDtype
 ) -> Iterator[Row]:
-    program = program_of(config)
+    program, limit = program_of(config), LIMITS[dtype]
     try:
-        found = _logits(program, backend, dtype, dtype)
+        found = _logits(program, backend, dtype, kv)
     except DeviceError:
         raise
     except QuireError as error:
         yield Row(title, f"not run: {error}"[:160])
         return
-    wanted = _logits(program, ReferenceBackend(), dtype, "float32")
+    exact = "float32" if kv == dtype else kv
+    wanted = _logits(program, ReferenceBackend(), dtype, exact)
     difference = float(np.abs(found - wanted).max() / np.abs(wanted).max())
     title += ", difference of logits"
     if limit is None:
@@ -94,7 +106,7 @@ def _family(
 
 
 def _logits(
-    program: Program, backend: Backend, dtype: Dtype, kv_dtype: Dtype
+    program: Program, backend: Backend, dtype: Dtype, kv_dtype: KVCacheDtype
 ) -> NDArray[np.float32]:
     kv = cache_of(program, backend, kv_dtype)
     model = backend.compile(program, _Weights(program), kv, options_of(dtype))

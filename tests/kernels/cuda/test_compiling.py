@@ -47,7 +47,7 @@ def test_arguments_have_the_order_of_the_kernel() -> None:
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_some_kernels_compile(architecture: int, tmp_path: Path) -> None:
-    assert compile_some(architecture, tmp_path, "--every", "101") in (4, 5)
+    assert compile_some(architecture, tmp_path, "--every", "113") in (4, 5)
 
 
 def test_a_loop_has_one_product(tmp_path: Path) -> None:
@@ -70,7 +70,7 @@ def test_kernels_that_use_too_much_are_named() -> None:
     assert replace(plain, spilled=8).fault == "8 bytes are spilled"
     lines = [*table([plain, replace(plain, architecture=120, registers=80, shared=1)])]
     assert lines[0] == "| kernels | variants | 9.0 | 12.0 |"
-    assert lines[2:] == ["| dense products | 1 | 90, 0, 100 | 80, 0, 1 |"]
+    assert lines[2:] == ["| dense products | 1 | 90, 100 | 80, 1 |"]
 
 
 def test_an_archive_has_what_a_launch_needs(tmp_path: Path) -> None:
