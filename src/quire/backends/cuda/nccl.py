@@ -56,20 +56,20 @@ class NcclRanks(DeviceRanks):
         own = _UniqueId()
         if group.rank == 0:
             self._call("ncclGetUniqueId", ctypes.byref(own))
-        told = self._told(bytes(own) + architecture.to_bytes(4, "little"))
-        kinds = [int.from_bytes(one[_ID_BYTES:], "little") for one in told]
+        said = self._exchanged(bytes(own) + architecture.to_bytes(4, "little"))
+        kinds = [int.from_bytes(one[_ID_BYTES:], "little") for one in said]
         if len(set(kinds)) > 1:
             raise BackendError(
                 "the GPUs of all ranks must have the same compute capability, and they have "
                 f"{', '.join(f'{kind / 10:.1f}' for kind in kinds)}; name equal ones with "
                 "CUDA_VISIBLE_DEVICES"
             )
-        of_all = _UniqueId.from_buffer_copy(told[0])
+        of_all = _UniqueId.from_buffer_copy(said[0])
         place = ctypes.byref(self._handle)
         self._call("ncclCommInitRank", place, group.num_ranks, of_all, group.rank)
 
-    def _told(self, own: bytes) -> list[bytes]:
-        """What each rank says, all in as many bytes."""
+    def _exchanged(self, own: bytes) -> list[bytes]:
+        """The bytes of each rank, which all have the same number."""
         size, count = len(own), self._group.num_ranks
         spans = [(rank * size, size) for rank in range(count)]
         row = np.frombuffer(own * count, np.uint8).reshape(1, -1).copy()
