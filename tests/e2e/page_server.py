@@ -110,6 +110,7 @@ def live_picture(now: float, *, busy: bool) -> dict[str, Any]:
                "blocks_per_cell": 1, "map": "".join(cuts + rest)},
         "drafts": {"num_drafts": 40, "num_tokens": 160, "num_accepted": 90},
         "preemptions": 2,
+        "device": "CUDA on a GPU",
     }  # fmt: skip
 
 

@@ -319,6 +319,8 @@ def test_a_stream_of_the_live_view_tells_the_models_and_holds_nothing_up(
         with client.stream("GET", "/quire/live") as reply:
             events = (json.loads(line[6:]) for line in reply.iter_lines() if line)
             first, second = next(events), next(events)
+            metrics = other.get("/metrics", headers=headers).text
+            assert f'quire:device_info{{backend="cpu",device="{first["device"]}"' in metrics
             assert [card["id"] for card in first["models"]] == [card["id"] for card in cards]
             assert first["models"][0]["max_model_len"] == cards[0]["max_model_len"]
             assert "models" not in second  # they have not changed

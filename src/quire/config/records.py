@@ -204,6 +204,8 @@ class DeviceConfig:
     """Number of the GPU, for backends that compute on one."""
     enforce_eager: bool = False
     """On a GPU, launch each kernel of each step, and record none."""
+    description: str = field(default="", compare=False)
+    """What computes, in words, such as the name of the GPU."""
 
 
 @dataclass(frozen=True, slots=True)

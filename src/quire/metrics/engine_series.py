@@ -36,17 +36,22 @@ class EngineSeries:
         most = 0 if lora is None else lora.max_loras or lora.max_cpu_loras
         self.lora = None if lora is None else LoRASeries(self.metric_set, most)
         self.images = None if config.model.images is None else ImageSeries(self.metric_set)
-        make = self.metric_set
-        facts = cache_facts(config)
-        labels, values = tuple(facts), tuple(str(value) for value in facts.values())
-        info = make.gauges(
-            "vllm:cache_config_info", "Information of the LLMEngine CacheConfig", labels, [values]
-        )
-        info.of(*values).set(1)
-        version = make.gauges(
-            "quire:build_info", "The server's version.", ("version",), [(__version__,)]
-        )
-        version.of(__version__).set(1)
+        self._set_facts(config)
+
+    def _set_facts(self, config: EngineConfig) -> None:
+        """Gauges of 1 whose labels are what stays the same."""
+        device = {"backend": config.device.backend, "device": config.device.description}
+        for name, documentation, facts in (
+            (
+                "vllm:cache_config_info", "Information of the LLMEngine CacheConfig",
+                cache_facts(config),
+            ),
+            ("quire:build_info", "The server's version.", {"version": __version__}),
+            ("quire:device_info", "The backend, and what it computes on.", device),
+        ):  # fmt: skip
+            values = tuple(map(str, facts.values()))
+            gauges = self.metric_set.gauges(name, documentation, tuple(facts), [values])
+            gauges.of(*values).set(1)
 
     def _make_gauges(self, make: MetricSet) -> None:
         self.num_requests_running = make.gauge(

@@ -119,7 +119,7 @@ def settle(args: EngineArgs, usage: Usage, facts: Facts) -> EnginePlan:
         model=model,
         cache=replace(cache, fingerprint=fingerprint),
         scheduler=choices.scheduler,
-        device=facts.device,
+        device=replace(facts.device, description=facts.backend.capabilities.description),
         observability=facts.observability,
         structured_outputs=choices.structured_outputs,
         kv_store=store.config,

@@ -26,6 +26,7 @@ LIVE: dict[str, Any] = {
     "kv": {"block_size": 16, "num_blocks": 2048, "free": 2000, "cached": 30, "used": 14,
            "shared": 4, "usage": 0.0088, "blocks_per_cell": 1, "map": "f1000u14s4c30f1000"},
     "preemptions": 3,
+    "device": "CUDA on a GPU",
 }  # fmt: skip
 
 
@@ -43,6 +44,7 @@ def test_the_screen() -> None:
         "450 generated, 9,000 of prompts, 512 of these from caches",
         "25 % of prompt tokens hit; KV store: 128 from disk",
         "preemptions  3",
+        "device       CUDA on a GPU",
         "0.9 % of 2,048 blocks in use: 14 used, 4 shared, 30 cached, 2,000 free",
         "models       demo  loaded",
         "[31mred  idle",

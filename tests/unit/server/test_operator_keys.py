@@ -128,7 +128,7 @@ def test_the_live_view_shows_a_tenant_what_the_model_is(make_harness: MakeHarnes
         "transcribes", "scoring", "sampling",
     }  # fmt: skip
     assert (mine["kv"], mine["shows_use"], whole["shows_use"]) == (None, False, True)
-    assert {"requests", "rates", "prefix_cache", "tokens"} <= set(whole)
+    assert {"requests", "rates", "prefix_cache", "tokens", "device"} <= set(whole)
 
 
 def test_a_tenant_neither_sees_nor_decides_how_models_are_used(tiny_model: Path) -> None:

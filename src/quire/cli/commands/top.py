@@ -62,6 +62,8 @@ def _engine(live: Snapshot, rates: Sequence[float], width: int) -> Iterator[str]
     if requests is None:
         yield _WITHOUT_ENGINE.get(live["state"], "The model is not loaded.")
         return
+    if "device" in live:  # a server of an older version does not say
+        yield f"device       {live['device']}"
     finished = ", ".join(f"{n} {why}" for why, n in requests["finished"].items() if n)
     yield (
         f"requests     {requests['running']} running of {requests['max_num_seqs']}, "

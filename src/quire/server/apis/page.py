@@ -78,6 +78,7 @@ class LiveView:
             snapshot["takes_audio"] |= context.args.transcription_model is not None
         if engine is None or not shows_use:
             return snapshot
+        snapshot["device"] = engine.config.device.description
         latest = engine.metrics.latest
         snapshot["requests"] = {
             "running": latest.num_running,

@@ -202,6 +202,7 @@ function showProcesses(ranks, restarts) {
 function showTotals(snapshot) {
   const done = snapshot.requests.finished;
   byId("uptime").textContent = uptime(snapshot.uptime_s);
+  byId("device").textContent = snapshot.device;
   byId("total-out").textContent = count(snapshot.tokens.generation);
   byId("total-in").textContent = count(snapshot.tokens.prompt);
   byId("finished").textContent = count(done.stop + done.length + done.repetition);
