@@ -143,8 +143,8 @@ def test_what_has_no_effect_is_told_once(monkeypatch: pytest.MonkeyPatch) -> Non
     )
     check_assigned(args)
     assert told == [
-        "compilation_config={'mode': 3} has no effect here: nothing is compiled or captured at run "
-        "time"
+        "compilation_config={'mode': 3} has no effect here: kernels are compiled beforehand, and "
+        "Quire chooses the steps that a GPU records"
     ]
 
 
