@@ -206,12 +206,17 @@ def _piece(event: Any) -> Piece:
     if "error" in event:
         raise ServerError(_message_of(event["error"]))
     piece = Piece(usage=event.get("usage"))
-    for choice in event.get("choices") or []:
-        delta = choice.get("delta") or {}
-        piece.text += choice.get("text") or delta.get("content") or ""
-        piece.reasoning += delta.get("reasoning") or delta.get("reasoning_content") or ""
-        piece.calls += delta.get("tool_calls") or []
-        piece.finish_reason = choice.get("finish_reason") or piece.finish_reason
+    try:
+        for choice in event.get("choices") or []:
+            delta = choice.get("delta") or {}
+            piece.text += choice.get("text") or delta.get("content") or ""
+            piece.reasoning += delta.get("reasoning") or delta.get("reasoning_content") or ""
+            piece.calls += delta.get("tool_calls") or []
+            piece.finish_reason = choice.get("finish_reason") or piece.finish_reason
+    except (AttributeError, TypeError):
+        raise ServerError(
+            f"the server sent an event that is no part of a completion: {event!r:.80}"
+        ) from None
     return piece
 
 

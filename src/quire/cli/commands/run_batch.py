@@ -342,9 +342,9 @@ def _parsed(line: bytes) -> dict[str, Any]:
     try:
         record = json.loads(line.decode("utf-8-sig"))
     except UnicodeDecodeError as error:
+        byte = error.object[error.start]
         raise ValueError(
-            f"the request must be UTF-8, but has the byte {error.object[error.start]:#04x} at position "
-            f"{error.start}"
+            f"the request must be UTF-8, but has the byte {byte:#04x} at position {error.start}"
         ) from None
     except json.JSONDecodeError as error:
         raise ValueError(
