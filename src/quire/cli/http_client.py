@@ -140,6 +140,7 @@ class Server:
         except (ValueError, OSError, http.client.HTTPException) as error:
             raise ServerError(f"{self.url}: {path} did not answer JSON: {error}") from None
         finally:
+            response.close()
             connection.close()
 
     def stream(self, path: str, body: Mapping[str, Any]) -> Iterator[Piece]:
@@ -152,6 +153,7 @@ class Server:
         except (OSError, http.client.HTTPException) as error:
             raise ServerError(f"the connection to {self.url} broke: {error}") from None
         finally:
+            response.close()
             connection.close()
 
     def _send(
