@@ -140,6 +140,7 @@ class Server:
         except (ValueError, OSError, http.client.HTTPException) as error:
             raise ServerError(f"{self.url}: {path} did not answer JSON: {error}") from None
         finally:
+            response.close()
             connection.close()
 
     def stream(self, path: str, body: Mapping[str, Any]) -> Iterator[Piece]:
@@ -152,6 +153,7 @@ class Server:
         except (OSError, http.client.HTTPException) as error:
             raise ServerError(f"the connection to {self.url} broke: {error}") from None
         finally:
+            response.close()
             connection.close()
 
     def _send(
@@ -206,12 +208,17 @@ def _piece(event: Any) -> Piece:
     if "error" in event:
         raise ServerError(_message_of(event["error"]))
     piece = Piece(usage=event.get("usage"))
-    for choice in event.get("choices") or []:
-        delta = choice.get("delta") or {}
-        piece.text += choice.get("text") or delta.get("content") or ""
-        piece.reasoning += delta.get("reasoning") or delta.get("reasoning_content") or ""
-        piece.calls += delta.get("tool_calls") or []
-        piece.finish_reason = choice.get("finish_reason") or piece.finish_reason
+    try:
+        for choice in event.get("choices") or []:
+            delta = choice.get("delta") or {}
+            piece.text += choice.get("text") or delta.get("content") or ""
+            piece.reasoning += delta.get("reasoning") or delta.get("reasoning_content") or ""
+            piece.calls += delta.get("tool_calls") or []
+            piece.finish_reason = choice.get("finish_reason") or piece.finish_reason
+    except (AttributeError, TypeError):
+        raise ServerError(
+            f"the server sent an event that is no part of a completion: {event!r:.80}"
+        ) from None
     return piece
 
 

@@ -159,6 +159,13 @@ def test_a_broken_stream_is_noticed(server: ScriptedServer) -> None:
         list(stream)
 
 
+@pytest.mark.parametrize("delta", [3, "text", [1], {"content": 5}, {"tool_calls": 5}])
+def test_an_event_of_another_kind_is_an_error(server: ScriptedServer, delta: Any) -> None:
+    server.script.answer = lambda _: [delta]
+    with pytest.raises(ServerError, match=r"no part of a completion: .*choices"):
+        list(Server(server.url).stream("/chat/completions", {"messages": []}))
+
+
 @pytest.fixture
 def several() -> Iterator[tuple[str, list[dict[str, Any]]]]:
     """The address of a server of several models, and what it is asked to unload."""

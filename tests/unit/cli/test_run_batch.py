@@ -66,7 +66,15 @@ def test_a_batch(tmp_path: Path, model_dir: Path, capsys: pytest.CaptureFixture[
     messages = [reply["error"]["message"] for reply in replies[10:17]]
     for message, part in zip(
         messages,
-        ["", "JSON object", "custom_id", "streamed", "/v1/images", "temperature", "another"],
+        [
+            "line 11: the request must be a JSON object in one line, but at character 2: ",
+            "line 12: the request must be a JSON object",
+            "line 13: custom_id",
+            "streamed",
+            "/v1/images",
+            "temperature",
+            "another",
+        ],
         strict=True,
     ):
         assert part in message
@@ -85,6 +93,35 @@ def test_errors_that_have_their_line_end_with_success(
     assert [reply["error"] is None for reply in replies] == [False, True]
     assert replies[1]["response"]["body"].get("system_fingerprint") is None
     assert "1 failed" in capsys.readouterr().err
+
+
+def test_what_is_no_request_is_told_by_its_line(tmp_path: Path, model_dir: Path) -> None:
+    source, target = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
+    lines = [
+        b"\xef\xbb\xbf" + request("first", prompt="x").encode(), b"", b"\xff\xfe", b"[" * 100_000,
+        request("last", prompt="x").encode() + b"\r",
+    ]  # fmt: skip
+    source.write_bytes(b"\n".join(lines))
+    words = ["run-batch", "-i", str(source), "-o", str(target), "--model", str(model_dir)]
+    assert main([*words, "--disable-tqdm"]) == 1
+    replies = [json.loads(line) for line in target.read_text().splitlines()]
+    assert [reply["custom_id"] for reply in replies] == ["first", None, None, "last"]
+    assert [reply["error"] and reply["error"]["message"] for reply in replies] == [
+        None,
+        "line 3: the request must be UTF-8, but has the byte 0xff at position 0",
+        "line 4: the request is nested too deeply",
+        None,
+    ]
+
+
+def test_the_input_is_not_replaced(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source, link = tmp_path / "in.jsonl", tmp_path / "link.jsonl"
+    source.write_text("{}")
+    link.symlink_to(source)
+    for target in (source, link, tmp_path / "." / ".." / tmp_path.name / "in.jsonl"):
+        assert main(["run-batch", "-i", str(source), "-o", str(target)]) == 1
+        assert "--output-file must be another file than --input-file" in capsys.readouterr().err
+    assert source.read_text() == "{}"
 
 
 class Store(BaseHTTPRequestHandler):

@@ -62,6 +62,11 @@ def test_every_width_has_a_screen(width: int) -> None:
     assert all(len(line) <= max(width, 40) for line in lines)
 
 
+def test_a_state_of_blocks_that_is_not_known() -> None:
+    drawn = screen({**LIVE, "kv": {**LIVE["kv"], "map": "u2x3"}}, [], [], 100)
+    assert any(line.strip() == "▓▓???" for line in drawn)
+
+
 def test_a_server_that_loads_its_model() -> None:
     lines = screen({"state": "loading", "model": "m", "uptime_s": 1.0, "kv": None}, [], [], 80)
     assert "The model is being loaded." in lines
@@ -90,6 +95,23 @@ def url() -> Iterator[str]:
 def test_one_look(url: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["top", "--url", url, "--once"]) == 0
     assert "models       demo" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [{"state": None}, {"uptime_s": "x"}, {"requests": 3}, {"latency": {}}, {"rates": []},
+     {"kv": {"map": ""}}],
+)  # fmt: skip
+def test_a_server_of_another_kind(
+    url: str, changed: dict[str, Any], monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    for name, value in changed.items():
+        monkeypatch.setitem(LIVE, name, value)
+        if value is None:
+            monkeypatch.delitem(LIVE, name)
+    assert main(["top", "--url", url, "--once"]) == 1
+    assert "/quire/live is not that of a Quire server of version" in capsys.readouterr().err
 
 
 def test_no_server(capsys: pytest.CaptureFixture[str]) -> None:

@@ -12,6 +12,7 @@ import asyncio
 import collections
 import dataclasses
 import json
+import os
 import shutil
 import sys
 import tempfile
@@ -200,6 +201,12 @@ def execute(args: argparse.Namespace) -> int:
 
     if not args.input_file or not args.output_file:
         raise ConfigError("give both files: quire run-batch -i IN.jsonl -o OUT.jsonl")
+    if _is_same_file(args.input_file, args.output_file):
+        raise ConfigError(
+            f"--output-file must be another file than --input-file, which the replies would "
+            f"replace, got {quoted(args.output_file)} for both; give another name, such as "
+            "replies.jsonl"
+        )
     check_server_options(vars(args))
     server_args = read(ServerArgs, args, defaults={**_QUIET, **server_defaults()})
     wanted = engine_args(args, record=AsyncEngineArgs, defaults=_DEFAULTS)
@@ -220,6 +227,12 @@ def execute(args: argparse.Namespace) -> int:
             file=sys.stderr,
         )
     return 1 if counts.nameless else 0
+
+
+def _is_same_file(first: str, second: str) -> bool:
+    if is_url(first) or is_url(second):
+        return first == second
+    return Path(os.path.realpath(first)) == Path(os.path.realpath(second))
 
 
 async def _answer_file(
@@ -258,7 +271,7 @@ def _line(reply: dict[str, Any]) -> bytes:
 
 async def _in_order(
     server: InProcessServer,
-    records: Iterable[bytes],
+    records: Iterable[tuple[int, bytes]],
     at_once: int,
     on_answered: Callable[[], object],
 ) -> Any:
@@ -266,8 +279,8 @@ async def _in_order(
     is called when a line is answered, in any order."""
     in_work: collections.deque[asyncio.Task[dict[str, Any]]] = collections.deque()
     try:
-        for record in records:
-            task = asyncio.create_task(_answered(server, record, on_answered))
+        for number, line in records:
+            task = asyncio.create_task(_answered(server, number, line, on_answered))
             in_work.append(task)
             while len(in_work) >= at_once:
                 yield await in_work.popleft()
@@ -279,39 +292,39 @@ async def _in_order(
 
 
 async def _answered(
-    server: InProcessServer, line: bytes, on_answered: Callable[[], object]
+    server: InProcessServer, number: int, line: bytes, on_answered: Callable[[], object]
 ) -> dict[str, Any]:
-    reply = await answer_line(server, line)
+    reply = await _answer_line(server, number, line)
     on_answered()
     return reply
 
 
-def _records(lines: IO[bytes]) -> Iterator[bytes]:
+def _records(lines: IO[bytes]) -> Iterator[tuple[int, bytes]]:
+    """The lines that are not blank, each with its number from 1."""
+    number = 0
     while line := lines.readline(_MAX_LINE_BYTES + 1):
+        number += 1
         if line.strip():
-            yield line
+            yield number, line
         if len(line) > _MAX_LINE_BYTES and not line.endswith(b"\n"):
             while rest := lines.readline(_MAX_LINE_BYTES):
                 if rest.endswith(b"\n"):
                     break
 
 
-async def answer_line(server: InProcessServer, line: bytes) -> dict[str, Any]:
+async def _answer_line(server: InProcessServer, number: int, line: bytes) -> dict[str, Any]:
     """The reply to one line, which may be an error. Invalid contents never raise."""
     reply: dict[str, Any] = {
         "id": f"batch_req_{uuid.uuid4().hex}", "custom_id": None, "response": None, "error": None,
     }  # fmt: skip
     try:
-        if len(line) > _MAX_LINE_BYTES:
-            raise ValueError(f"the line is longer than {_MAX_LINE_BYTES} bytes")
-        record = json.loads(line)
-        if not isinstance(record, dict):
-            raise ValueError("the request must be a JSON object")
+        record = _parsed(line)
         if isinstance(record.get("custom_id"), str):
             reply["custom_id"] = record["custom_id"]
         path, body = _checked(record)
-    except (ValueError, RecursionError) as error:
-        return {**reply, "error": {"message": str(error), "code": "invalid_request"}}
+    except ValueError as error:
+        message = f"line {number}: {error}"
+        return {**reply, "error": {"message": message, "code": "invalid_request"}}
     answer = await server.post(path, body)
     reply["response"] = {
         "status_code": answer.status, "request_id": answer.request_id, "body": answer.body,
@@ -320,6 +333,29 @@ async def answer_line(server: InProcessServer, line: bytes) -> dict[str, Any]:
         found = answer.body.get("error", answer.body) if isinstance(answer.body, dict) else {}
         return {**reply, "error": found}
     return reply
+
+
+def _parsed(line: bytes) -> dict[str, Any]:
+    """The request. Raises ValueError."""
+    if len(line) > _MAX_LINE_BYTES:
+        raise ValueError(f"the request must have at most {_MAX_LINE_BYTES} bytes")
+    try:
+        record = json.loads(line.decode("utf-8-sig"))
+    except UnicodeDecodeError as error:
+        byte = error.object[error.start]
+        raise ValueError(
+            f"the request must be UTF-8, but has the byte {byte:#04x} at position {error.start}"
+        ) from None
+    except json.JSONDecodeError as error:
+        raise ValueError(
+            f"the request must be a JSON object in one line, but at character {error.pos + 1}: "
+            f"{error.msg}"
+        ) from None
+    except RecursionError:
+        raise ValueError("the request is nested too deeply") from None
+    if not isinstance(record, dict):
+        raise ValueError("the request must be a JSON object")
+    return record
 
 
 def _checked(record: dict[str, Any]) -> tuple[str, dict[str, Any]]:

@@ -17,6 +17,7 @@ from typing import Any
 from quire.cli.http_client import Server, ServerError
 from quire.config.command_line.parser import Parser
 from quire.log.writer import one_line, say
+from quire.version import __version__
 
 _LEVELS = " ▁▂▃▄▅▆▇█"
 _CELLS = {"s": "█", "u": "▓", "c": "░", "f": "·"}
@@ -112,7 +113,9 @@ def _kv(kv: Mapping[str, Any] | None, width: int) -> Iterator[str]:
     columns = (width - 13) * _MAP_LINES
     per_column = max(1, -(-len(cells) // columns))
     pieces = [cells[at : at + per_column] for at in range(0, len(cells), per_column)]
-    drawn = "".join(next(_CELLS[state] for state in _CELLS if state in piece) for piece in pieces)
+    drawn = "".join(
+        next((_CELLS[state] for state in _CELLS if state in piece), "?") for piece in pieces
+    )
     for at in range(0, len(drawn), width - 13):
         yield f"             {drawn[at : at + width - 13]}"
 
@@ -187,6 +190,12 @@ def execute(args: argparse.Namespace) -> int:
 
 def _lines(server: Server, rates: deque[float]) -> list[str]:
     live = server.live()
-    rates.append(live.get("rates", {}).get("generation_tokens_per_s", 0.0))
-    models = [] if live["state"] == "loading" else server.models()
-    return screen(live, models, rates, shutil.get_terminal_size().columns)
+    try:
+        rates.append(live.get("rates", {}).get("generation_tokens_per_s", 0.0))
+        models = [] if live["state"] == "loading" else server.models()
+        return screen(live, models, rates, shutil.get_terminal_size().columns)
+    except (LookupError, TypeError, ValueError, AttributeError):
+        raise ServerError(
+            f"{server.url}: the reply to /quire/live is not that of a Quire server of version "
+            f"{__version__}; give the address of one with --url"
+        ) from None

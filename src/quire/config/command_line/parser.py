@@ -83,7 +83,7 @@ class Parser(argparse.ArgumentParser):
         # The command line overrides the values of the file.
         args, extra = self.parse_known_args(words, from_file)
         if extra:
-            self._reject(extra[0])
+            self._add_later_words(args, extra)
         return args
 
     def parse_args(  # type: ignore[override]
@@ -143,6 +143,18 @@ class Parser(argparse.ArgumentParser):
     def flags(self) -> set[str]:
         """Every long flag of this command."""
         return {flag for flag in self._option_string_actions if flag.startswith("--")}
+
+    def _add_later_words(self, args: argparse.Namespace, words: list[str]) -> None:
+        """Adds the words that stand after an option to the list of the words before it.
+
+        argparse ends such a list at the first option: of `run MODEL --seed 1 PROMPT` it leaves
+        PROMPT over.
+        """
+        lists = [one for one in self._get_positional_actions() if one.nargs == "*"]
+        unknown = [word for word in words if word.startswith("-") and word != "-"]
+        if unknown or not lists:
+            self._reject((unknown or words)[0])
+        setattr(args, lists[-1].dest, [*getattr(args, lists[-1].dest), *words])
 
     def _reject(self, word: str) -> NoReturn:
         if word.startswith("-"):

@@ -40,6 +40,19 @@ def test_underscores_are_dashes() -> None:
     assert engine_args(parser().parse(["--max_model_len=1k"])).max_model_len == 1000
 
 
+def test_words_may_stand_on_both_sides_of_options(capsys: pytest.CaptureFixture[str]) -> None:
+    made = Parser("quire run", "")
+    made.add_argument("words", nargs="*")
+    made.add_argument("--seed", type=int)
+    made.add_argument("--stop", nargs="+")
+    args = made.parse(["model", "--seed", "1", "a", "prompt", "--stop", "x", "y"])
+    assert (args.words, args.seed, args.stop) == (["model", "a", "prompt"], 1, ["x", "y"])
+    assert made.parse(["--seed", "1", "model", "--stop=x", "-"]).words == ["model", "-"]
+    with pytest.raises(SystemExit):
+        made.parse(["model", "--seed", "1", "prompt", "--sead", "2"])
+    assert "unknown option --sead; did you mean --seed?" in capsys.readouterr().err
+
+
 def test_the_model_is_positional_or_named() -> None:
     assert engine_args(parser().parse(["some/model"])).model == "some/model"
     assert engine_args(parser().parse(["--model", "m"])).model == "m"
