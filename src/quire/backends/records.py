@@ -69,7 +69,8 @@ class CompileOptions:
     """The most numbers of a row between the two matrices of an adapter, for one weight; 0: the
     model takes no adapters."""
     stored_numbers: StoredNumbers | None = None
-    """What the weights will have, for estimates before they are read; None: all as `dtype`."""
+    """Types of the numbers in the checkpoint, for estimates made before its weights are read; None:
+    all as `dtype`."""
     max_piece_tokens: int = 0
     """The most tokens of a piece of a step, for a model whose steps are computed in pieces
     (`CompiledModel.in_pieces`); 0: they are computed whole."""

@@ -47,7 +47,7 @@ class Arithmetic:
     dtype: Dtype
     quantization: Quantization | None
     stored_numbers: StoredNumbers | None = None
-    """As in `ModelConfig`."""
+    """Types of the numbers in a float32 model's checkpoint; None: all as `dtype`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,10 +47,11 @@ def stored_numbers(weight: StoredWeight, sources: Sequence[str], dtype: Dtype) -
 def expected_numbers(
     weight: StoredWeight, checkpoint: StoredNumbers | None, dtype: Dtype
 ) -> Numbers:
-    """Return the type in which a dense weight of this checkpoint will be stored; None: of one that
-    has the model's type."""
-    parts = () if checkpoint is None else weight.param.parts
-    sources = [] if checkpoint is None else [checkpoint.type_of(part.name) for part in parts]
+    """Return the type in which a dense weight will be stored. `checkpoint`: None: it has the
+    model's dtype."""
+    if checkpoint is None:
+        return stored_numbers(weight, (), dtype)
+    sources = [checkpoint.type_of(part.name) for part in weight.param.parts]
     return stored_numbers(weight, sources, dtype)
 
 
