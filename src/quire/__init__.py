@@ -6,7 +6,6 @@ The public names are vLLM's. Each is imported when it is first used, so that `im
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
 
 from quire.version import __version__
 
@@ -59,7 +58,10 @@ __all__ = [
     "__version__",
 ]
 
+TYPE_CHECKING = False  # that of typing, whose import takes longer than all of this
 if TYPE_CHECKING:
+    from typing import Any
+
     from quire.beam_search import BeamSearchParams
     from quire.frontend.offline.llm_engine import LLMEngine
     from quire.frontend.online.async_llm import AsyncLLMEngine

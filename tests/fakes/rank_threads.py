@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import socket
+import sys
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
+from contextlib import suppress
 from dataclasses import replace
+from typing import Any
 
 from quire.backends.base import (
     Backend,
@@ -46,6 +50,31 @@ def _connect(one: Rank, group: RankGroup, other: Rank, others: RankGroup) -> Non
         right.close()
 
 
+_LONGEST_S = 60.0
+_OTHERS_S = 0.5
+"""Seconds in which the other ranks may report the same error as one of them."""
+
+
+def results(called: Sequence[Future[Any]], groups: Sequence[RankGroup]) -> list[Any]:
+    """What all ranks return. Raises the error of one of them; if others wait for it, they end."""
+    done, waiting = wait(called, _LONGEST_S, FIRST_EXCEPTION)
+    failed = [one for one in done if one.exception() is not None]
+    if waiting and wait(called, _OTHERS_S).not_done:
+        _end_waits(groups)
+    return [one.result(0) for one in (*failed, *called)][len(failed) :]
+
+
+def _end_waits(groups: Sequence[RankGroup]) -> None:
+    """Makes exchanges fail that wait for another rank. The groups cannot be used after it."""
+    for group in groups:
+        for file in {group.shared_fd, group.draft_fd} - {-1}:
+            os.pwrite(file, (1).to_bytes(4, sys.byteorder), 0)  # `failed` of RankControl
+        for link in (*group.peers.values(), group.before, group.after):
+            with suppress(OSError):
+                if link is not None:
+                    link.socket.shutdown(socket.SHUT_RDWR)
+
+
 class RankThreads:
     """A model that is split: every step runs on all ranks at once."""
 
@@ -80,7 +109,8 @@ class RankThreads:
             self._pool.submit(model.step, batch if number == self._output_rank else silent)
             for number, model in enumerate(self.models)
         ]
-        return [step.result(60) for step in steps][self._output_rank]
+        output: StepOutput = results(steps, self.groups)[self._output_rank]
+        return output
 
     def close(self) -> None:
         """Frees everything."""

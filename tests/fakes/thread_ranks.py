@@ -8,7 +8,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
-from rank_threads import connected
+from rank_threads import connected, results
 
 from quire.config.ranks import Rank
 from quire.config.records import EngineConfig
@@ -46,7 +46,8 @@ class ThreadRanks(RankProcesses):
             self.ranks.append(_Line(rank, worker, thread))
         self.keep_tokens = all(line.worker.model.keeps_tokens for line in self.ranks)
         self._number = 0
-        self._futures: dict[int, list[Future[Any]]] = {}
+        self._futures: dict[int, tuple[list[Future[Any]], int | None]] = {}
+        """The calls that are under way, by number, and the only one whose answer is wanted."""
 
     def send(
         self,
@@ -64,15 +65,15 @@ class ThreadRanks(RankProcesses):
         for line in self.ranks if only is None else [self.ranks[only]]:
             own = args if isinstance(args, list) else args(line.rank)
             owner = line.worker.model if of_model else line.worker
-            future = line.thread.submit(_run, owner, method, own, kwargs or {})
-            if answers is None or line.rank.number == answers:
-                called.append(future)
-        self._futures[self._number] = called
+            called.append(line.thread.submit(_run, owner, method, own, kwargs or {}))
+        self._futures[self._number] = called, answers
         return self._number
 
     def receive(self, number: int) -> list[Any]:
         """As `RankProcesses.receive`."""
-        return [future.result(60) for future in self._futures.pop(number)]
+        called, answers = self._futures.pop(number)
+        found = results(called, self._groups)
+        return found if answers is None else [found[answers]]
 
     def call_at_once(self, rank: int, method: str, *args: Any, **kwargs: Any) -> Any:
         """As `RankProcesses.call_at_once`."""

@@ -16,8 +16,8 @@ import numpy as np
 import pytest
 import transformers
 from numpy.typing import NDArray
+from pooling_checkpoints import WORDS
 from test_encoders import CASES, distance, made
-from test_pooling_files import WORDS
 
 from quire import LLM
 

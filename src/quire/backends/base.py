@@ -29,6 +29,7 @@ from quire.backends.records import (
     TokenRows,
 )
 from quire.config.records import Dtype
+from quire.config.stored_numbers import StoredNumbers
 from quire.errors import BackendError
 from quire.sampling.columns import SamplingColumns
 from quire.sampling.records import Logprobs
@@ -222,9 +223,16 @@ class Backend(ABC):
         return replace(kv, layout=layout)
 
     @abstractmethod
-    def weight_bytes(self, program: Program, dtype: Dtype, held: Program | None = None) -> int:
+    def weight_bytes(
+        self,
+        program: Program,
+        dtype: Dtype,
+        held: Program | None = None,
+        numbers: StoredNumbers | None = None,
+    ) -> int:
         """Bytes of the weights once loaded, each in its format; none is read. `held`: the program
-        of a model whose weights `compile` may use. No side effect."""
+        of a model whose weights `compile` may use. `numbers`: what the checkpoint has; None: all as
+        `dtype`. No side effect."""
 
     @abstractmethod
     def workspace_bytes(self, program: Program, kv: KVCacheSpec, options: CompileOptions) -> int:

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from quire.config.kv_layout import KVLayout
 from quire.config.records import Dtype
+from quire.config.stored_numbers import StoredNumbers
 from quire.errors import IntegrityError
 from quire.sampling.records import Logprobs
 
@@ -67,6 +68,9 @@ class CompileOptions:
     max_adapter_width: int = 0
     """The most numbers of a row between the two matrices of an adapter, for one weight; 0: the
     model takes no adapters."""
+    stored_numbers: StoredNumbers | None = None
+    """Types of the numbers in the checkpoint, for estimates made before its weights are read; None:
+    all as `dtype`."""
     max_piece_tokens: int = 0
     """The most tokens of a piece of a step, for a model whose steps are computed in pieces
     (`CompiledModel.in_pieces`); 0: they are computed whole."""

@@ -49,7 +49,7 @@ _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The entry point. Returns the exit code; usage errors leave through SystemExit(2)."""
+    """Returns the exit code; usage errors leave through SystemExit(2)."""
     words = list(sys.argv[1:] if argv is None else argv)
     _open_standard_streams()
     sys.excepthook = _print_exception
@@ -75,8 +75,6 @@ def main(argv: Sequence[str] | None = None) -> int:
             file=sys.stderr,
         )
         return 1
-    except KeyboardInterrupt:
-        return 130
 
 
 def _print_exception(

@@ -19,6 +19,7 @@ from quire.config.pooling import PoolingConfig
 from quire.config.quantization import Quantization
 from quire.config.ranks import Rank
 from quire.config.speculation import SpeculationConfig
+from quire.config.stored_numbers import StoredNumbers
 from quire.forbidden_tokens import ForbiddenTokens
 from quire.images.config import ImagesConfig
 from quire.reasoning.marks import ReasoningMarks
@@ -37,6 +38,16 @@ LogprobsMode = Literal["raw_logprobs", "raw_logits", "processed_logprobs", "proc
 which a token is chosen."""
 WeightSource = Literal["checkpoint", "packed", "dummy"]
 """Source of the weights: the checkpoint, a packed file next to config.json, or random numbers."""
+
+
+@dataclass(frozen=True, slots=True)
+class Arithmetic:
+    """Number formats in which a model's weights are held and multiplied."""
+
+    dtype: Dtype
+    quantization: Quantization | None
+    stored_numbers: StoredNumbers | None = None
+    """Types of the numbers in a float32 model's checkpoint; None: all as `dtype`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +74,8 @@ class ModelConfig:
     logprobs_mode: LogprobsMode = "raw_logprobs"
     quantization: Quantization | None = None
     """Format of the matrices; None: `dtype`."""
+    stored_numbers: StoredNumbers | None = None
+    """Types in the checkpoint's files, if `dtype` is float32. None: all as `dtype`."""
     weights: WeightSource = "checkpoint"
     default_sampling_params: Mapping[str, Any] = field(default_factory=dict)
     """From generation_config.json, for parameters that a request does not set."""

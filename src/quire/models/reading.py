@@ -27,6 +27,7 @@ LARGEST_FACTOR = 1e6
 def read_spec(
     reader: ConfigReader,
     *,
+    heads: HeadLayout | None = None,
     activation: Activation | None = None,
     rotaries: Sequence[Rotary | None] | None = None,
     interleaved: bool = False,
@@ -35,10 +36,11 @@ def read_spec(
 ) -> DecoderSpec:
     """Read Llama's spec; families change the result.
 
-    `rotaries`: one per layer, instead of the same for all. `mlp_size`: replaces
-    `intermediate_size`. `biased`: the parts to which `attention_bias` and `mlp_bias` apply.
+    `heads`: instead of those that Llama's keys give. `rotaries`: one per layer, instead of the same
+    for all. `mlp_size`: replaces `intermediate_size`. `biased`: the parts to which `attention_bias`
+    and `mlp_bias` apply.
     """
-    heads = read_heads(reader)
+    heads = heads or read_heads(reader)
     num_layers = read_num_layers(reader)
     bias = reader.flag("attention_bias", False) and biased != "none"
     if rotaries is None:
@@ -86,7 +88,7 @@ def read_hidden_size(reader: ConfigReader) -> int:
 
 def read_heads(reader: ConfigReader) -> HeadLayout:
     """Read N, K and H. Raises CheckpointError if they do not divide evenly."""
-    num_heads = reader.size("num_attention_heads", MAX_HEADS, example=32)
+    num_heads = _num_heads(reader)
     num_kv_heads = reader.size("num_key_value_heads", MAX_HEADS, example=8, default=num_heads)
     if num_heads % num_kv_heads:
         raise reader.error(
@@ -97,6 +99,16 @@ def read_heads(reader: ConfigReader) -> HeadLayout:
         default_head_dim = split_heads(reader, read_hidden_size(reader), num_heads).head_dim
     head_dim = reader.size("head_dim", MAX_HEAD_DIM, example=128, default=default_head_dim)
     return HeadLayout(num_heads, num_kv_heads, head_dim)
+
+
+def read_split_heads(reader: ConfigReader) -> HeadLayout:
+    """Read heads that split hidden_size evenly; each has its own keys and values. For families
+    whose class in transformers ignores `num_key_value_heads` and `head_dim`."""
+    return split_heads(reader, read_hidden_size(reader), _num_heads(reader))
+
+
+def _num_heads(reader: ConfigReader) -> int:
+    return reader.size("num_attention_heads", MAX_HEADS, example=32)
 
 
 def split_heads(reader: ConfigReader, hidden_size: int, num_heads: int) -> HeadLayout:

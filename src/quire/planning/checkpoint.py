@@ -15,6 +15,7 @@ from quire.config.model_lookup.hub import resolve_model
 from quire.config.names import check_assigned
 from quire.config.pooling import PoolingConfig
 from quire.config.records import WeightSource
+from quire.config.stored_numbers import StoredNumbers
 from quire.config.whisper.alignment_heads import with_alignment_heads
 from quire.errors import CheckpointError, ConfigError
 from quire.models import ModelDescription, as_asked
@@ -23,7 +24,7 @@ from quire.models.media.settings import with_image_processor, with_processor_kwa
 from quire.models.rope.overrides import overridden_rope
 from quire.models.transformers.choice import with_model_impl
 from quire.planning.pooling import with_pooling
-from quire.planning.stored_matrices import as_stored
+from quire.planning.stored_matrices import as_stored, stored_numbers
 from quire.weights import PACKED_NAME, PackedHeader, projector_file, weight_files
 from quire.weights.packed_file import read_packed_header
 
@@ -42,6 +43,8 @@ class Checkpoint:
     """The weights come from a GGUF file."""
     pooling: PoolingConfig | None = None
     """Pooling of the model; None: it generates."""
+    stored_numbers: StoredNumbers | None = None
+    """Types of the numbers in the files; None: they are not known."""
 
 
 def read_checkpoint(args: EngineArgs) -> Checkpoint:
@@ -83,7 +86,8 @@ def read_checkpoint(args: EngineArgs) -> Checkpoint:
     model = ModelDescription(hf_config)
     _ = model.facts, model.program  # raise for a model that is not supported
     is_gguf = weights == "checkpoint" and _is_gguf(path)
-    return Checkpoint(name, path, model, weights, packed, is_gguf, pooled.pooling)
+    numbers = stored_numbers(args.dtype, model, path, weights, packed)
+    return Checkpoint(name, path, model, weights, packed, is_gguf, pooled.pooling, numbers)
 
 
 def _is_gguf(path: Path) -> bool:

@@ -24,8 +24,9 @@ from quire.config.kv_cache import (
     resolve_kv_cache_dtype,
 )
 from quire.config.quantization import MEANINGS, Quantization, resolve_quantization
-from quire.config.records import Dtype, ParallelConfig, SchedulerConfig
+from quire.config.records import Arithmetic, Dtype, ParallelConfig, SchedulerConfig
 from quire.config.resolve import Usage
+from quire.config.stored_numbers import StoredNumbers
 from quire.errors import CheckpointError, ConfigError, quoted
 from quire.forbidden_tokens import ForbiddenTokens
 from quire.log import get_logger
@@ -44,14 +45,6 @@ if TYPE_CHECKING:
     from quire.planning.facts import Facts
 
 logger = get_logger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class Arithmetic:
-    """Number formats in which a model's weights are held and multiplied."""
-
-    dtype: Dtype
-    quantization: Quantization | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +152,8 @@ def _draft(facts: Facts, target: Arithmetic) -> Arithmetic | None:
         asked = resolve_quantization(
             facts.draft.args.quantization, facts.backend.capabilities.weight_formats
         )
-        return Arithmetic(target.dtype, asked or target.quantization)
+        numbers = facts.draft.checkpoint.stored_numbers
+        return _arithmetic(target.dtype, asked or target.quantization, numbers)
     return settle_arithmetic(facts.draft.args, facts.draft.checkpoint, facts.backend.capabilities)
 
 
@@ -261,7 +255,7 @@ def settle_arithmetic(
         name = None
     if name in GGUF_FORMATS and checkpoint.is_gguf:  # a GGUF file without block formats
         name = None
-    return Arithmetic(
+    return _arithmetic(
         resolve.resolve_dtype(
             args,
             checkpoint.model.hf_config,
@@ -269,7 +263,14 @@ def settle_arithmetic(
             pools=checkpoint.pooling is not None,
         ),
         resolve_quantization(name, capabilities.weight_formats),
+        checkpoint.stored_numbers,
     )
+
+
+def _arithmetic(
+    dtype: Dtype, quantization: Quantization | None, numbers: StoredNumbers | None
+) -> Arithmetic:
+    return Arithmetic(dtype, quantization, numbers if dtype == "float32" else None)
 
 
 def _as_shipped(args: EngineArgs, shipped: Shipped | BlockFormats, path: Path) -> EngineArgs:

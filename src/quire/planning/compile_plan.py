@@ -19,19 +19,20 @@ from quire.config.kv_layout import KVLayout
 from quire.config.memory import MemoryNeeds, fit
 from quire.config.quantization import HEAD_4, MEANINGS, Quantization
 from quire.config.ranks import ONE_RANK, Rank
-from quire.config.records import Dtype, EngineConfig, ParallelConfig
+from quire.config.records import EngineConfig, ModelConfig, ParallelConfig
 from quire.config.state_groups import StateGroup
 from quire.errors import ConfigError, DoesNotFitError
 from quire.images.config import PROCESSOR_KWARGS, ImagesConfig
 from quire.models import ModelDescription, Shipped, as_asked, build_program
 from quire.models.base import HfConfig
 from quire.planning.image_encoder import encoder_bytes
-from quire.program import Experts, Program, keep_all, kv_layout, layout_of_rank
+from quire.program import Experts, Program, keep_all, kv_layout, layout_of_rank, some_tokens
 from quire.program.passes import give_hidden, of_rank, run_passes
 from quire.units import format_bytes
 from quire.weights.adapters import adapter_bytes, adapter_width
 
 if TYPE_CHECKING:
+    from quire.config.records import Arithmetic
     from quire.planning.choices import Choices
     from quire.planning.facts import Facts
 
@@ -100,6 +101,11 @@ class CompilePlan:
         shares = self.draft is not None and self.draft.program.reads_rows
         return self.program if shares else None
 
+    def bytes_read(self, backend: Backend, num_tokens: int) -> int:
+        """Bytes of weights that a step with these tokens reads."""
+        program, options = some_tokens(self.program, num_tokens), self.options
+        return backend.weight_bytes(program, options.dtype, numbers=options.stored_numbers)
+
     def memory_needs(self, backend: Backend, held: Program | None = None) -> MemoryNeeds:
         """Return the needs in bytes; `kv.num_blocks` does not matter. `held`: as of
         `Backend.weight_bytes`. Raises BackendError if the backend does not support the plan."""
@@ -107,7 +113,7 @@ class CompilePlan:
         width = kv.layout.table_width(options.max_model_len, kv.block_size)
         entries = len(kv.layout.groups) * width
         needs = MemoryNeeds(
-            weight_bytes=backend.weight_bytes(program, options.dtype, held),
+            weight_bytes=backend.weight_bytes(program, options.dtype, held, options.stored_numbers),
             workspace_bytes=backend.workspace_bytes(program, kv, options)
             + sum(one.num_bytes for one in self.extras)
             + options.max_num_seqs * (_ROW_BYTES + 4 * entries),
@@ -152,8 +158,7 @@ def fit_plan(program: Program, choices: Choices, facts: Facts) -> FittedPlan:
     sketch = _sketch(program, choices, facts)
     sketch = _with_room_for_states(sketch, choices.parallel, facts.backend)
     if facts.draft is not None and choices.draft is not None:
-        own = facts.draft.checkpoint.model
-        sketch = _with_draft(sketch, own, choices.draft.dtype, choices.draft.quantization)
+        sketch = _with_draft(sketch, facts.draft.checkpoint.model, choices.draft)
     needs = _needs_of_ranks(sketch, choices.parallel, facts.backend)
     try:
         fitted = fit(needs, choices.kv_memory, facts.memory, shortens=choices.fits_memory)
@@ -191,11 +196,11 @@ def _with_hidden(program: Program, draft: ModelDescription) -> Program:
 
 
 def _with_draft(
-    plan: CompilePlan, draft: ModelDescription, dtype: Dtype, quantization: Quantization | None
+    plan: CompilePlan, draft: ModelDescription, arithmetic: Arithmetic | ModelConfig
 ) -> CompilePlan:
     """The plan with that of a draft model, which has the same blocks. Raises ConfigError unless one
     table of blocks serves all layers of the draft model, and the target has such a table."""
-    program = run_passes(draft.program, quantization)
+    program = run_passes(draft.program, arithmetic.quantization)
     layout = keep_all(program)
     if len(layout.groups) != (1 if program.memories() else 0):
         raise ConfigError(
@@ -207,7 +212,12 @@ def _with_draft(
             "speculative_config.model needs a layer of the target that keeps every position, and "
             f"it has {plan.kv.layout.describe()}"
         )
-    options = replace(plan.options, dtype=dtype, max_adapter_width=0)
+    options = replace(
+        plan.options,
+        dtype=arithmetic.dtype,
+        stored_numbers=arithmetic.stored_numbers,
+        max_adapter_width=0,
+    )
     if draft.head is not None:  # a part of a large step at once
         most = max(options.max_num_seqs, _HEAD_TOKENS if layout.groups else 1)
         options = replace(options, max_num_tokens=min(options.max_num_tokens, most))
@@ -263,14 +273,16 @@ def _smaller_formats(needs: MemoryNeeds, choices: Choices, facts: Facts) -> str:
     is_fixed = facts.checkpoint.packed is not None or is_held
     if needs.weight_bytes <= room or is_fixed:
         return ""
-    dtype = choices.arithmetic.dtype
+    arithmetic = choices.arithmetic
     named = []
     for name in MEANINGS:
         weights = name.removesuffix(HEAD_4)
         if weights not in facts.backend.capabilities.weight_formats or weights.endswith("a8"):
             continue
         program = run_passes(build_program(as_asked(config, name)), name)
-        num_bytes = facts.backend.weight_bytes(program, dtype)
+        num_bytes = facts.backend.weight_bytes(
+            program, arithmetic.dtype, numbers=arithmetic.stored_numbers
+        )
         if num_bytes >= needs.weight_bytes:
             continue
         named.append(f"quantization={name!r} {format_bytes(num_bytes)}")
@@ -292,6 +304,7 @@ def _sketch(program: Program, choices: Choices, facts: Facts) -> CompilePlan:
         max_num_tokens=choices.scheduler.max_num_batched_tokens,
         max_num_seqs=choices.scheduler.max_num_seqs,
         max_model_len=choices.max_model_len,
+        stored_numbers=choices.arithmetic.stored_numbers,
         max_adapter_width=_adapter_width(program, choices.lora),
     )
     lora = None if choices.lora is None else _sized(program, choices.lora, choices.parallel)
@@ -365,6 +378,7 @@ def compile_plan(config: EngineConfig, rank: Rank = ONE_RANK) -> CompilePlan:
         max_num_tokens=scheduler.max_num_batched_tokens,
         max_num_seqs=scheduler.max_num_seqs,
         max_model_len=model.max_positions,
+        stored_numbers=model.stored_numbers,
         max_adapter_width=_adapter_width(program, config.lora),
     )
     extras = (
@@ -377,5 +391,5 @@ def compile_plan(config: EngineConfig, rank: Rank = ONE_RANK) -> CompilePlan:
     spec = KVCacheSpec(cache.num_blocks, cache.block_size, cache.kv_cache_dtype, cache.layout)
     plan = CompilePlan(program, spec, options, extras)
     if config.draft is not None and draft is not None:
-        plan = _with_draft(plan, draft, config.draft.dtype, config.draft.quantization)
+        plan = _with_draft(plan, draft, config.draft)
     return plan.of_rank(rank)

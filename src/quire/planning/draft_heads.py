@@ -15,6 +15,7 @@ from typing import Any
 from quire.config.checkpoint.model_files import read_config
 from quire.config.engine_args import EngineArgs
 from quire.config.model_lookup.hub import resolve_model
+from quire.config.records import WeightSource
 from quire.config.speculation import SpeculationConfig
 from quire.errors import CheckpointError, ConfigError, ModelNotFoundError, UnsupportedModelError
 from quire.models import ModelDescription
@@ -23,6 +24,7 @@ from quire.models.text_part import text_part
 from quire.planning.checkpoint import Checkpoint
 from quire.planning.draft_model import DraftFacts
 from quire.planning.kv.weights_digest import weights_digest
+from quire.planning.stored_matrices import stored_numbers
 from quire.weights import open_checkpoint
 
 _NAME = "speculative_config"
@@ -50,7 +52,9 @@ def head_facts(args: EngineArgs, speculation: SpeculationConfig, target: Checkpo
         _ = description.program
     except (CheckpointError, UnsupportedModelError) as error:
         raise type(error)(f"{_NAME} with method={method!r}, {path}: {error}") from None
-    checkpoint = Checkpoint(name, path, description, "dummy" if is_dummy else "checkpoint", None)
+    weights: WeightSource = "dummy" if is_dummy else "checkpoint"
+    numbers = stored_numbers(args.dtype, description, path, weights)
+    checkpoint = Checkpoint(name, path, description, weights, None, stored_numbers=numbers)
     digest = weights_digest(checkpoint.path, checkpoint.weights)
     return DraftFacts(checkpoint, digest, replace(args, quantization=speculation.quantization))
 

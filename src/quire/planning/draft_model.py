@@ -11,8 +11,7 @@ from dataclasses import dataclass, replace
 
 from quire.config.checkpoint.hf_overrides import HFValues
 from quire.config.engine_args import EngineArgs
-from quire.config.quantization import Quantization
-from quire.config.records import Dtype, ModelConfig
+from quire.config.records import Arithmetic, ModelConfig
 from quire.config.speculation import SpeculationConfig
 from quire.errors import ConfigError, ModelNotFoundError
 from quire.models.registry import architectures_of
@@ -68,9 +67,7 @@ def _unusable(draft: Checkpoint, target: Checkpoint) -> str | None:
     return None
 
 
-def draft_config(
-    draft: Checkpoint, target: ModelConfig, dtype: Dtype, quantization: Quantization | None
-) -> ModelConfig:
+def draft_config(draft: Checkpoint, target: ModelConfig, arithmetic: Arithmetic) -> ModelConfig:
     """The configuration of a draft model, or of a head, which reads texts of any length."""
     head = draft.model.head
     own_length = target.max_model_len if head else draft.model.facts.max_model_len
@@ -80,8 +77,9 @@ def draft_config(
         path=draft.path,
         hf_config=HFValues(draft.model.hf_config),
         architecture=head.program.name if head else architectures_of(draft.model.hf_config)[0],
-        dtype=dtype,
-        quantization=quantization,
+        dtype=arithmetic.dtype,
+        quantization=arithmetic.quantization,
+        stored_numbers=arithmetic.stored_numbers,
         weights=draft.weights,
         max_model_len=min(target.max_model_len, own_length),
         chat_template=None,

@@ -108,8 +108,7 @@ def settle(args: EngineArgs, usage: Usage, facts: Facts) -> EnginePlan:
     )
     draft, weights = None, facts.weights_digest
     if facts.draft is not None and choices.draft is not None:
-        of_draft = choices.draft
-        draft = draft_config(facts.draft.checkpoint, model, of_draft.dtype, of_draft.quantization)
+        draft = draft_config(facts.draft.checkpoint, model, choices.draft)
         weights = with_draft(weights, draft, facts.draft.weights_digest)
     fingerprint = kv_fingerprint(
         model, cache, facts.backend.capabilities, weights, choices.parallel
@@ -174,6 +173,7 @@ def _model_config(
         vocab_size=vocab_size,
         served_model_name=choices.served_names,
         quantization=choices.arithmetic.quantization,
+        stored_numbers=choices.arithmetic.stored_numbers,
         weights=checkpoint.weights,
         default_sampling_params=choices.sampling_defaults,
         never_generated=choices.never_generated,

@@ -15,12 +15,13 @@ from quire.backends.registry import choose_device, make_backend
 from quire.config.checkpoint.model_files import has_file, read_bytes
 from quire.config.engine_args import EngineArgs
 from quire.config.model_lookup.download import TEXT_PATTERNS
+from quire.config.records import Arithmetic
 from quire.errors import ConfigError
 from quire.files import replacing, write_text
 from quire.log import get_logger, phase
 from quire.planning.calibration import calibrated
 from quire.planning.checkpoint import Checkpoint, read_checkpoint
-from quire.planning.choices import Arithmetic, settle_arithmetic
+from quire.planning.choices import settle_arithmetic
 from quire.program import Program
 from quire.program.passes import run_passes
 from quire.units import MiB

@@ -1,6 +1,6 @@
 """Reads facts from a checkpoint's tensors that config.json omits or states wrongly: whether the
-head is tied, which matrices are quantised, and whether the columns of a quantisation group are
-adjacent.
+head is tied, which matrices are quantised, whether the columns of a quantisation group are
+adjacent, and in which types numbers are stored.
 
 Called by `read_checkpoint`, before anything is built.
 """
@@ -15,10 +15,13 @@ from typing import Any
 
 import numpy as np
 
+from quire.config.records import WeightSource
+from quire.config.stored_numbers import StoredNumbers
 from quire.errors import CheckpointError
 from quire.log import get_logger
 from quire.models import (
     Expanded,
+    ModelDescription,
     Shipped,
     as_expanded,
     build_program,
@@ -35,8 +38,9 @@ from quire.models.text_part import TRANSPOSED, text_part, with_text_keys
 from quire.program import Embed, Param, Program, Tensor
 from quire.program.values import GroupedFormat
 from quire.units import MiB
-from quire.weights import WeightStore, open_checkpoint
-from quire.weights.quantised.store import QuantisedStore
+from quire.weights import PackedHeader, WeightStore, open_checkpoint, open_with_folders
+from quire.weights.quantised.experts import split_experts
+from quire.weights.quantised.store import QuantisedStore, quantised_store
 
 logger = get_logger(__name__)
 
@@ -261,3 +265,45 @@ def _is_same(files: WeightStore, first: str, second: str) -> bool:
     for name in (first, second):
         files.release(name)
     return same
+
+
+def stored_numbers(
+    dtype: str,
+    model: ModelDescription,
+    path: Path,
+    weights: WeightSource,
+    packed: PackedHeader | None = None,
+) -> StoredNumbers | None:
+    """Return the types of the numbers, which matter to a float32 model alone. None: for a model
+    that is not float32 by default, or that transformers computes, and for files with an error,
+    which loading reports. `dtype`: the argument."""
+    if packed is not None:
+        return _of_packed(packed)
+    head = pooling_head(model.hf_config)
+    if (dtype == "auto" and head is None) or model.is_transformers:
+        return None
+    if weights == "dummy":
+        return StoredNumbers("BF16", {})
+    try:
+        files = open_with_folders(path, () if head is None else [one.folder for one in head.dense])
+        with closing(files):
+            return _of_files(files, model)
+    except CheckpointError:
+        return None
+
+
+def _of_packed(packed: PackedHeader) -> StoredNumbers:
+    """Matrices are packed in the model's type, and tables as the checkpoint had them."""
+    narrow = [one for one in packed.sections if one.layout.startswith("bfloat16 ")]
+    return StoredNumbers("F32", {name: "BF16" for one in narrow for name in one.tensors})
+
+
+def _of_files(files: WeightStore, model: ModelDescription) -> StoredNumbers:
+    canonical = model.names.canonical
+    wanted = {part.name for param in model.program.params() for part in param.parts}
+    store = quantised_store(files, model.shipped)
+    store = split_experts(store, [name for name in store.names() if canonical(name) in wanted])
+    found = {name: canonical(name) for name in store.names()}
+    return StoredNumbers.of_tensors(
+        {own: store.describe(name).dtype for name, own in found.items() if own in wanted}
+    )

@@ -9,7 +9,7 @@ tensor each (views too), and gate and up matrices that it split are joined. Call
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -63,13 +63,10 @@ class GgufStore(WeightStore):
             return HostTensor(name, "F32", (1,), data, self.source)
         pieces = self._entry(name)
         shape, path = joined_shape(pieces), str(pieces[0].file.path)
-        type_name = pieces[0].type_name
-        is_one_type = all(piece.type_name == type_name for piece in pieces)
-        if is_one_type and type_name in ITEM_BYTES and not self._changes(name):
-            what = f"{path}: tensor {pieces[0].tensor.name!r}"
-            dtype: TensorDtype = as_tensor_dtype(type_name, what)
+        kept = self._kept_type(name, pieces)
+        if kept is not None:
             data, is_mapped = joined_bytes(pieces)
-            return HostTensor(name, dtype, shape, data, path, is_mapped=is_mapped)
+            return HostTensor(name, kept, shape, data, path, is_mapped=is_mapped)
         parts = [self._values(piece) for piece in pieces]
         values = (
             parts[0] if len(parts) == 1 else np.concatenate(parts, axis=max(-2, -parts[0].ndim))
@@ -105,7 +102,18 @@ class GgufStore(WeightStore):
             return self.get(name)
         pieces = self._entry(name)
         path, shape = str(pieces[0].file.path), joined_shape(pieces)
-        return HostTensor(name, "F32", shape, np.empty(0, np.uint8), path)
+        dtype = self._kept_type(name, pieces) or "F32"
+        return HostTensor(name, dtype, shape, np.empty(0, np.uint8), path)
+
+    def _kept_type(self, name: str, pieces: Sequence[Piece]) -> TensorDtype | None:
+        """The type of a tensor whose numbers are given as they are in the file; None: they become
+        float32."""
+        type_name = pieces[0].type_name
+        is_one_type = all(piece.type_name == type_name for piece in pieces)
+        if not is_one_type or type_name not in ITEM_BYTES or self._changes(name):
+            return None
+        what = f"{pieces[0].file.path}: tensor {pieces[0].tensor.name!r}"
+        return as_tensor_dtype(type_name, what)
 
     def raw(self, name: str) -> NDArray[np.uint8]:
         """Return the file's blocks, without undoing the conversion. For a tensor that the file has

@@ -69,8 +69,10 @@ class WhisperStore(WeightStore):
         """Return the tensor without data, so that nothing is expanded."""
         if name in self._scales:
             return self.get(name)
-        shape = self._tensor(name).shape
-        return HostTensor(name, "F32", shape, np.empty(0, np.uint8), self.source)
+        tensor = self._tensor(name)
+        kind = tensor.type.name
+        dtype = as_tensor_dtype(kind, name) if kind in ITEM_BYTES else "F32"
+        return HostTensor(name, dtype, tensor.shape, np.empty(0, np.uint8), self.source)
 
     def integers(self, name: str) -> NDArray[np.generic]:
         tensor = self._tensor(name)

@@ -20,6 +20,7 @@ from quire.config.records import LogprobsMode
 from quire.errors import IntegrityError
 from quire.protocol import ScheduledRequest, SchedulePlan
 from quire.protocol.pooling_params import PoolingParams
+from quire.sampling.columns import SamplingColumns
 from quire.worker.given_rows import FindRows, GivenRows, StepRows, rows_are_missing
 from quire.worker.prompt_logprobs import PromptLogprobRows, PromptRows
 from quire.worker.row_choices import Drafts, Masks, Rows
@@ -192,17 +193,8 @@ class InputBatch:
         if prompt_rows is None:
             columns = self.sampling.columns(sampled_rows, num_tokens, masks=masks, drafts=drafts)
         else:
-            logits_rows, all_rows = prompt_rows.logits_rows, prompt_rows.rows
-            counters, of_all = self._num_tokens[all_rows], drafts
-            if drafts is not None:
-                counters[prompt_rows.is_new] = num_tokens
-                of_all = Drafts(draft_ids, np.zeros(len(all_rows), np.int32))
-                of_all.offsets[prompt_rows.is_new] = drafts.offsets
-            columns = self.sampling.columns(
-                all_rows, counters, prompt_rows.targets, masks=masks, drafts=of_all
-            )
-            if columns is not None:
-                prompt_rows.report(columns)
+            logits_rows = prompt_rows.logits_rows
+            columns = self._columns_with_prompts(prompt_rows, num_tokens, masks, drafts)
         given = StepRows()
         if self._given.by_number:
             given = self._given.of_step(rows.tolist(), starts.tolist(), computed.tolist())
@@ -220,21 +212,50 @@ class InputBatch:
             axis_positions=given.axis_positions,
             spans=given.spans,
         )
-        is_ahead = None
-        if self._keeps_tokens:
-            is_ahead = ~self._follows[sampled_rows]
-            if drafts is not None:
-                is_ahead &= ~np.isin(sampled_rows, list(draft_ids))
-            is_new = slice(None) if prompt_rows is None else prompt_rows.is_new
-            batch.sampled_places = np.full(len(logits_rows), -1, np.int32)
-            batch.sampled_places[is_new] = np.where(is_ahead, sampled_rows, -1)
-            if self._num_sampled[rows].any():
-                batch.token_places = np.full(len(token_ids), -1, np.int32)
-                batch.token_places[starts[:-1]] = np.where(self._num_sampled[rows] > 0, rows, -1)
         samples = None if all_complete else is_complete
-        return PreparedStep(
-            batch, rows, ends, samples, sampled_rows, num_tokens, prompt_rows, drafts, is_ahead
+        step = PreparedStep(
+            batch, rows, ends, samples, sampled_rows, num_tokens, prompt_rows, drafts
         )
+        if self._keeps_tokens:
+            self._set_places(step)
+        return step
+
+    def _columns_with_prompts(
+        self,
+        prompt_rows: PromptRows,
+        num_tokens: Ints,
+        masks: dict[int, Masks] | None,
+        drafts: Drafts | None,
+    ) -> SamplingColumns | None:
+        """The columns of all rows of logits, among them those of prompt tokens. `num_tokens` and
+        `drafts`: of the rows that are sampled."""
+        rows, of_all = prompt_rows.rows, drafts
+        counters = self._num_tokens[rows]
+        if drafts is not None:
+            counters[prompt_rows.is_new] = num_tokens
+            of_all = Drafts(drafts.token_ids, np.zeros(len(rows), np.int32))
+            of_all.offsets[prompt_rows.is_new] = drafts.offsets
+        columns = self.sampling.columns(
+            rows, counters, prompt_rows.targets, masks=masks, drafts=of_all
+        )
+        if columns is not None:
+            prompt_rows.report(columns)
+        return columns
+
+    def _set_places(self, step: PreparedStep) -> None:
+        """Says where the model keeps the sampled tokens, and which tokens it takes from there."""
+        batch, rows, sampled_rows = step.batch, step.rows, step.sampled_rows
+        is_ahead = ~self._follows[sampled_rows]
+        if step.drafts is not None:
+            is_ahead &= ~np.isin(sampled_rows, list(step.drafts.token_ids))
+        is_new = slice(None) if step.prompt_rows is None else step.prompt_rows.is_new
+        batch.sampled_places = np.full(len(batch.logits_rows), -1, np.int32)
+        batch.sampled_places[is_new] = np.where(is_ahead, sampled_rows, -1)
+        if self._num_sampled[rows].any():
+            places = np.where(self._num_sampled[rows] > 0, rows, -1)
+            batch.token_places = np.full(len(batch.token_ids), -1, np.int32)
+            batch.token_places[batch.seq_starts[:-1]] = places
+        step.is_ahead = is_ahead
 
     def _rows_of(self, request_ids: list[str]) -> _PlanRows:
         """The rows of these requests. Most steps have the same requests as the step before."""

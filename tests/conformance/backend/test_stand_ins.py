@@ -12,6 +12,7 @@ from tiny_checkpoint import CONFIG
 
 from quire.backends.base import CompileOptions, KVCacheSpec
 from quire.backends.cpu import CpuBackend
+from quire.config.stored_numbers import StoredNumbers
 from quire.models import build_program
 from quire.planning.speed.timing import decode_step, prompt_step
 from quire.program import Linear, OpPlace, kv_layout, place_of
@@ -35,6 +36,24 @@ def test_steps_have_finite_logits(name: str, weights: Any, kv_dtype: str) -> Non
         output = model.step(batch)
         assert output.not_finite is not None
         assert not output.not_finite.any()
+    model.close()
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("stored", ["F32", "F16", "BF16"])
+def test_numbers_of_a_checkpoint_in_a_float32_model(name: str, stored: str) -> None:
+    program = run_passes(build_program({**CONFIG, **FAMILIES[name]}))
+    layout = kv_layout(program, OPTIONS.max_model_len)
+    kv = KVCacheSpec(NUM_BLOCKS * len(layout.groups), 16, "float32", layout)
+    numbers = StoredNumbers(stored, {})
+    options = replace(OPTIONS, dtype="float32", stored_numbers=numbers)
+    backend = CpuBackend(2)
+    model = backend.compile_stand_in(program, kv, options)
+    output = model.step(prompt_step(kv, 40, 288))
+    assert output.not_finite is not None
+    assert not output.not_finite.any()
+    planned = backend.weight_bytes(program, "float32", numbers=numbers)
+    assert planned <= model.memory().weight_bytes <= planned + 128 * len(list(program.params()))
     model.close()
 
 

@@ -56,6 +56,23 @@ def test_help_is_quick_because_it_imports_next_to_nothing() -> None:
     assert done.stdout.splitlines()[-1] == ""
 
 
+@pytest.mark.parametrize(
+    "module", ["quire.cli.app", "quire.log", "quire.config", "typing", "argparse"]
+)
+def test_ctrl_c_while_modules_are_imported_ends_the_command(module: str) -> None:
+    code = (
+        "import runpy, sys\n"
+        "class Interrupting:\n"
+        "    def find_spec(self, name, *_):\n"
+        f"        if name == {module!r}: raise KeyboardInterrupt\n"
+        "sys.meta_path.insert(0, Interrupting())\n"
+        "sys.argv = ['quire', 'doctor']\n"
+        "runpy.run_module('quire', run_name='__main__')\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+
+
 def test_an_error_of_ours_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["explain", "/no/such/model"]) == 1
     err = capsys.readouterr().err

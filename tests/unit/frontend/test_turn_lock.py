@@ -236,6 +236,37 @@ def test_a_thread_that_ended_in_its_turn_is_an_error_of_those_that_wait(
     assert [error.endswith("create a new engine") for error in errors] == [True, True]
 
 
+def test_a_thread_that_ended_in_its_turn_is_an_error_after_one_that_waited_aside(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(turn_lock, "_CHECK_S", 0.01)
+    lock, may_end, has_entered = TurnLock(), threading.Event(), threading.Event()
+    errors: list[str] = []
+
+    def end_inside() -> None:
+        lock.__enter__()
+        has_entered.set()
+        may_end.wait(WAIT_S)
+
+    def wait(turn: AbstractContextManager[object]) -> None:
+        try:
+            with turn:
+                pass
+        except EngineDeadError as error:
+            errors.append(str(error))
+
+    ending = started(end_inside)
+    has_entered.wait(WAIT_S)
+    waiting = [started(lambda: wait(lock.aside()))]
+    while not lock._door.locked():
+        pass
+    waiting.append(started(lambda: wait(lock)))
+    may_end.set()
+    for thread in (ending, *waiting):
+        thread.join(WAIT_S / 4)
+    assert [error.endswith("create a new engine") for error in errors] == [True, True]
+
+
 def test_a_thread_that_takes_long_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(turn_lock, "_CHECK_S", 0.01)
     lock = TurnLock()

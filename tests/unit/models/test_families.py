@@ -158,3 +158,36 @@ def test_sections_lack_what_is_the_value_of_the_class() -> None:
         assert all(getattr(own, key) == value for key, value in found.items())
         given = {"model_type": kind, "hidden_size": 64}
         assert text_part({"text_config": given})["hidden_size"] == 64
+
+
+@pytest.mark.parametrize(
+    ("name", "given"),
+    [
+        ("BloomForCausalLM", {"n_embed": 24, "n_layer": 2, "n_head": 6}),
+        ("MptForCausalLM", {"d_model": 24, "n_layers": 2, "n_heads": 6, "max_seq_len": 32}),
+        ("GPT2LMHeadModel", {"n_embd": 24, "n_layer": 2, "n_head": 6, "n_positions": 32}),
+        ("OPTForCausalLM", {"word_embed_proj_dim": 24, "ffn_dim": 40}),
+        ("GPTJForCausalLM", {"n_embd": 24, "n_layer": 2, "n_head": 6, "n_positions": 32}),
+        ("GPTNeoXForCausalLM", {"intermediate_size": 40, "rotary_pct": 0.5}),
+        ("FalconForCausalLM", {}),
+        ("FalconForCausalLM", {"new_decoder_architecture": True, "num_kv_heads": 2}),
+        ("FalconForCausalLM", {"multi_query": False, "bias": True}),
+    ],
+    ids=str,
+)
+def test_a_number_of_kv_heads_that_the_class_does_not_read_changes_nothing(
+    name: str, given: dict[str, object]
+) -> None:
+    """The tensors of attention are those of the model of transformers."""
+    model_class = getattr(transformers, name)
+    sizes = {"hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 6,
+             "vocab_size": 50, "max_position_embeddings": 32}  # fmt: skip
+    config = {"architectures": [name], **sizes, **given}
+    stray = {**config, "num_key_value_heads": 3}
+    program = build_program(stray)
+    assert program == build_program(config)
+    assert model_facts(stray) == model_facts(config)
+    theirs = model_class(model_class.config_class.from_dict(stray)).state_dict()
+    parts = (part for param in program.params() for part in param.parts)
+    shapes = {part.name: part.shape for part in parts if "att" in part.name}
+    assert {key: tuple(theirs[key].shape) for key in shapes} == shapes != {}

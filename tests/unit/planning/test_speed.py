@@ -69,8 +69,8 @@ class TimedBackend:
     def __init__(self) -> None:
         self.models: list[Any] = []
 
-    def weight_bytes(self, program: Program, dtype: str) -> int:
-        del dtype
+    def weight_bytes(self, program: Program, dtype: str, numbers: Any) -> int:
+        del dtype, numbers
         return ceil_div(timing._READ_BYTES, 3) * len(program.memories())
 
     def kv_block_bytes(self, program: Program, kv: KVCacheSpec) -> int:

@@ -5,10 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import httpx
 import pytest
+
+if TYPE_CHECKING:
+    from .pooling_client import Client
 
 
 class Harness:
@@ -115,3 +118,30 @@ def make_scripted(make_harness: MakeHarness) -> MakeScripted:
 @pytest.fixture
 def harness(make_harness: MakeHarness) -> Harness:
     return make_harness()
+
+
+@pytest.fixture(scope="module")
+def embedder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
+    """A server with a model that gives vectors."""
+    from tiny_encoder import write_encoder
+
+    from .pooling_client import Client
+
+    directory = write_encoder(tmp_path_factory.mktemp("bert"), matryoshka_dimensions=[8, 32])
+    client = Client(directory)
+    yield client
+    client.close()
+
+
+@pytest.fixture(scope="module")
+def reranker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
+    """A server with a model that scores pairs."""
+    from tiny_encoder import write_encoder
+
+    from .pooling_client import Client
+
+    directory = tmp_path_factory.mktemp("reranker")
+    write_encoder(directory, "BertForSequenceClassification", num_labels=1)
+    client = Client(directory)
+    yield client
+    client.close()

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
@@ -12,7 +13,10 @@ from quire.errors import CapacityError, ConfigError, RequestError
 from quire.parsers.detection import finder
 from quire.parsers.format import ReplyFormat
 from quire.parsers.registry import TOOL_FORMATS
+from quire.server.args import ServerArgs
+from quire.server.fleet.live_models import _OneModel
 from quire.server.reply_formats import check_formats
+from quire.server.served_model import ServedModel
 
 from .conftest import MakeHarness
 
@@ -107,3 +111,23 @@ def test_a_server_does_not_start_without_the_description_that_it_was_told_to_rea
     model = make_harness(tool_call_parser="hf").model
     with pytest.raises(ConfigError, match="requires a response_template in the checkpoint's"):
         check_formats(model.args, model.config)
+
+
+def test_no_format_of_replies_is_sought_for_a_pooling_model() -> None:
+    kept: list[Any] = []
+    for pooling in (object(), None):
+        context: Any = SimpleNamespace(keep=kept.append)
+        config: Any = SimpleNamespace(model=SimpleNamespace(pooling=pooling))
+        served: Any = SimpleNamespace(chat=object())
+        _OneModel(context, served, config, [], cast(Any, None)).after_start()
+        assert len(kept) == (pooling is None)
+    kept[0].close()
+
+
+def test_a_pooling_model_has_no_format_of_replies() -> None:
+    """`/v1/messages` asks for it before the request is refused; the search takes a second."""
+    config: Any = SimpleNamespace(model=SimpleNamespace(pooling=object()))
+    unused: Any = None
+    model = ServedModel(("m",), ServerArgs(), unused, planned=config)
+    found = asyncio.run(model.reply_format())
+    assert (found.reasoning, found.tools, model.formats) == (None, None, None)

@@ -39,10 +39,16 @@ from quire.backends.cpu.source_ops import SourceOps
 from quire.backends.cpu.stand_ins import stand_ins
 from quire.backends.cpu.step_in_pieces import PieceOps
 from quire.backends.cpu.step_kv import has_step_kv, step_kv
-from quire.backends.cpu.stored_weights import Place, num_bytes, stored_weights
+from quire.backends.cpu.stored_weights import (
+    Place,
+    expected_numbers,
+    num_bytes,
+    stored_weights,
+)
 from quire.backends.cpu.unpooled import UnpooledOps
 from quire.backends.cpu.weights import WeightLoader, unread_places
 from quire.config.state_groups import StateGroup
+from quire.config.stored_numbers import StoredNumbers
 from quire.errors import BackendError
 from quire.log import get_logger, phase
 from quire.program import GroupedFormat, Program, Value, Vectors, check_layout
@@ -108,22 +114,27 @@ class CpuBackend(Backend):
         size: int = self._library.lib.quire_kv_block_bytes(_kv_spec(self._library, program, kv))
         return kv.layout.block_bytes(size)
 
-    def weight_bytes(self, program: Program, dtype: Dtype, held: Program | None = None) -> int:
-        """Bytes of the packed weights, including padding and scales.
-
-        The weights of a float32 model count as float32, because only the checkpoint shows which of
-        them are stored in 16 bits.
-        """
+    def weight_bytes(
+        self,
+        program: Program,
+        dtype: Dtype,
+        held: Program | None = None,
+        numbers: StoredNumbers | None = None,
+    ) -> int:
+        """Bytes of the packed weights, including padding and scales."""
         shared = frozenset() if held is None else frozenset(self._lower(held, dtype).weights)
-        weights = self._lower(program, dtype).weights
-        return sum(num_bytes(self._library, one, dtype) for one in weights if one not in shared)
+        own = (one for one in self._lower(program, dtype).weights if one not in shared)
+        return sum(
+            num_bytes(self._library, one, dtype, expected_numbers(one, numbers, dtype))
+            for one in own
+        )
 
     def workspace_bytes(self, program: Program, kv: KVCacheSpec, options: CompileOptions) -> int:
         """Bytes of workspace that the native model built by `compile` reserves. Reserved memory is
         committed when it is written."""
         lowered = self._lower(program, options.dtype)
         _check_limits(program, kv, options)
-        places = unread_places(self._library, lowered.weights, options.dtype)
+        places = unread_places(self._library, lowered.weights, options)
         model = self._build(lowered, places, replace(kv, num_blocks=1), options)
         try:
             return model.memory().workspace_bytes
@@ -165,7 +176,7 @@ class CpuBackend(Backend):
         """Lowers and compiles the program with random bytes as weights; see `stand_ins`."""
         lowered = self._lower(program, options.dtype)
         _check_limits(program, kv, options)
-        places = stand_ins(self._library, lowered.weights, options.dtype)
+        places = stand_ins(self._library, lowered.weights, options)
         return self._build(lowered, places, kv, options)
 
     def pack(

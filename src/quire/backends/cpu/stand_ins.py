@@ -12,11 +12,11 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from quire.backends.base import Dtype
+from quire.backends.base import CompileOptions
 from quire.backends.cpu.library import Library
 from quire.backends.cpu.lowering.native_op import StoredWeight
 from quire.backends.cpu.packing import huge_pages
-from quire.backends.cpu.stored_weights import Place, num_bytes, stored_numbers
+from quire.backends.cpu.stored_weights import Place, expected_numbers, num_bytes
 from quire.program.values import GroupedFormat
 from quire.units import MiB, ceil_div
 
@@ -25,6 +25,8 @@ _BUFFER_BYTES = 256 * MiB
 the cache that one core of any processor can use."""
 _SMALL = (0x3B, 0x3C, 0x3D, 0xBB, 0xBC, 0xBD)
 """High bytes of a bfloat16 or float32 of about 0.01."""
+_SMALL_HALVES = (0x1F, 0x20, 0x21, 0x9F, 0xA0, 0xA1)
+"""High bytes of a float16 of about 0.01."""
 _TINY = (0x2C, 0x2D, 0x2E, 0xAC, 0xAD, 0xAE)
 """High bytes of a float32 of about 1e-12. Rounded weights have scales and sums of a row's integers
 of about 1e9; their product must stay small."""
@@ -39,20 +41,26 @@ _ALIGNMENT = 64
 
 
 def stand_ins(
-    library: Library, weights: Sequence[StoredWeight], dtype: Dtype
+    library: Library, weights: Sequence[StoredWeight], options: CompileOptions
 ) -> Mapping[StoredWeight, Place]:
     """Return filled memory for each weight. Vectors have their own memory, full of 0.5."""
-    sizes = {weight: num_bytes(library, weight, dtype) for weight in weights}
+    dtype = options.dtype
+    numbers = {one: expected_numbers(one, options.stored_numbers, dtype) for one in weights}
+    sizes = {one: num_bytes(library, one, dtype, kept) for one, kept in numbers.items()}
     plain = {weight: size for weight, size in sizes.items() if weight.param.format == "dense"}
     rounded = [item for item in sizes.items() if item[0] not in plain]
     vectors = {weight: size for weight, size in plain.items() if weight.kind == "vector"}
+    dense = [item for item in plain.items() if item[0] not in vectors]
+    halves = [item for item in dense if numbers[item[0]] == "float16"]
+    others = [item for item in dense if numbers[item[0]] != "float16"]
     places = {
-        **_in_buffer([item for item in plain.items() if item[0] not in vectors], _plain_numbers()),
+        **_in_buffer(others, _plain_numbers(_SMALL)),
+        **_in_buffer(halves, _plain_numbers(_SMALL_HALVES)),
         **_in_buffer([item for item in rounded if not _is_divided(item[0])], _rounded_numbers()),
         **_in_buffer([item for item in rounded if _is_divided(item[0])], _rounded_numbers(_LARGE)),
         **{w: np.full(size // 4, 0.5, np.float32).view(np.uint8) for w, size in vectors.items()},
     }
-    return {w: Place(place, stored_numbers(w, (), dtype)) for w, place in places.items()}
+    return {weight: Place(place, numbers[weight]) for weight, place in places.items()}
 
 
 def _is_divided(weight: StoredWeight) -> bool:
@@ -77,11 +85,11 @@ def _in_buffer(
     return places
 
 
-def _plain_numbers() -> NDArray[np.uint8]:
-    """Return bytes for float32 or bfloat16 numbers: every second byte is a high byte."""
+def _plain_numbers(highs: tuple[int, ...]) -> NDArray[np.uint8]:
+    """Return bytes for plain numbers: every second byte is one of these high bytes."""
     random = np.random.default_rng(0)
     numbers = random.integers(0, 256, _PERIOD, dtype=np.uint8)
-    numbers[1::2] = random.choice(np.array(_SMALL, np.uint8), _PERIOD // 2)
+    numbers[1::2] = random.choice(np.array(highs, np.uint8), _PERIOD // 2)
     return numbers
 
 

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from quire.backends.base import Dtype
 from quire.backends.cpu.library import DTYPES, Library
 from quire.backends.cpu.lowering.native_op import NativeOp, StoredWeight
+from quire.config.stored_numbers import StoredNumbers
 from quire.errors import BackendError
 from quire.program import Program
 from quire.program.values import BITS, GroupedFormat, Param, WeightFormat
@@ -41,6 +42,17 @@ def stored_numbers(weight: StoredWeight, sources: Sequence[str], dtype: Dtype) -
     if dtype == "float32" and weight.kind != "vector" and len(set(sources)) == 1:
         return kept.get(sources[0], "float32")
     return "float32" if dtype == "float32" else "bfloat16"
+
+
+def expected_numbers(
+    weight: StoredWeight, checkpoint: StoredNumbers | None, dtype: Dtype
+) -> Numbers:
+    """Return the type in which a dense weight will be stored. `checkpoint`: None: it has the
+    model's dtype."""
+    if checkpoint is None:
+        return stored_numbers(weight, (), dtype)
+    sources = [checkpoint.type_of(part.name) for part in weight.param.parts]
+    return stored_numbers(weight, sources, dtype)
 
 
 def stored_weights(ops: Sequence[NativeOp], program: Program) -> tuple[StoredWeight, ...]:

@@ -12,14 +12,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from quire.backends.base import Dtype
+from quire.backends.base import CompileOptions, Dtype
 from quire.backends.cpu.library import Library
 from quire.backends.cpu.lowering.native_op import StoredWeight
 from quire.backends.cpu.stored_weights import (
     Place,
+    expected_numbers,
     matrix_spec,
     num_bytes,
-    stored_numbers,
     table_spec,
 )
 from quire.program import Param, Rotary
@@ -28,22 +28,20 @@ _ALIGNMENT = 64
 
 
 def unread_places(
-    library: Library, weights: Iterable[StoredWeight], dtype: Dtype
+    library: Library, weights: Iterable[StoredWeight], options: CompileOptions
 ) -> Mapping[StoredWeight, Place]:
     """Return places for the weights that share a few bytes, for a model that is built only to
     measure its size."""
     line = np.zeros(2 * _ALIGNMENT, np.uint8)
     first = line[-line.ctypes.data % _ALIGNMENT :][:1]
-    sizes = {weight: num_bytes(library, weight, dtype) for weight in weights}
-    return {
-        weight: Place(
-            np.zeros(size, np.uint8)
-            if weight.kind == "vector"
-            else np.broadcast_to(first, (size,)),
-            stored_numbers(weight, (), dtype),
-        )
-        for weight, size in sizes.items()
-    }
+    places = {}
+    for weight in weights:
+        numbers = expected_numbers(weight, options.stored_numbers, options.dtype)
+        size = num_bytes(library, weight, options.dtype, numbers)
+        is_vector = weight.kind == "vector"
+        data = np.zeros(size, np.uint8) if is_vector else np.broadcast_to(first, (size,))
+        places[weight] = Place(data, numbers)
+    return places
 
 
 class WeightLoader:

@@ -20,6 +20,7 @@ from quire.backends.cuda.plan import Plan, weight_bytes
 from quire.backends.paged_kv_cache import block_bytes
 from quire.config.memory import AvailableMemory
 from quire.config.records import Dtype
+from quire.config.stored_numbers import StoredNumbers
 from quire.errors import BackendError
 from quire.program import Program
 from quire.ranks import RankGroup
@@ -75,9 +76,15 @@ class CudaBackend(Backend):
         self._check(kv)
         return block_bytes(kv.layout, kv.block_size, kv.dtype)
 
-    def weight_bytes(self, program: Program, dtype: Dtype, held: Program | None = None) -> int:
+    def weight_bytes(
+        self,
+        program: Program,
+        dtype: Dtype,
+        held: Program | None = None,
+        numbers: StoredNumbers | None = None,
+    ) -> int:
         """Nothing is shared with another model."""
-        del held
+        del held, numbers
         return weight_bytes(program, dtype)
 
     def workspace_bytes(self, program: Program, kv: KVCacheSpec, options: CompileOptions) -> int:

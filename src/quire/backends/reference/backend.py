@@ -38,6 +38,7 @@ from quire.backends.reference.quantised import check_format
 from quire.backends.reference.weights import load_param
 from quire.backends.reference.workspace import workspace_bytes
 from quire.backends.source_rows import divided, joined_rows
+from quire.config.stored_numbers import StoredNumbers
 from quire.errors import BackendError
 from quire.program import (
     Experts,
@@ -82,9 +83,15 @@ class ReferenceBackend(Backend):
         del program
         return block_bytes(kv.layout, kv.block_size, kv.dtype)
 
-    def weight_bytes(self, program: Program, dtype: Dtype, held: Program | None = None) -> int:
+    def weight_bytes(
+        self,
+        program: Program,
+        dtype: Dtype,
+        held: Program | None = None,
+        numbers: StoredNumbers | None = None,
+    ) -> int:
         """float32 whatever the format: rounded numbers are widened. Nothing is shared."""
-        del dtype, held
+        del dtype, held, numbers
         return 4 * sum(param.num_elements for param in program.params())
 
     def workspace_bytes(self, program: Program, kv: KVCacheSpec, options: CompileOptions) -> int:

@@ -32,6 +32,7 @@ from quire.backends.paged_kv_cache import KV_CACHE_DTYPES, PagedKVCache, block_b
 from quire.backends.paged_model import PagedModel
 from quire.backends.transformers.loading import load
 from quire.backends.transformers.paged_cache import Piece, paged_cache
+from quire.config.stored_numbers import StoredNumbers
 from quire.errors import BackendError, reason
 from quire.program import Attention, Module, OpPlace, Program, check_layout
 from quire.ranks import RankGroup
@@ -71,9 +72,15 @@ class TransformersBackend(Backend):
         del program
         return block_bytes(kv.layout, kv.block_size, kv.dtype)
 
-    def weight_bytes(self, program: Program, dtype: Dtype, held: Program | None = None) -> int:
+    def weight_bytes(
+        self,
+        program: Program,
+        dtype: Dtype,
+        held: Program | None = None,
+        numbers: StoredNumbers | None = None,
+    ) -> int:
         """All in the dtype. A few modules keep some of theirs in float32."""
-        del held
+        del held, numbers
         return _item_bytes(dtype) * sum(param.num_elements for param in program.params())
 
     def workspace_bytes(self, program: Program, kv: KVCacheSpec, options: CompileOptions) -> int:

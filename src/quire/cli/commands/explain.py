@@ -193,10 +193,12 @@ def _draft_rows(plan: EnginePlan) -> list[tuple[str, str]]:
     model, draft, backend = plan.config.draft, plan.compiled.draft, plan.facts.backend
     if model is None or draft is None:
         return []
-    held = plan.compiled.held
-    weights = format_bytes(backend.weight_bytes(draft.program, draft.options.dtype, held))
+    options, held = draft.options, plan.compiled.held
+    num_bytes = backend.weight_bytes(draft.program, options.dtype, held, options.stored_numbers)
     block = format_bytes(backend.kv_block_bytes(draft.program, draft.kv))
-    return [("  draft model", f"{weights}, and {block} of each KV block: {model.model}")]
+    return [
+        ("  draft model", f"{format_bytes(num_bytes)}, and {block} of each KV block: {model.model}")
+    ]
 
 
 def _adapter_rows(plan: EnginePlan) -> list[tuple[str, str]]:
@@ -232,10 +234,10 @@ def _kv_rows(plan: EnginePlan) -> list[tuple[str, str]]:
 def _read_by_a_token(plan: EnginePlan) -> str:
     """Bytes of weights read per token, which limit the speed of one stream, and the experts
     used."""
-    from quire.program import Experts, some_tokens
+    from quire.program import Experts
 
     program = plan.compiled.program
-    read = plan.facts.backend.weight_bytes(some_tokens(program, 1), plan.config.model.dtype)
+    read = plan.compiled.bytes_read(plan.facts.backend, 1)
     taken = {(op.top_k, op.routes.dim) for op in program.ops if isinstance(op, Experts)}
     experts = ", ".join(f"{few} of {all_} experts" for few, all_ in sorted(taken))
     return format_bytes(read) + f" of them: {experts} of a layer" * bool(experts)

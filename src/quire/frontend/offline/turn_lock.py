@@ -62,8 +62,9 @@ class IdleTime:
     def _run(self) -> None:
         while (left_s := self._since + _DELAY_S - time.monotonic()) > 0:
             time.sleep(left_s)
-        while self._advance():
-            pass
+        with suppress(EngineDeadError):  # callers get it too
+            while self._advance():
+                pass
 
     def _advance(self) -> bool:
         """Do one piece of work. Returns False if there is none or the engine is in use again."""
@@ -108,9 +109,7 @@ class TurnLock:
             self._adopt(me)
         if self._owner != me:
             try:
-                with self._door:
-                    while not self._inside.acquire(timeout=_CHECK_S):
-                        self._refuse_if_abandoned()
+                self._wait_for_turn()
                 self._owner = me
             except BaseException:
                 with suppress(RuntimeError):  # not acquired
@@ -140,21 +139,22 @@ class TurnLock:
     @contextmanager
     def aside(self) -> Iterator[None]:
         """A turn that may be interrupted at any point: a child forked in the meantime stays usable.
-        Not reentrant."""
-        with self._door:
-            self._inside.acquire()
+        Not reentrant. Raises EngineDeadError if a thread ended in its turn."""
+        self._wait_for_turn()
         try:
             yield
         finally:
             self._inside.release()
 
-    def _refuse_if_abandoned(self) -> None:
-        owner = self._owner
-        if owner is not None and owner not in sys._current_frames():
-            raise EngineDeadError(
-                "the thread that was using the engine has ended in the middle of a change: another "
-                "thread raised an exception in it; create a new engine"
-            )
+    def _wait_for_turn(self) -> None:
+        with self._door:
+            while not self._inside.acquire(timeout=_CHECK_S):
+                owner = self._owner
+                if owner is not None and owner not in sys._current_frames():
+                    raise EngineDeadError(
+                        "the thread that was using the engine has ended in the middle of a change: "
+                        "another thread raised an exception in it; create a new engine"
+                    )
 
     def _adopt(self, me: int) -> None:
         """Called at the first use in a forked child, where threads of the parent may hold the

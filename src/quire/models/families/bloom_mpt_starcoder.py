@@ -14,10 +14,10 @@ from quire.models.decoder import decoder_family
 from quire.models.reading import (
     every_window,
     read_cap,
-    read_heads,
     read_hidden_size,
     read_num_layers,
     read_spec,
+    read_split_heads,
     refuse_flags,
 )
 from quire.models.spec import DecoderSpec, LayerNames, Names
@@ -51,6 +51,7 @@ def _bloom(reader: ConfigReader) -> DecoderSpec:
     refuse_flags(reader, "apply_residual_connection_post_layernorm")
     spec = read_spec(
         reader,
+        heads=read_split_heads(reader),
         activation="gelu_tanh",
         rotaries=[None] * read_num_layers(reader),
         mlp_size=4 * read_hidden_size(reader),
@@ -88,11 +89,12 @@ def _mpt(reader: ConfigReader) -> DecoderSpec:
     if not attention.flag("alibi", True):
         raise UnsupportedModelError(f"{reader.where}: MPT without alibi is not supported")
     refuse_flags(attention, "qk_ln", "prefix_lm", "attn_uses_sequence_id")
-    heads = read_heads(reader)
+    heads = read_split_heads(reader)
     hidden_size = read_hidden_size(reader)
     ratio = reader.size("expansion_ratio", MAX_FEED_FORWARD // hidden_size, example=4, default=4)
     spec = read_spec(
         reader,
+        heads=heads,
         activation="gelu",
         rotaries=[None] * read_num_layers(reader),
         mlp_size=ratio * hidden_size,

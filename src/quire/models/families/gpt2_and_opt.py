@@ -12,6 +12,7 @@ from quire.models.reading import (
     read_mlp_size,
     read_num_layers,
     read_spec,
+    read_split_heads,
     refuse_flags,
 )
 from quire.models.spec import DecoderSpec, LayerNames, Names
@@ -34,7 +35,8 @@ def _spec(
 ) -> DecoderSpec:
     """Read what both share. `first`: the row of a text's first position."""
     rotaries = [None] * read_num_layers(reader)
-    spec = read_spec(reader, rotaries=rotaries, mlp_size=mlp_size)
+    heads = read_split_heads(reader)
+    spec = read_spec(reader, heads=heads, rotaries=rotaries, mlp_size=mlp_size)
     count = reader.size("max_position_embeddings", MAX_POSITIONS, example=1024)
     return replace(
         spec,

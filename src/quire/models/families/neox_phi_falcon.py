@@ -10,11 +10,11 @@ from quire.models.config_reader import MAX_HEAD_DIM, MAX_HEADS, ConfigReader
 from quire.models.decoder import decoder_family
 from quire.models.families.gpt2_and_opt import GPT2_KEYS
 from quire.models.reading import (
-    read_heads,
     read_hidden_size,
     read_mlp_size,
     read_num_layers,
     read_spec,
+    read_split_heads,
     refuse_flags,
 )
 from quire.models.rope import rotary
@@ -33,7 +33,7 @@ def _neox(reader: ConfigReader) -> DecoderSpec:
         up="mlp.dense_h_to_4h",
         down="mlp.dense_4h_to_h",
     )
-    spec = read_spec(reader)
+    spec = read_spec(reader, heads=read_split_heads(reader))
     names = Names(
         root="gpt_neox.",
         embed="embed_in",
@@ -51,7 +51,7 @@ def _neox(reader: ConfigReader) -> DecoderSpec:
 
 def _gptj(reader: ConfigReader) -> DecoderSpec:
     """Read GPT-J. RoPE rotates adjacent pairs in the first `rotary_dim` numbers of each head."""
-    heads = read_heads(reader)
+    heads = read_split_heads(reader)
     dim = reader.size("rotary_dim", MAX_HEAD_DIM, example=64, default=min(64, heads.head_dim))
     if dim > heads.head_dim:
         raise reader.error("rotary_dim", dim, f"at most {heads.head_dim}", heads.head_dim)
@@ -69,6 +69,7 @@ def _gptj(reader: ConfigReader) -> DecoderSpec:
     names = Names(root="transformer.", embed="wte", layers="h", final_norm="ln_f", layer=layer)
     spec = read_spec(
         reader,
+        heads=heads,
         rotaries=[rotation] * read_num_layers(reader),
         mlp_size=read_mlp_size(reader, 4 * read_hidden_size(reader)),
     )
@@ -140,6 +141,7 @@ def _falcon(reader: ConfigReader) -> DecoderSpec:
     bias = reader.flag("bias", False)
     spec = read_spec(
         reader,
+        heads=heads,
         rotaries=[rotation] * read_num_layers(reader),
         mlp_size=read_mlp_size(reader, 4 * read_hidden_size(reader)),
     )
@@ -149,7 +151,6 @@ def _falcon(reader: ConfigReader) -> DecoderSpec:
         _with_layer_norms(spec, names),
         attention=replace(
             spec.attention,
-            heads=heads,
             fused="grouped",
             qkv_bias=bias,
             out_bias=bias,
@@ -161,7 +162,7 @@ def _falcon(reader: ConfigReader) -> DecoderSpec:
 
 
 def _falcon_heads(reader: ConfigReader, is_new: bool) -> HeadLayout:
-    heads = read_heads(reader)
+    heads = read_split_heads(reader)
     num_heads = heads.num_heads
     if is_new:
         num_kv_heads = reader.size("num_kv_heads", MAX_HEADS, example=8, default=num_heads)

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from quire.backends.base import Backend
 from quire.config.checkpoint.model_files import read_bytes
+from quire.config.records import Arithmetic
 from quire.errors import CheckpointError, ConfigError
 from quire.gguf.architectures import ARCHITECTURES
 from quire.gguf.architectures.row import ANY_EXPERT
@@ -21,7 +22,6 @@ from quire.log import get_logger, phase
 from quire.planning.calibration.measure import mean_squares, tokens_of
 from quire.planning.calibration.scales import MOST_ROWS, Matrix, best_factors
 from quire.planning.checkpoint import Checkpoint
-from quire.planning.choices import Arithmetic
 from quire.program import Param, Program
 from quire.program.folds import Fold, folds
 from quire.program.values import BITS

@@ -16,7 +16,7 @@ import numpy as np
 from quire.backends.base import Backend, SamplingColumns
 from quire.backends.records import KVCacheSpec, StepBatch
 from quire.planning.compile_plan import CompilePlan
-from quire.program import Program, kv_layout, some_tokens
+from quire.program import Program, kv_layout
 from quire.program.fewer_layers import FewerLayers, with_fewer_layers
 from quire.units import MiB
 
@@ -117,7 +117,7 @@ def _few_layers(plan: CompilePlan, backend: Backend) -> FewerLayers:
     """Return the program with the fewest layers that read `_READ_BYTES`, or with all layers."""
 
     def is_enough(program: Program) -> bool:
-        return backend.weight_bytes(some_tokens(program, 1), plan.options.dtype) >= _READ_BYTES
+        return replace(plan, program=program).bytes_read(backend, 1) >= _READ_BYTES
 
     num_layers = len(plan.program.attention_ops())
     for num_alike in range(1, num_layers):

@@ -8,7 +8,7 @@ from math import prod
 
 from quire.backends.base import Backend
 from quire.planning.compile_plan import CompilePlan
-from quire.program import Attention, Experts, Linear, Logits, Program, TakeRows, some_tokens
+from quire.program import Attention, Experts, Linear, Logits, Program, TakeRows
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ def work_of_step(
     For experts it counts the average number that are read if all are equally likely.
     """
     return Work(
-        backend.weight_bytes(some_tokens(plan.program, num_requests * new), plan.options.dtype),
+        plan.bytes_read(backend, num_requests * new),
         num_requests * _kv_bytes(plan, backend, context),
         num_requests * sum(_operations(plan.program, context, new)),
     )

@@ -129,9 +129,11 @@ class SplitExperts(WrappedStore):
         _, *shape = self._shape(piece.fused)
         outputs = len(range(*piece.rows.indices(shape[1 if piece.is_transposed else 0])))
         inputs = shape[:1] if piece.is_transposed else shape[1:]
-        if piece.fused.endswith("_blocks"):
+        is_packed = piece.fused.endswith("_blocks")
+        if is_packed:
             inputs = [32 * shape[1]]
-        return HostTensor(name, "F32", (outputs, *inputs), np.empty(0, np.uint8), self.source)
+        dtype = "GROUPED" if is_packed else self._store.describe(piece.fused).dtype
+        return HostTensor(name, dtype, (outputs, *inputs), np.empty(0, np.uint8), self.source)
 
     def _unpacked(self, name: str, piece: Piece) -> HostTensor:
         """Return a matrix of gpt-oss's MXFP4. The low half of a byte is the first of two codes."""

@@ -160,14 +160,10 @@ def _matrices(
 def as_shipped(
     store: WeightStore, shipped: Shipped | BlockFormats | Expanded | None
 ) -> WeightStore:
-    """Return a store that supports the checkpoint's quantised matrices. The store of a GGUF file
-    does so itself and is returned unchanged."""
-    if isinstance(shipped, Expanded):
-        found = QuantisedStore(store, shipped)
-    elif isinstance(shipped, Shipped) and shipped.expanded is not None:
-        found = QuantisedStore(store, shipped.expanded, shipped)
-    else:  # `experts` reads experts in MXFP4
-        return store
+    """`quantised_store`; the log says how many matrices are expanded."""
+    found = quantised_store(store, shipped)
+    if not isinstance(found, QuantisedStore) or not isinstance(shipped, Shipped | Expanded):
+        return found
     if count := found.num_expanded:
         logger.info(
             "%s: %d of %d matrices are expanded when they are read, and held as plain numbers",
@@ -176,3 +172,15 @@ def as_shipped(
             found.num_matrices,
         )
     return found
+
+
+def quantised_store(
+    store: WeightStore, shipped: Shipped | BlockFormats | Expanded | None
+) -> WeightStore:
+    """Return a store that supports the checkpoint's quantised matrices. The store of a GGUF file
+    does so itself and is returned unchanged."""
+    if isinstance(shipped, Expanded):
+        return QuantisedStore(store, shipped)
+    if isinstance(shipped, Shipped) and shipped.expanded is not None:
+        return QuantisedStore(store, shipped.expanded, shipped)
+    return store  # `experts` reads experts in MXFP4
