@@ -70,7 +70,7 @@ def test_explain_says_how_the_cache_is_held(
 ) -> None:
     assert main(["explain", str(model_dir), "--kv-cache-dtype", "int8"]) == 0
     assert "(int8: 8 bits a number, a scale for each token and head)" in capsys.readouterr().out
-    assert main(["explain", str(model_dir), "--kv-cache-dtype", "fp8"]) == 1
+    assert main(["explain", str(model_dir), "--kv-cache-dtype", "nvfp4"]) == 1
     assert "int8 (8 bits" in capsys.readouterr().err
 
 
