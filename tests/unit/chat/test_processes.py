@@ -202,7 +202,9 @@ REPLIES = {
 
 
 @pytest.mark.parametrize("reply", sorted(REPLIES))
-def test_replies_of_no_sense_end_the_child(monkeypatch: pytest.MonkeyPatch, reply: str) -> None:
+async def test_replies_of_no_sense_end_the_child(
+    monkeypatch: pytest.MonkeyPatch, reply: str
+) -> None:
     code = f"import os; os.read(0, 1 << 20); os.write(1, {REPLIES[reply]!r}); os._exit(3)"
     monkeypatch.setattr(process_module, "_command", lambda: [sys.executable, "-S", "-c", code])
     process = RenderProcess()
@@ -210,13 +212,10 @@ def test_replies_of_no_sense_end_the_child(monkeypatch: pytest.MonkeyPatch, repl
         process.render(TEMPLATES.job(ChatInput(HELLO)))
     assert not process.is_open
 
-    async def main() -> None:
-        renderer = AsyncChatRenderer(TEMPLATES)
-        with pytest.raises(QuireError, match="has no prompt: its process ended with exit code 3"):
-            await renderer.render(ChatInput(HELLO))
-        renderer.close()
-
-    asyncio.run(main())
+    renderer = AsyncChatRenderer(TEMPLATES)
+    with pytest.raises(QuireError, match="has no prompt: its process ended with exit code 3"):
+        await renderer.render(ChatInput(HELLO))
+    renderer.close()
 
 
 def test_no_process_can_be_started(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -262,7 +262,7 @@ def test_the_openai_client_reads_all_replies(harness: Harness, speech: FakeSpeec
 
 
 @pytest.mark.parametrize("fields", [{}, {"stream": "true"}])
-def test_a_client_that_leaves_closes_the_transcription(
+async def test_a_client_that_leaves_closes_the_transcription(
     harness: Harness, fields: dict[str, str]
 ) -> None:
     speech = harness.model.transcriber = FakeSpeech(step_s=5)
@@ -276,29 +276,26 @@ def test_a_client_that_leaves_closes_the_transcription(
         ],
     }  # fmt: skip
 
-    async def main() -> None:
-        left = asyncio.Event()
-        messages = [{"type": "http.request", "body": request.read()}]
+    left = asyncio.Event()
+    messages = [{"type": "http.request", "body": request.read()}]
 
-        async def receive() -> Any:
-            if messages:
-                return messages.pop()
-            await left.wait()
-            return {"type": "http.disconnect"}
+    async def receive() -> Any:
+        if messages:
+            return messages.pop()
+        await left.wait()
+        return {"type": "http.disconnect"}
 
-        async def send(message: Any) -> None:
-            del message
+    async def send(message: Any) -> None:
+        del message
 
-        call = asyncio.ensure_future(harness.app(scope, receive, send))
-        while not speech.num_open:
-            await asyncio.sleep(0.01)
-        left.set()
-        await asyncio.wait_for(call, 2)
-        await asyncio.sleep(0)
-        assert speech.num_open == 0
-        assert harness.context.num_preparing == 0
-
-    asyncio.run(main())
+    call = asyncio.ensure_future(harness.app(scope, receive, send))
+    while not speech.num_open:
+        await asyncio.sleep(0.01)
+    left.set()
+    await asyncio.wait_for(call, 2)
+    await asyncio.sleep(0)
+    assert speech.num_open == 0
+    assert harness.context.num_preparing == 0
 
 
 def test_a_full_disk_is_an_error_503(make_harness: MakeHarness) -> None:

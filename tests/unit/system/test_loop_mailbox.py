@@ -49,18 +49,15 @@ def test_others_run_between_calls_that_take_long() -> None:
     assert asyncio.run(run()) == [1, 2, 3, 4]
 
 
-def test_an_error_holds_up_nobody() -> None:
-    async def run() -> None:
-        loop = asyncio.get_running_loop()
-        errors: list[object] = []
-        loop.set_exception_handler(lambda _, context: errors.append(context["exception"]))
-        mailbox, done = LoopMailbox(loop), asyncio.Event()
-        mailbox.post(lambda: 1 / 0)
-        mailbox.post(done.set)
-        await asyncio.wait_for(done.wait(), 30)
-        assert [type(error) for error in errors] == [ZeroDivisionError]
-
-    asyncio.run(run())
+async def test_an_error_holds_up_nobody() -> None:
+    loop = asyncio.get_running_loop()
+    errors: list[object] = []
+    loop.set_exception_handler(lambda _, context: errors.append(context["exception"]))
+    mailbox, done = LoopMailbox(loop), asyncio.Event()
+    mailbox.post(lambda: 1 / 0)
+    mailbox.post(done.set)
+    await asyncio.wait_for(done.wait(), 30)
+    assert [type(error) for error in errors] == [ZeroDivisionError]
 
 
 def test_a_closed_loop_is_no_error() -> None:

@@ -157,14 +157,11 @@ async def leaves_bytes_while_paused(ends: Ends) -> None:
         drops_what_is_unsent, leaves_bytes_while_paused,
     ],
 )  # fmt: skip
-def test_a_transport(scenario: Scenario) -> None:
-    async def run() -> None:
-        ends = Ends()
-        await scenario(ends)
-        ends.transport.abort()
-        await asyncio.sleep(0)
-        assert ends.transport.get_extra_info("socket").fileno() == -1
-        assert ends.protocol.calls[-1].startswith("lost")
-        ends.client.close()
-
-    asyncio.run(asyncio.wait_for(run(), 30))
+async def test_a_transport(scenario: Scenario) -> None:
+    ends = Ends()
+    await scenario(ends)
+    ends.transport.abort()
+    await asyncio.sleep(0)
+    assert ends.transport.get_extra_info("socket").fileno() == -1
+    assert ends.protocol.calls[-1].startswith("lost")
+    ends.client.close()

@@ -271,13 +271,10 @@ def test_random_traffic_keeps_the_invariants(run: Any) -> None:
     run(scenario, *sizes, max_waiting=100)
 
 
-def test_the_server_is_ready_without_a_loaded_model(tiny_model: Path) -> None:
-    async def main() -> None:
-        context: ServerContext = make_fleet(tiny_model, {"a": 10})[0]
-        assert state_of(context)[0] == "ready"
-        context.is_started = False
-        assert state_of(context)[0] == "loading"
-        assert context.fleet is not None
-        await context.fleet.close()
-
-    asyncio.run(main())
+async def test_the_server_is_ready_without_a_loaded_model(tiny_model: Path) -> None:
+    context: ServerContext = make_fleet(tiny_model, {"a": 10})[0]
+    assert state_of(context)[0] == "ready"
+    context.is_started = False
+    assert state_of(context)[0] == "loading"
+    assert context.fleet is not None
+    await context.fleet.close()
