@@ -74,26 +74,23 @@ async def test_metrics_have_the_wait_of_a_request_that_would_arrive_now(
     assert engine.metrics.series.expected_wait_seconds.value == 1.5
 
 
-def test_the_three_kinds_of_outputs(make_engine: MakeEngine) -> None:
+async def test_the_three_kinds_of_outputs(make_engine: MakeEngine) -> None:
     engine = make_engine()
 
-    async def scenario() -> None:
-        final = await collect(engine, "A", params(output_kind=RequestOutputKind.FINAL_ONLY))
-        assert [output.outputs[0].text for output in final] == ["BCDE"]
-        deltas = await collect(engine, "A", params(output_kind=RequestOutputKind.DELTA))
-        assert "".join(output.outputs[0].text for output in deltas) == "BCDE"
-        tokens = [token for output in deltas for token in output.outputs[0].token_ids]
-        assert tokens == [33, 34, 35, 36]
-        growing = await collect(engine, "A", params())
-        texts = [output.outputs[0].text for output in growing]
-        assert texts[-1] == "BCDE"
-        assert all(texts[-1].startswith(text) for text in texts)
-        for outputs in (final, deltas, growing):
-            assert [output.finished for output in outputs] == [False] * (len(outputs) - 1) + [True]
-            assert {output.request_id for output in outputs} == {"r"}
-
     assert AsyncLLMEngine is AsyncLLM
-    asyncio.run(scenario())
+    final = await collect(engine, "A", params(output_kind=RequestOutputKind.FINAL_ONLY))
+    assert [output.outputs[0].text for output in final] == ["BCDE"]
+    deltas = await collect(engine, "A", params(output_kind=RequestOutputKind.DELTA))
+    assert "".join(output.outputs[0].text for output in deltas) == "BCDE"
+    tokens = [token for output in deltas for token in output.outputs[0].token_ids]
+    assert tokens == [33, 34, 35, 36]
+    growing = await collect(engine, "A", params())
+    texts = [output.outputs[0].text for output in growing]
+    assert texts[-1] == "BCDE"
+    assert all(texts[-1].startswith(text) for text in texts)
+    for outputs in (final, deltas, growing):
+        assert [output.finished for output in outputs] == [False] * (len(outputs) - 1) + [True]
+        assert {output.request_id for output in outputs} == {"r"}
 
 
 async def test_a_slow_reader_gets_everything_merged(make_engine: MakeEngine) -> None:
@@ -363,7 +360,7 @@ def test_one_event_loop_after_another(make_engine: MakeEngine) -> None:
         assert outputs[-1].outputs[0].text == "BC"
 
 
-def test_loggers_of_the_user(make_engine: MakeEngine) -> None:
+async def test_loggers_of_the_user(make_engine: MakeEngine) -> None:
     records: list[Any] = []
     asked: list[str] = []
 
@@ -379,13 +376,10 @@ def test_loggers_of_the_user(make_engine: MakeEngine) -> None:
         def log(self) -> None:
             asked.append("log")
 
-    async def scenario() -> None:
-        engine = make_engine(stat_loggers=[Logger])
-        async for _ in engine.generate("A", params(4), "r"):
-            pass
-        await engine.do_log_stats()
-
-    asyncio.run(scenario())
+    engine = make_engine(stat_loggers=[Logger])
+    async for _ in engine.generate("A", params(4), "r"):
+        pass
+    await engine.do_log_stats()
     assert asked == ["ready", "log"]
     assert sum(iteration.num_generation_tokens for _, iteration, _ in records) == 4
     assert [one.request_id for _, each, _ in records for one in each.finished_requests] == ["r"]

@@ -144,27 +144,24 @@ async def test_outside_work_whose_caller_has_left_ends_soon() -> None:
     pool.close()
 
 
-def test_memory_is_given_back_once_for_much_work(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_memory_is_given_back_once_for_much_work(monkeypatch: pytest.MonkeyPatch) -> None:
     given = []
     monkeypatch.setattr("quire.server.work_threads.release_free_memory", lambda: given.append(1))
     monkeypatch.setattr("quire.server.work_threads._RELEASE_AFTER_S", 0.2)
 
-    async def main() -> None:
-        pool = WorkPool()
-        for _ in range(20):
-            await pool.run(INLINE_SIZE + 1, thread_name)
-        await asyncio.sleep(0.3)
-        assert not given
-        for _ in range(20):
-            await pool.run(LARGE_SIZE + 1, thread_name)
-        for _ in range(3000):
-            await asyncio.sleep(0.02)
-            if given:
-                break
-        assert 1 <= len(given) <= 3
-        pool.close()
-
-    asyncio.run(main())
+    pool = WorkPool()
+    for _ in range(20):
+        await pool.run(INLINE_SIZE + 1, thread_name)
+    await asyncio.sleep(0.3)
+    assert not given
+    for _ in range(20):
+        await pool.run(LARGE_SIZE + 1, thread_name)
+    for _ in range(3000):
+        await asyncio.sleep(0.02)
+        if given:
+            break
+    assert 1 <= len(given) <= 3
+    pool.close()
     release_free_memory()
 
 
