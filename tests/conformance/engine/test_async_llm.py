@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from polling import soon
 
 from quire.errors import (
     CapacityError,
@@ -54,14 +55,6 @@ def params(max_tokens: int = 4, **options: Any) -> SamplingParams:
 
 async def collect(engine: AsyncLLM, prompt: Any, given: SamplingParams, name: str = "r") -> Any:
     return [output async for output in engine.generate(prompt, given, name)]
-
-
-async def until(condition: Callable[[], Any], timeout_s: float = 60.0) -> None:
-    async def wait() -> None:
-        while not condition():
-            await asyncio.sleep(0.005)
-
-    await asyncio.wait_for(wait(), timeout_s)
 
 
 async def test_metrics_have_the_wait_of_a_request_that_would_arrive_now(
@@ -194,7 +187,7 @@ async def test_a_full_queue_refuses_and_empties(make_engine: MakeEngine) -> None
 
     streams = [engine.generate("A", params(300), f"r{i}") for i in range(2)]
     tasks = [asyncio.create_task(stream.__anext__()) for stream in streams]
-    await until(lambda: engine.metrics.num_in_flight == 2)
+    await soon(lambda: engine.metrics.num_in_flight == 2)
     with pytest.raises(CapacityError, match="max_num_queued_reqs 1"):
         await collect(engine, "A", params())
     for stream, task in zip(streams, tasks, strict=True):
@@ -206,7 +199,7 @@ async def test_a_full_queue_refuses_and_empties(make_engine: MakeEngine) -> None
     running = engine.generate("A", params(300), "a")
     await running.__anext__()
     waiting = asyncio.create_task(engine.generate("A" * 9, params(), "b").__anext__())
-    await until(lambda: engine.metrics.num_in_flight == 2)
+    await soon(lambda: engine.metrics.num_in_flight == 2)
     with pytest.raises(CapacityError):
         await collect(engine, "AA", params())
     waiting.cancel()
@@ -217,7 +210,7 @@ async def test_a_pause_holds_new_requests(make_engine: MakeEngine) -> None:
     engine = make_engine()
 
     running = asyncio.create_task(collect(engine, "A", params(400), "old"))
-    await until(lambda: engine.metrics.num_in_flight)
+    await soon(lambda: engine.metrics.num_in_flight)
     await engine.pause_generation(mode="abort")
     assert (await running)[-1].outputs[0].finish_reason == "abort"
     assert await engine.is_paused()
@@ -227,7 +220,7 @@ async def test_a_pause_holds_new_requests(make_engine: MakeEngine) -> None:
     await engine.resume_generation()
     assert (await held)[-1].outputs[0].text == "B"
     frozen = asyncio.create_task(collect(engine, "A", params(50), "frozen"))
-    await until(lambda: engine.metrics.num_in_flight)
+    await soon(lambda: engine.metrics.num_in_flight)
     await engine.pause_generation(mode="keep")
     await asyncio.sleep(0.05)
     assert not frozen.done()
@@ -242,7 +235,7 @@ async def test_a_request_of_a_pause_can_be_aborted(make_engine: MakeEngine, mode
     await engine.pause_generation(mode=mode)
     held = asyncio.create_task(collect(engine, "A", params(3), "held"))
     other = asyncio.create_task(collect(engine, "A", params(3), "other"))
-    await until(lambda: engine.metrics.num_in_flight == 2)
+    await soon(lambda: engine.metrics.num_in_flight == 2)
     await engine.abort("held")
     assert (await held)[-1].outputs[0].finish_reason == "abort"
     await engine.resume_generation()
@@ -254,7 +247,7 @@ async def test_a_pause_that_waits_lets_requests_run_to_their_end(make_engine: Ma
     engine = make_engine()
 
     running = asyncio.create_task(collect(engine, "A", params(40), "old"))
-    await until(lambda: engine.metrics.num_in_flight)
+    await soon(lambda: engine.metrics.num_in_flight)
     pausing = asyncio.create_task(engine.pause_generation(mode="wait"))
     await asyncio.sleep(0)
     held = asyncio.create_task(collect(engine, "A", params(1), "new"))
@@ -300,7 +293,7 @@ async def test_death_reaches_everyone_who_waits(make_engine: MakeEngine) -> None
     waiting = [
         asyncio.create_task(collect(engine, "A", params(400), f"r{index}")) for index in range(3)
     ]
-    await until(lambda: engine.metrics.num_in_flight == 3)
+    await soon(lambda: engine.metrics.num_in_flight == 3)
     killer = asyncio.create_task(collect(engine, [RAISE_IN_STEP], params()))
     results = await asyncio.wait_for(asyncio.gather(*waiting, killer, return_exceptions=True), 2.0)
     assert all(isinstance(result, EngineDeadError) for result in results)
@@ -320,11 +313,11 @@ async def test_draining_waits_and_then_aborts(make_engine: MakeEngine) -> None:
     engine = make_engine()
 
     short = asyncio.create_task(collect(engine, "A", params(20)))
-    await until(lambda: engine.metrics.num_in_flight)
+    await soon(lambda: engine.metrics.num_in_flight)
     assert await engine.drain(5.0)
     assert len((await short)[-1].outputs[0].token_ids) == 20
     long = asyncio.create_task(collect(engine, "A", params(400)))
-    await until(lambda: engine.metrics.num_in_flight)
+    await soon(lambda: engine.metrics.num_in_flight)
     assert not await engine.drain(0.05)
     assert (await long)[-1].outputs[0].finish_reason == "abort"
 
@@ -333,7 +326,7 @@ async def test_shutdown_tells_who_still_waits(make_engine: MakeEngine) -> None:
     engine = make_engine()
 
     waiting = asyncio.create_task(collect(engine, "A", params(400)))
-    await until(lambda: engine.metrics.num_in_flight)
+    await soon(lambda: engine.metrics.num_in_flight)
     await asyncio.to_thread(engine.shutdown)
     with pytest.raises(EngineDeadError, match="shut down"):
         await asyncio.wait_for(waiting, 2.0)

@@ -197,10 +197,10 @@ def test_nothing_generates_while_loading_or_draining(make_harness: MakeHarness, 
     assert draining.request("GET", "/health").status_code == 200
 
 
-def test_a_stuck_engine_is_told_within_two_seconds(harness: Harness) -> None:
+async def test_a_stuck_engine_is_told_within_two_seconds(harness: Harness) -> None:
     from fake_core import HANG
 
-    async def scenario(client: httpx.AsyncClient) -> None:
+    async with harness.client() as client:
         begin = time.monotonic()
         reply = await client.post("/v1/completions", json={"prompt": [HANG]})
         assert time.monotonic() - begin < 20
@@ -210,8 +210,6 @@ def test_a_stuck_engine_is_told_within_two_seconds(harness: Harness) -> None:
         assert ready.status_code == 503
         assert ready.json()["status"] == "dead"
         assert (await client.get("/health")).status_code == 503
-
-    harness.run(scenario)
 
 
 def test_an_engine_without_a_core_is_not_ready_and_not_dead(

@@ -133,10 +133,10 @@ def test_mistakes_are_named(harness: Harness, parameters: dict[str, Any], param:
     assert param in (reply.json()["error"]["param"] or reply.text)
 
 
-def test_a_client_that_leaves_ends_its_request(make_scripted: MakeScripted) -> None:
+async def test_a_client_that_leaves_ends_its_request(make_scripted: MakeScripted) -> None:
     harness = make_scripted("x" * 300, step_s=0.01)
 
-    async def scenario(client: Any) -> None:
+    async with harness.client() as client:
         asking = asyncio.ensure_future(
             client.post("/vertex", json={"instances": [{"inputs": "a"}]})
         )
@@ -145,8 +145,6 @@ def test_a_client_that_leaves_ends_its_request(make_scripted: MakeScripted) -> N
         asking.cancel()
         while harness.model.engine.requests:
             await asyncio.sleep(0.01)
-
-    harness.run(scenario)
 
 
 BAD: list[tuple[dict[str, Any], str]] = [
