@@ -57,7 +57,6 @@ class RankedModel(DraftingModel):
             self.draft_model = DraftModel(self.draft_step, most, head_rows(config))
 
     def submit(self, batch: StepBatch) -> int:
-        """Begins a step; its number."""
         return self._send("begin_step" if self.keeps_tokens else "step", batch)
 
     def draft_step(self, batch: StepBatch) -> StepOutput:
