@@ -62,11 +62,11 @@ def model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
-    """Runs a test that is a coroutine in an event loop of its own."""
+    """Runs a test that is a coroutine in a loop of its own, or by `run_test` of its module."""
     if not iscoroutinefunction(pyfuncitem.obj):
         return None
     wanted = {name: pyfuncitem.funcargs[name] for name in pyfuncitem._fixtureinfo.argnames}
-    asyncio.run(pyfuncitem.obj(**wanted))
+    getattr(pyfuncitem.module, "run_test", asyncio.run)(pyfuncitem.obj(**wanted))
     return True
 
 
