@@ -8,11 +8,12 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
+from polling import soon
 
 from quire.errors import ConfigError
 from quire.frontend.online.async_llm import AsyncLLM
 
-from .test_async_llm import MakeEngine, collect, make_engine, params, until
+from .test_async_llm import MakeEngine, collect, make_engine, params
 
 __all__ = ["make_engine"]
 
@@ -43,7 +44,7 @@ async def test_calls_from_another_loop_are_refused_while_it_is_used(
         ]
 
     running = asyncio.create_task(collect(engine, "A", params(300)))
-    await until(lambda: engine.metrics.num_in_flight)
+    await soon(lambda: engine.metrics.num_in_flight)
     for call in calls():
         with pytest.raises(ConfigError, match=ELSEWHERE):
             await asyncio.to_thread(in_another_loop, call)
@@ -101,7 +102,7 @@ def test_a_loop_that_was_closed_in_the_middle_harms_not_the_next(make_engine: Ma
         engine.requests.begin(stream)
         engine.requests.hand_over(request.core_requests[0])
         waiting = asyncio.ensure_future(stream.__anext__())
-        await until(lambda: engine.metrics.num_in_flight)
+        await soon(lambda: engine.metrics.num_in_flight)
         return waiting
 
     waiting = loop.run_until_complete(begin())
