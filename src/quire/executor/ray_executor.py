@@ -7,14 +7,10 @@ serve --headless` does, and from then on everything is as on machines that were 
 
 from __future__ import annotations
 
-import math
-import os
 import secrets
-import subprocess
 import time
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
-from importlib import import_module
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -28,20 +24,13 @@ from quire.executor.nodes.node import EXIT_S, Node
 from quire.executor.nodes.rank_spawn import Group
 from quire.executor.nodes.remote import RemoteNode
 from quire.executor.rank_processes import RankProcesses
+from quire.executor.ray_actor import NodeActor
+from quire.executor.ray_cluster import connect
 from quire.executor.ray_places import Machine, Places, find_places
-from quire.log import get_logger
-from quire.system.child_process import wait_or_kill
-from quire.system.child_python import dying_command
 
 _POLL_S = 0.05
 _CONNECT_S = 300.0
 """Seconds that an actor may take to be created and to connect; its end is noticed at once."""
-logger = get_logger(__name__)
-
-_LEAST_CPUS = 64
-"""A cluster of this process alone does not limit its ranks, as `mp` does not."""
-_OBJECT_STORE_BYTES = 80 << 20
-"""About the least that Ray takes; Quire keeps nothing in it."""
 
 
 class RayDistributedExecutor(MultiprocExecutor):
@@ -147,59 +136,3 @@ def _start_nodes(ray: Any, places: Places, config: EngineConfig) -> list[Node]:
 
         admit_all(range(len(started)), make, door, until, config, others)
         return begin(group, others, door, key)
-
-
-class NodeActor:
-    """Runs the program of a machine as a process of its own, away from the threads of Ray."""
-
-    def run(
-        self, host: str, port: int, number: int, key: bytes, certificates: dict[str, str]
-    ) -> str:
-        """Serves the engine that listens there; returns how it ended. `certificates`: environment
-        variables that name the engine's, for a machine that has none of its own."""
-        process = subprocess.Popen(
-            dying_command("quire.executor.ray_agent", host, str(port), str(number)),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            env={**certificates, **os.environ},
-        )
-        assert process.stdin is not None
-        assert process.stdout is not None
-        with suppress(BrokenPipeError), process.stdin as pipe:
-            pipe.write(key)
-        problem = wait_or_kill(process, math.inf)
-        with process.stdout as pipe:
-            reason = pipe.read().decode() or f"exit code {process.returncode}"
-        return f"its program {problem or f'has ended: {reason}'}"
-
-
-def connect(config: EngineConfig) -> Any:
-    """The module `ray`, connected to a cluster: the one that this process uses already, the one of
-    RAY_ADDRESS, the one that runs on this machine, or a new one. Raises ConfigError."""
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    try:
-        ray = import_module("ray")
-    except ImportError as error:
-        raise ConfigError(
-            "distributed_executor_backend='ray' needs Ray: pip install 'quire-engine[ray]' "
-            f"({error})"
-        ) from None
-    if ray.is_initialized():
-        return ray
-    try:
-        ray.init(address="auto", log_to_driver=False, logging_level="warning")
-        return ray
-    except ConnectionError as error:
-        if os.environ.get("RAY_ADDRESS"):
-            raise ConfigError(f"RAY_ADDRESS: no Ray cluster can be reached: {error}") from None
-    logger.info("no Ray cluster runs on this machine; starting one for this process")
-    os.environ.setdefault("RAY_worker_niceness", "0")  # otherwise ranks have the lowest priority
-    num_cpus = config.parallel.world_size * config.device.num_threads
-    ray.init(
-        num_cpus=max(num_cpus, _LEAST_CPUS),
-        object_store_memory=_OBJECT_STORE_BYTES,
-        include_dashboard=False,
-        log_to_driver=False,
-        logging_level="warning",
-    )
-    return ray
