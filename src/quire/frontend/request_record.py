@@ -31,6 +31,9 @@ if TYPE_CHECKING:
     from quire.frontend.arguments import EngineInput
 
 
+_UNIT = 1e-2
+"""Maximum distance from 1 of the length of a vector that counts as normalised."""
+
 AnyOutput = RequestOutput | PoolingRequestOutput[PoolingOutput]
 
 
@@ -205,10 +208,6 @@ class RequestRecord:
             last_token_ts=max(stats.last_token_ts for stats in every),
             first_token_latency=first.first_token_latency,
         )
-
-
-_UNIT = 1e-2
-"""Maximum distance from 1 of the length of a vector that counts as normalised."""
 
 
 def pooling_output(

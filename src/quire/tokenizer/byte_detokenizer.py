@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from quire.tokenizer.tokenizer import Tokenizer
 
 
+_REPLACEMENT = "\ufffd"
+_WINDOW_TOKENS = 6
+"""Tokens of context; a character has at most 4 bytes."""
 _NO_IDS: frozenset[int] = frozenset()
 
 
@@ -99,11 +102,6 @@ class ByteDetokenizer(IncrementalDetokenizer):
             if len(tail) >= 4:
                 break
         return tail
-
-
-_REPLACEMENT = "\ufffd"
-_WINDOW_TOKENS = 6
-"""Tokens of context; a character has at most 4 bytes."""
 
 
 class WindowDetokenizer(IncrementalDetokenizer):

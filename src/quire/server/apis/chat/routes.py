@@ -127,28 +127,6 @@ def _tool_use(
     return tool_use(tools, asked, is_parallel=is_parallel, place=place)
 
 
-ROUTES = Routes("generation")
-
-
-@ROUTES.on(
-    "POST", "/v1/chat/completions", "/chat/completions", response=ChatResponse, stream=ChatChunk
-)
-async def chat_completions(http: Request, request: ChatRequest) -> Response | ASGIApp:
-    """Continues a conversation."""
-    context_of(http).target(request.model)
-    return await generate(http, read_chat(request), "chatcmpl", chat_writer)
-
-
-@ROUTES.on(
-    "POST", "/v1/chat/completions/render", tag="prompts", gives="text", response=RenderedPrompt
-)
-async def render_chat(http: Request, request: ChatRequest) -> Response:
-    """The prompt and parameters that a chat request would run with."""
-    context_of(http).target(request.model)
-    refuse_beams(request)
-    return await rendered(http, read_chat(request, has_reply=False), "chatcmpl", is_list=False)
-
-
 _USAGE = 'Correct usage: `{"type": "function", "function": {"name": "my_function"}}`'
 
 
@@ -196,3 +174,25 @@ def _named(choice: Mapping[str, Any]) -> str:
             parameter="tool_choice.function.name",
         )
     return name
+
+
+ROUTES = Routes("generation")
+
+
+@ROUTES.on(
+    "POST", "/v1/chat/completions", "/chat/completions", response=ChatResponse, stream=ChatChunk
+)
+async def chat_completions(http: Request, request: ChatRequest) -> Response | ASGIApp:
+    """Continues a conversation."""
+    context_of(http).target(request.model)
+    return await generate(http, read_chat(request), "chatcmpl", chat_writer)
+
+
+@ROUTES.on(
+    "POST", "/v1/chat/completions/render", tag="prompts", gives="text", response=RenderedPrompt
+)
+async def render_chat(http: Request, request: ChatRequest) -> Response:
+    """The prompt and parameters that a chat request would run with."""
+    context_of(http).target(request.model)
+    refuse_beams(request)
+    return await rendered(http, read_chat(request, has_reply=False), "chatcmpl", is_list=False)
