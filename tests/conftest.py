@@ -7,10 +7,12 @@ failed. What no installation can change may still skip: its reason begins with "
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import os
 import signal
 from collections.abc import Generator
+from inspect import iscoroutinefunction
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -56,6 +58,16 @@ def model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from tiny_checkpoint import write_tiny_checkpoint
 
     return write_tiny_checkpoint(tmp_path_factory.mktemp("tiny"))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """Runs a test that is a coroutine in a loop of its own, or by `run_test` of its module."""
+    if not iscoroutinefunction(pyfuncitem.obj):
+        return None
+    wanted = {name: pyfuncitem.funcargs[name] for name in pyfuncitem._fixtureinfo.argnames}
+    getattr(pyfuncitem.module, "run_test", asyncio.run)(pyfuncitem.obj(**wanted))
+    return True
 
 
 @pytest.hookimpl(wrapper=True)

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from running_server import RunningServer, StartServer, engine_options
 
+from quire.config.checkpoint.model_files import DEMO_MODEL_PATH
+
 if TYPE_CHECKING:
     import openai
     from trace_collector import Collector
@@ -46,6 +48,15 @@ def start_server(tiny_model: Path) -> Iterator[StartServer]:
         running.stop()
     for running in servers:
         assert running.may_log_tracebacks or "Traceback" not in running.log()
+
+
+def start_demo(start_server: StartServer, num_blocks: int) -> RunningServer:
+    """The demo model with a KV cache that is full soon, so that memory has stopped growing."""
+    engine = {
+        "model": DEMO_MODEL_PATH, "dtype": "auto", "backend": "auto",
+        "num_gpu_blocks_override": num_blocks,
+    }  # fmt: skip
+    return start_server(engine=engine, disable_access_log=True)
 
 
 @pytest.fixture(scope="session")

@@ -127,13 +127,6 @@ def replicas() -> list[int]:
     return processes("ServeReplica:default:Quire:demo")
 
 
-def until(condition: Any, timeout_s: float = 120.0) -> None:
-    end = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.05)
-
-
 def cpu_s(pid: int) -> float:
     words = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(words[11]) + int(words[12])) / os.sysconf("SC_CLK_TCK")

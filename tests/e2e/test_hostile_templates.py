@@ -7,8 +7,9 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -110,15 +111,21 @@ def test_a_hostile_template_costs_its_own_requests(
     assert not any(map(is_alive, children))
 
 
+@contextmanager
+def hanging_request(server: RunningServer) -> Iterator[Future[httpx.Response]]:
+    with ThreadPoolExecutor(1) as pool:
+        hanging = pool.submit(post, server, CHAT)
+        time.sleep(2)  # long enough for the request to arrive
+        assert not hanging.done()
+        yield hanging
+
+
 def test_sigterm_ends_a_server_whose_template_hangs(
     start_server: StartServer, tmp_path: Path
 ) -> None:
     server = with_template(start_server, tmp_path, ENDLESS, 300.0)
     pid = until_one_renders(server)
-    with ThreadPoolExecutor(1) as pool:
-        hanging = pool.submit(post, server, CHAT)
-        time.sleep(2)  # long enough for the request to arrive
-        assert not hanging.done()
+    with hanging_request(server) as hanging:
         server.signal(signal.SIGTERM)
         assert server.wait() == 0
         reply = hanging.result()
@@ -148,10 +155,7 @@ def test_a_renderer_that_is_killed_costs_its_request(
 ) -> None:
     server = with_template(start_server, tmp_path, ENDLESS, 300.0)
     pid = until_one_renders(server)
-    with ThreadPoolExecutor(1) as pool:
-        hanging = pool.submit(post, server, CHAT)
-        time.sleep(2)  # long enough for the request to arrive
-        assert not hanging.done()
+    with hanging_request(server) as hanging:
         os.kill(pid, signal.SIGKILL)
         reply = hanging.result()
     assert reply.status_code == 500

@@ -8,26 +8,16 @@ import json
 import threading
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
-from .conftest import RunningServer, StartServer
+from .conftest import RunningServer, StartServer, start_demo
 from .test_crowds import canary, connect, post, resident_mib
 
 MIB = 1 << 20
-DEMO = Path(__file__).parents[2] / "src" / "quire" / "demo_model"
 COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
-
-
-def start_demo(start_server: StartServer) -> RunningServer:
-    """The demo model with a KV cache that is full soon, so that memory has stopped growing."""
-    engine = {
-        "model": DEMO, "dtype": "auto", "backend": "auto", "num_gpu_blocks_override": 512,
-    }  # fmt: skip
-    return start_server(engine=engine, disable_access_log=True)
 
 
 def words(num_chars: int) -> str:
@@ -112,7 +102,7 @@ def attack(server: RunningServer) -> None:
 
 @pytest.mark.long
 def test_others_are_answered_and_no_memory_is_kept(start_server: StartServer) -> None:
-    server = start_demo(start_server)
+    server = start_demo(start_server, 512)
     text = canary(server)
     print()
     attack(server)  # the first large use brings in what stays: NumPy, threads, caches
@@ -127,7 +117,7 @@ def test_others_are_answered_and_no_memory_is_kept(start_server: StartServer) ->
 def test_what_nobody_waits_for_stops(start_server: StartServer) -> None:
     """Large requests whose clients leave make no room for others only when they are done: they
     are done at once."""
-    server = start_demo(start_server)
+    server = start_demo(start_server, 512)
     request = post({"prompt": words(MIB)}, "/tokenize")
     for _ in range(3):
         clients = [connect(server) for _ in range(12)]
@@ -146,7 +136,7 @@ def test_what_nobody_waits_for_stops(start_server: StartServer) -> None:
 
 @pytest.mark.long
 def test_a_thousand_prompts_and_others_beside_them(start_server: StartServer) -> None:
-    server = start_demo(start_server)
+    server = start_demo(start_server, 512)
     body = {"prompt": [words(2000)] * 1000, "max_tokens": 1}
     with server.client() as client, Visitor(server) as visitor:
         client.timeout = httpx.Timeout(600)

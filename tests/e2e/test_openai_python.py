@@ -193,20 +193,17 @@ def test_what_a_client_sends_is_taken_or_told(client: openai.OpenAI) -> None:
     assert "x-quire-ignored-fields" not in then.headers
 
 
-def test_many_at_once_get_what_each_gets_alone(server: RunningServer) -> None:
-    async def scenario() -> None:
-        async with openai.AsyncOpenAI(base_url=f"{server.url}/v1", api_key="x") as client:
+async def test_many_at_once_get_what_each_gets_alone(server: RunningServer) -> None:
+    async with openai.AsyncOpenAI(base_url=f"{server.url}/v1", api_key="x") as client:
 
-            async def ask(index: int) -> str:
-                reply = await client.completions.create(
-                    model="tiny", prompt=f"Question {index}", max_tokens=12, seed=index
-                )
-                return reply.choices[0].text
+        async def ask(index: int) -> str:
+            reply = await client.completions.create(
+                model="tiny", prompt=f"Question {index}", max_tokens=12, seed=index
+            )
+            return reply.choices[0].text
 
-            together = await asyncio.gather(*(ask(index) for index in range(24)))
-            assert together[:4] == [await ask(index) for index in range(4)]
-
-    asyncio.run(scenario())
+        together = await asyncio.gather(*(ask(index) for index in range(24)))
+        assert together[:4] == [await ask(index) for index in range(4)]
 
 
 @pytest.mark.long

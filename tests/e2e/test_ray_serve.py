@@ -13,6 +13,7 @@ from typing import Any
 
 import httpx
 import pytest
+from polling import until
 from serve_application import (
     BODY,
     KEY,
@@ -25,7 +26,6 @@ from serve_application import (
     replicas,
     start,
     streamed,
-    until,
 )
 
 pytestmark = [

@@ -19,8 +19,9 @@ import httpx
 import numpy as np
 import pytest
 from adapter_writer import write_files
+from polling import until
 from safetensors import safe_open
-from serve_application import BODY, KEY, LONG, PORT, URL, post, processes, streamed, until
+from serve_application import BODY, KEY, LONG, PORT, URL, post, processes, streamed
 from test_ray_serve_faults import Serving
 
 from quire.config.checkpoint.model_files import DEMO_MODEL_PATH

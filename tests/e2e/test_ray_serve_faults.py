@@ -25,7 +25,8 @@ import httpx
 import openai
 import pytest
 import serve_application
-from serve_application import BODY, LONG, SLOW_S, post, processes, replicas, streamed, until
+from polling import until
+from serve_application import BODY, LONG, SLOW_S, post, processes, replicas, streamed
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(1800)]
 CHURN_S = float(os.environ.get("QUIRE_CHURN_S", "600"))

@@ -15,7 +15,8 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from serve_application import BODY, LONG, SLOW_S, cpu_s, post, replicas, streamed, until
+from polling import until
+from serve_application import BODY, LONG, SLOW_S, cpu_s, post, replicas, streamed
 from test_ray_serve_faults import Serving, descendants
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(1800)]

@@ -3,7 +3,6 @@ grammar alone makes them what they are."""
 
 from __future__ import annotations
 
-import asyncio
 import json
 import re
 import threading
@@ -173,7 +172,7 @@ def test_older_names_offline(llm: LLM) -> None:
         llm.generate("a", _params(json={"not": {}}), use_tqdm=False)
 
 
-def test_the_async_engine_tries_a_grammar_beside_its_event_loop(
+async def test_the_async_engine_tries_a_grammar_beside_its_event_loop(
     tiny_model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     threads: list[threading.Thread] = []
@@ -189,15 +188,12 @@ def test_the_async_engine_tries_a_grammar_beside_its_event_loop(
         params = _params(**fields)
         return [out async for out in engine.generate("a", params, "1")][-1].outputs[0].text
 
-    async def run() -> None:
-        args = AsyncEngineArgs(str(tiny_model), max_model_len=512, disable_log_stats=True)
-        engine = AsyncLLMEngine.from_engine_args(args)
-        assert await text(engine, choice=["red", "blue"]) in ("red", "blue")
-        with pytest.raises(RequestError, match="unclosed group"):
-            await text(engine, regex="(")
-        engine.shutdown()
-
-    asyncio.run(run())
+    args = AsyncEngineArgs(str(tiny_model), max_model_len=512, disable_log_stats=True)
+    engine = AsyncLLMEngine.from_engine_args(args)
+    assert await text(engine, choice=["red", "blue"]) in ("red", "blue")
+    with pytest.raises(RequestError, match="unclosed group"):
+        await text(engine, regex="(")
+    engine.shutdown()
     assert len(threads) == 2
     assert threading.main_thread() not in threads
 

@@ -1,12 +1,16 @@
-"""`BareModel`: a compiled model whose steps a test writes, without K/V; `run` takes one."""
+"""`BareModel`: a compiled model whose steps a test writes, without K/V; `run` takes a step, whose
+plan `plan_of` makes.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 
 from quire.backends.base import CompiledModel, MemoryReport, SamplingColumns, StepBatch, StepOutput
 from quire.program import OpPlace
-from quire.protocol import SchedulePlan, StepResult
+from quire.protocol import ScheduledRequest, SchedulePlan, StepResult
 from quire.worker.model_runner import ModelRunner
 
 
@@ -36,6 +40,22 @@ class BareModel(CompiledModel):
 
     def close(self) -> None:
         pass
+
+
+def plan_of(
+    work: dict[str, int],
+    *start: ScheduledRequest,
+    grow: Mapping[str, list[int]] | None = None,
+    release: Iterable[str] = (),
+) -> SchedulePlan:
+    """A plan of a step: numbers of tokens by request, and blocks that requests get."""
+    return SchedulePlan(
+        request_ids=list(work),
+        num_scheduled_tokens=list(work.values()),
+        started={one.request_id: one for one in start},
+        new_block_ids={name: [added] for name, added in (grow or {}).items()},
+        released_request_ids=list(release),
+    )
 
 
 def run(runner: ModelRunner, plan: SchedulePlan) -> StepResult:

@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import json
 import random
+import tracemalloc
 from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
+
+from quire.errors import CheckpointError
 
 STRINGS: list[str] = [
     "", " ", "a", "\0", "\ud800", "\udfff!", "../../etc/passwd", "/dev/zero", "x" * 5000, "é" * 9,
@@ -115,6 +120,24 @@ _INSERTED = [
     b"\xef\xbb\xbf",
     b"e99999", b"null", b"NaN", b"-Infinity", b"\0" * 64, b",", b"}",
 ]  # fmt: skip
+
+
+def check_reading(open_store: Callable[[Path], Any], path: Path, most_bytes: int) -> None:
+    """Only a CheckpointError may come out of a damaged file of weights, and no allocation of more
+    bytes."""
+    tracemalloc.start()
+    try:
+        store = open_store(path)
+        for name in list(store.names()):
+            with suppress(CheckpointError):
+                store.get(name)
+                store.release(name)
+    except CheckpointError:
+        pass
+    finally:
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+    assert peak < most_bytes
 
 
 def damaged_file(rng: random.Random, data: bytes) -> bytes:

@@ -6,12 +6,13 @@ from __future__ import annotations
 import asyncio
 import socket
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 from fake_core import FakeCore
 from fake_engine import fake_config
+from polling import soon
 
 from quire.config import EngineConfig
 from quire.core.client import EngineListener, ThreadHost
@@ -199,19 +200,12 @@ class Front:
         self.lost |= dict.fromkeys(ids, str(error))
 
 
-async def until(condition: Callable[[], Any]) -> None:
-    end = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < end
-        await asyncio.sleep(0.005)
-
-
 @asynccontextmanager
 async def front(*names: str) -> AsyncIterator[Front]:
     replicas = FakeReplicas(*names)
     one = Front(replicas)
     try:
-        await until(lambda: len(one.group._hosts) == len(names))
+        await soon(lambda: len(one.group._hosts) == len(names))
         yield one
     finally:
         one.group.shutdown()
@@ -219,7 +213,3 @@ async def front(*names: str) -> AsyncIterator[Front]:
             replica.runs.set()
         await asyncio.sleep(0)
         replicas.close()
-
-
-def run(scenario: Callable[[], Awaitable[None]]) -> None:
-    asyncio.run(asyncio.wait_for(scenario(), 60))

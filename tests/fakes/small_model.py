@@ -7,8 +7,9 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from quire.backends.base import CompileOptions, StepBatch
-from quire.program import Builder, HeadLayout, Out, Program, Rotary, Tensor
+from quire.backends.base import CompileOptions, KVCacheSpec, StepBatch
+from quire.backends.reference import ReferenceBackend
+from quire.program import Builder, HeadLayout, Out, Program, Rotary, Tensor, keep_all
 from quire.weights import HostTensor, WeightStore
 
 VOCAB_SIZE = 11
@@ -91,3 +92,14 @@ def one_request(
         sampling=None,
         want_logits=True,
     )
+
+
+def logits_of(program: Program, rows: Sequence[int]) -> bytes:
+    """The logits of some rows of a prompt of 9 tokens, by the reference."""
+    spec = KVCacheSpec(4, 16, "float32", keep_all(program))
+    model = ReferenceBackend().compile(program, RandomStore(program), spec, OPTIONS)
+    logits = model.step(one_request([3, 1, 4, 1, 5, 9, 2, 6, 5], [2], logits_rows=rows)).logits
+    if logits is None:
+        raise RuntimeError("no logits")
+    assert logits.shape == (len(rows), program.vocab_size)
+    return np.ascontiguousarray(logits).tobytes()

@@ -258,33 +258,25 @@ def test_segments(tmp_path: Path) -> None:
         assert distance(found[1].outputs.data, truth) <= 1e-5
 
 
-def test_jina_bert_2(tmp_path: Path) -> None:
-    """ALiBi in both directions; alone and in company, on both backends."""
-    tensors, prompts = write_jina_bert(tmp_path), texts()
-    for backend in ("cpu", "reference"):
-        with LLM(
-            str(tmp_path), skip_tokenizer_init=True, dtype="float32", backend=backend,
-            pooler_config={"pooling_type": "MEAN"},
-        ) as llm:  # fmt: skip
-            found = results(llm, prompts)
-            for text, vector in zip(prompts, found, strict=True):
-                truth = states(tensors, text).mean(axis=0)
-                assert distance(vector, truth) <= 1e-5
-            assert results(llm, [prompts[1]])[0].tobytes() == found[1].tobytes()
-
-
 @pytest.mark.parametrize("backend", ["cpu", "reference"])
-def test_nomic_2(backend: str, tmp_path: Path) -> None:
-    """Experts without a gate, and a bias of their sum; alone and in company."""
-    tensors, prompts = flash_encoders.write_nomic(tmp_path), texts()
+@pytest.mark.parametrize(
+    ("write", "states"),
+    [(write_jina_bert, states), (flash_encoders.write_nomic, flash_encoders.states)],
+    ids=["jina-bert-2", "nomic-2"],
+)
+def test_families_without_code_in_transformers(
+    write: Any, states: Any, backend: str, tmp_path: Path
+) -> None:
+    """ALiBi in both directions; experts without a gate, and a bias of their sum: alone and in
+    company."""
+    tensors, prompts = write(tmp_path), texts()
     with LLM(
         str(tmp_path), skip_tokenizer_init=True, dtype="float32", backend=backend,
         pooler_config={"pooling_type": "MEAN"},
     ) as llm:  # fmt: skip
         found = results(llm, prompts)
         for text, vector in zip(prompts, found, strict=True):
-            truth = flash_encoders.states(tensors, text).mean(axis=0)
-            assert distance(vector, truth) <= 1e-5
+            assert distance(vector, states(tensors, text).mean(axis=0)) <= 1e-5
         assert results(llm, [prompts[1]])[0].tobytes() == found[1].tobytes()
 
 

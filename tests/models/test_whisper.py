@@ -188,29 +188,26 @@ async def _windows(path: Path, window: Any, **options: Any) -> list[Any]:
         engine.shutdown()
 
 
-def test_a_busy_server_refuses_the_first_request_of_a_transcription_alone(
+async def test_a_busy_server_refuses_the_first_request_of_a_transcription_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = write(tmp_path)
     window = features(model, sound(1.0))[0].T.numpy()
 
-    async def ask() -> None:
-        engine = AsyncLLM.from_engine_args(EngineArgs(model=str(tmp_path), **_OPTIONS))
-        try:
-            begun, new = (EngineWindows(engine, TOKENS).within(None) for _ in range(2))
-            await begun.probabilities(window, [4], [7])
+    engine = AsyncLLM.from_engine_args(EngineArgs(model=str(tmp_path), **_OPTIONS))
+    try:
+        begun, new = (EngineWindows(engine, TOKENS).within(None) for _ in range(2))
+        await begun.probabilities(window, [4], [7])
 
-            def full(*_: Any) -> None:
-                raise QueueFullError("full", reason="max_num_queued_reqs", retry_after_s=1)
+        def full(*_: Any) -> None:
+            raise QueueFullError("full", reason="max_num_queued_reqs", retry_after_s=1)
 
-            monkeypatch.setattr(AdmissionControl, "check", full)
-            with pytest.raises(QueueFullError):
-                await new.probabilities(window, [4], [7])
-            assert len(await begun.probabilities(window, [4], [7])) == 1
-        finally:
-            engine.shutdown()
-
-    asyncio.run(ask())
+        monkeypatch.setattr(AdmissionControl, "check", full)
+        with pytest.raises(QueueFullError):
+            await new.probabilities(window, [4], [7])
+        assert len(await begun.probabilities(window, [4], [7])) == 1
+    finally:
+        engine.shutdown()
 
 
 @pytest.mark.parametrize("backend", ["reference", "cpu"])

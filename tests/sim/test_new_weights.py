@@ -3,7 +3,6 @@ an engine that was started with them; what cannot be loaded changes nothing."""
 
 from __future__ import annotations
 
-import asyncio
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -326,7 +325,7 @@ def test_what_is_there(llm: LLM) -> None:
 
 
 @pytest.mark.parametrize("engine_mode", ["thread", "process"])
-def test_an_engine_of_either_host(
+async def test_an_engine_of_either_host(
     folders: list[Path], wanted: list[Any], backend: str, engine_mode: Any
 ) -> None:
     args = AsyncEngineArgs(str(folders[0]), backend=backend, **OPTIONS)  # type: ignore[arg-type]
@@ -336,7 +335,7 @@ def test_an_engine_of_either_host(
         stream = engine.generate(PROMPTS[index], PARAMS, f"r{index}")
         return [output async for output in stream][-1].outputs[0].token_ids
 
-    async def scenario() -> None:
+    try:
         assert await one(0) == wanted[0][0]
         path = {"weights_path": str(folders[1])}
         await engine.collective_rpc("reload_weights", kwargs=path)
@@ -344,8 +343,5 @@ def test_an_engine_of_either_host(
         with pytest.raises(ConfigError, match="weights_path must be a folder"):
             await engine.collective_rpc("reload_weights", kwargs={"weights_path": "absent"})
         assert await one(1) == wanted[1][1]
-
-    try:
-        asyncio.run(scenario())
     finally:
         engine.shutdown()

@@ -47,11 +47,9 @@ class PagedModel(CompiledModel):
     def read_blocks(
         self, block_ids: NDArray[np.int32], out: NDArray[np.uint8] | None = None
     ) -> NDArray[np.uint8]:
-        """[len(block_ids), block_bytes]."""
         return self._open_cache().read_blocks(block_ids, out)
 
     def write_blocks(self, block_ids: NDArray[np.int32], data: NDArray[np.uint8]) -> None:
-        """Puts back what `read_blocks` gave."""
         self._open_cache().write_blocks(block_ids, data)
 
     def clear_behind(self, block: NDArray[np.uint8], group: int, kept: int) -> None:
@@ -66,7 +64,6 @@ class PagedModel(CompiledModel):
         self._cache = PagedKVCache(spec)
 
     def close(self) -> None:
-        """Drops the cache."""
         self._cache = None
 
     def _open_cache(self) -> PagedKVCache:

@@ -232,7 +232,6 @@ class _WorkloadSweep(Sweep):
     def measure(
         self, server: ServerProcess | None, serve: Setting, bench: Setting
     ) -> list[dict[str, Any]]:
-        """All runs of one combination, from the least load to the greatest."""
         ends = [
             super(_WorkloadSweep, self).measure(server, serve, self._at(bench, users, users))
             for users in (1, self._num_prompts(bench))

@@ -98,7 +98,6 @@ class KVTransfers(Capability):
 
     @property
     def is_active(self) -> bool:
-        """Whether requests wait for the store."""
         states = self._scheduler.states
         return bool(states.loading or states.looking)
 

@@ -146,8 +146,6 @@ class WriteBehind(WaitingChunks):
         self._changed.notify_all()
 
     def _leave_pool(self, chunks: Sequence[PoolChunk]) -> None:
-        """Copy chunks out of the pool while there is room. The lock is held during the copies,
-        about a millisecond per chunk."""
         for chunk in chunks:
             self._changed.wait_for(lambda chunk=chunk: self._copying is not chunk)  # type: ignore[misc]
             if self._pooled.get(chunk.key) is not chunk:

@@ -1,7 +1,7 @@
 """Custom logits processors: users' code between the model's logits and the sampling.
 
 The interface is that of vLLM's `vllm.v1.sample.logits_processor`, with NumPy arrays for tensors.
-Classes whose module imports torch get tensors (`worker/processors/tensors.py`). The front end
+Classes whose module imports torch get tensors (`worker/processors/guarded.py`). The front end
 checks parameters with the classes; the worker runs them (`worker/processors/`).
 """
 

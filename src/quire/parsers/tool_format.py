@@ -155,7 +155,6 @@ class MarkedCalls(ToolFormat):
         return True
 
     def grammar(self, tools: Schemas, *, is_parallel: bool) -> Part:
-        """Calls as the family's template writes them."""
         calls = calls_of(
             (
                 (self.before + self.head(name), schema, "}" + self.after)

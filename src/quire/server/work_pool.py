@@ -72,7 +72,6 @@ class WorkPool(WorkThreads):
         await is_due.wait()
 
     def close(self) -> None:
-        """Ends the threads after their current work; waiting work is not run."""
         super().close()
         for pool in self._apart:
             pool.close()

@@ -8,11 +8,12 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
+from polling import soon
 
 from quire.errors import ConfigError
 from quire.frontend.online.async_llm import AsyncLLM
 
-from .test_async_llm import MakeEngine, collect, make_engine, params, until
+from .test_async_llm import MakeEngine, collect, make_engine, params
 
 __all__ = ["make_engine"]
 
@@ -26,7 +27,9 @@ def in_another_loop(work: Callable[[], Any]) -> Any:
         return pool.submit(lambda: asyncio.run(work())).result(WAIT_S)
 
 
-def test_calls_from_another_loop_are_refused_while_it_is_used(make_engine: MakeEngine) -> None:
+async def test_calls_from_another_loop_are_refused_while_it_is_used(
+    make_engine: MakeEngine,
+) -> None:
     engine = make_engine()
 
     def calls() -> list[Callable[[], Any]]:
@@ -40,17 +43,14 @@ def test_calls_from_another_loop_are_refused_while_it_is_used(make_engine: MakeE
             engine.resume_generation,
         ]
 
-    async def scenario() -> None:
-        running = asyncio.create_task(collect(engine, "A", params(300)))
-        await until(lambda: engine.metrics.num_in_flight)
-        for call in calls():
-            with pytest.raises(ConfigError, match=ELSEWHERE):
-                await asyncio.to_thread(in_another_loop, call)
-        assert len((await running)[-1].outputs[0].token_ids) == 300
-        outputs = await asyncio.to_thread(in_another_loop, lambda: collect(engine, "A", params(2)))
-        assert outputs[-1].outputs[0].text == "BC"
-
-    asyncio.run(scenario())
+    running = asyncio.create_task(collect(engine, "A", params(300)))
+    await soon(lambda: engine.metrics.num_in_flight)
+    for call in calls():
+        with pytest.raises(ConfigError, match=ELSEWHERE):
+            await asyncio.to_thread(in_another_loop, call)
+    assert len((await running)[-1].outputs[0].token_ids) == 300
+    outputs = await asyncio.to_thread(in_another_loop, lambda: collect(engine, "A", params(2)))
+    assert outputs[-1].outputs[0].text == "BC"
 
 
 def test_a_request_that_is_admitted_keeps_its_loop_until_it_ends(make_engine: MakeEngine) -> None:
@@ -102,7 +102,7 @@ def test_a_loop_that_was_closed_in_the_middle_harms_not_the_next(make_engine: Ma
         engine.requests.begin(stream)
         engine.requests.hand_over(request.core_requests[0])
         waiting = asyncio.ensure_future(stream.__anext__())
-        await until(lambda: engine.metrics.num_in_flight)
+        await soon(lambda: engine.metrics.num_in_flight)
         return waiting
 
     waiting = loop.run_until_complete(begin())

@@ -55,56 +55,47 @@ def text_of(outputs: list[RequestOutput]) -> str:
 
 
 @pytest.mark.parametrize("pause_s", [0.0, 0.5])
-def test_each_piece_is_answered_and_the_next_prompt_is_all_but_the_last_token(
+async def test_each_piece_is_answered_and_the_next_prompt_is_all_but_the_last_token(
     engine: AsyncLLM, pause_s: float
 ) -> None:
-    async def scenario() -> None:
-        outputs = await collect(engine, pieces("A", "K", [48], pause_s=pause_s), deltas())
-        assert text_of(outputs) == "BCDLMNRST"
-        ends = [output for output in outputs if output.outputs[0].finish_reason]
-        assert [end.prompt_token_ids for end in ends] == [
-            [32],
-            [32, 33, 34, 42],
-            [32, 33, 34, 42, 43, 44, 48],
-        ]
-        assert [end.prompt for end in ends] == ["A", "AK", None]
-        assert [end.outputs[0].finish_reason for end in ends] == ["length"] * 3
-        assert not any(output.finished for output in outputs[:-1])
-        assert outputs[-1].finished is (pause_s == 0)  # else the end came after the last output
-        assert {output.request_id for output in outputs} == {"session"}
-        assert engine.get_num_unfinished_requests() == 0
-
-    asyncio.run(scenario())
+    outputs = await collect(engine, pieces("A", "K", [48], pause_s=pause_s), deltas())
+    assert text_of(outputs) == "BCDLMNRST"
+    ends = [output for output in outputs if output.outputs[0].finish_reason]
+    assert [end.prompt_token_ids for end in ends] == [
+        [32],
+        [32, 33, 34, 42],
+        [32, 33, 34, 42, 43, 44, 48],
+    ]
+    assert [end.prompt for end in ends] == ["A", "AK", None]
+    assert [end.outputs[0].finish_reason for end in ends] == ["length"] * 3
+    assert not any(output.finished for output in outputs[:-1])
+    assert outputs[-1].finished is (pause_s == 0)  # else the end came after the last output
+    assert {output.request_id for output in outputs} == {"session"}
+    assert engine.get_num_unfinished_requests() == 0
 
 
-def test_cumulative_outputs_go_on_over_pieces(engine: AsyncLLM) -> None:
-    async def scenario() -> None:
-        params = SamplingParams(max_tokens=2, logprobs=0)
-        outputs = await collect(engine, pieces("A", "K"), params)
-        last = outputs[-1].outputs[0]
-        assert (last.text, last.token_ids) == ("BCLM", [33, 34, 43, 44])
-        texts = [output.outputs[0].text for output in outputs]
-        assert all(later.startswith(text) for text, later in itertools.pairwise(texts))
-
-    asyncio.run(scenario())
+async def test_cumulative_outputs_go_on_over_pieces(engine: AsyncLLM) -> None:
+    params = SamplingParams(max_tokens=2, logprobs=0)
+    outputs = await collect(engine, pieces("A", "K"), params)
+    last = outputs[-1].outputs[0]
+    assert (last.text, last.token_ids) == ("BCLM", [33, 34, 43, 44])
+    texts = [output.outputs[0].text for output in outputs]
+    assert all(later.startswith(text) for text, later in itertools.pairwise(texts))
 
 
-def test_a_piece_may_have_parameters_of_its_own(engine: AsyncLLM) -> None:
+async def test_a_piece_may_have_parameters_of_its_own(engine: AsyncLLM) -> None:
     async def inputs() -> AsyncGenerator[StreamingInput, None]:
         yield StreamingInput("A", sampling_params=deltas(1))
         yield StreamingInput({"prompt": "K", "cache_salt": "s"})
 
-    async def scenario() -> None:
-        assert text_of(await collect(engine, inputs(), deltas(2))) == "BLM"
-
-    asyncio.run(scenario())
+    assert text_of(await collect(engine, inputs(), deltas(2))) == "BLM"
 
 
 def test_no_piece_is_no_output(engine: AsyncLLM) -> None:
     assert asyncio.run(collect(engine, pieces(), deltas())) == []
 
 
-def test_errors_of_the_generator_and_of_pieces_reach_the_caller(engine: AsyncLLM) -> None:
+async def test_errors_of_the_generator_and_of_pieces_reach_the_caller(engine: AsyncLLM) -> None:
     from fake_core import REFUSE
 
     async def breaks() -> AsyncGenerator[StreamingInput, None]:
@@ -114,20 +105,17 @@ def test_errors_of_the_generator_and_of_pieces_reach_the_caller(engine: AsyncLLM
     async def wrong() -> AsyncGenerator[Any, None]:
         yield "A"
 
-    async def scenario() -> None:
-        with pytest.raises(LookupError, match="microphone"):
-            await collect(engine, breaks(), deltas())
-        with pytest.raises(TypeError, match="StreamingInput"):
-            await collect(engine, wrong(), deltas())
-        with pytest.raises(RequestError, match="cannot be empty"):
-            await collect(engine, pieces("A", []), deltas())
-        with pytest.raises(RequestError, match="maximum context length"):
-            await collect(engine, pieces([32] * 300, [32] * 300), deltas())
-        with pytest.raises(EngineGenerateError, match="refused"):
-            await collect(engine, pieces([REFUSE]), deltas())
-        assert engine.get_num_unfinished_requests() == 0
-
-    asyncio.run(scenario())
+    with pytest.raises(LookupError, match="microphone"):
+        await collect(engine, breaks(), deltas())
+    with pytest.raises(TypeError, match="StreamingInput"):
+        await collect(engine, wrong(), deltas())
+    with pytest.raises(RequestError, match="cannot be empty"):
+        await collect(engine, pieces("A", []), deltas())
+    with pytest.raises(RequestError, match="maximum context length"):
+        await collect(engine, pieces([32] * 300, [32] * 300), deltas())
+    with pytest.raises(EngineGenerateError, match="refused"):
+        await collect(engine, pieces([REFUSE]), deltas())
+    assert engine.get_num_unfinished_requests() == 0
 
 
 @pytest.mark.parametrize(
@@ -138,16 +126,15 @@ def test_errors_of_the_generator_and_of_pieces_reach_the_caller(engine: AsyncLLM
         SamplingParams(output_kind=RequestOutputKind.FINAL_ONLY),
     ],
 )
-def test_what_needs_the_whole_prompt_is_refused(engine: AsyncLLM, params: SamplingParams) -> None:
+async def test_what_needs_the_whole_prompt_is_refused(
+    engine: AsyncLLM, params: SamplingParams
+) -> None:
     async def later() -> AsyncGenerator[StreamingInput, None]:
         yield StreamingInput("A", sampling_params=params)
 
-    async def scenario() -> None:
-        for inputs, given in ((pieces("A"), params), (later(), deltas())):
-            with pytest.raises(RequestError, match="Input streaming not currently supported"):
-                await collect(engine, inputs, given)
-
-    asyncio.run(scenario())
+    for inputs, given in ((pieces("A"), params), (later(), deltas())):
+        with pytest.raises(RequestError, match="Input streaming not currently supported"):
+            await collect(engine, inputs, given)
 
 
 @pytest.mark.parametrize("way", ["close", "cancel", "abort", "abort_all", "shutdown"])

@@ -25,20 +25,17 @@ from .conftest import Recorder, make_config, make_process_client, make_request
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="relies on /proc")
 
 
-def test_what_cannot_be_sent_is_refused_by_name() -> None:
-    async def scenario() -> None:
-        client = make_process_client(make_config())
-        try:
-            client.attach(asyncio.get_running_loop(), Recorder().listener())
-            with pytest.raises(ConfigError, match="cannot be sent to an engine process"):
-                await client.call("echo", print)
-            with pytest.raises(ConfigError, match="cannot be sent to an engine process, or back"):
-                await client.call("secret")
-            assert await client.call("echo", 1) == [[1], {}]
-        finally:
-            client.shutdown()
-
-    asyncio.run(scenario())
+async def test_what_cannot_be_sent_is_refused_by_name() -> None:
+    client = make_process_client(make_config())
+    try:
+        client.attach(asyncio.get_running_loop(), Recorder().listener())
+        with pytest.raises(ConfigError, match="cannot be sent to an engine process"):
+            await client.call("echo", print)
+        with pytest.raises(ConfigError, match="cannot be sent to an engine process, or back"):
+            await client.call("secret")
+        assert await client.call("echo", 1) == [[1], {}]
+    finally:
+        client.shutdown()
 
 
 def test_a_class_without_a_name_is_refused() -> None:
@@ -61,19 +58,16 @@ def _wait_gone(pid: int, timeout_s: float) -> bool:
 @pytest.mark.parametrize(
     ("number", "cause"), [(signal.SIGKILL, "killed by signal 9"), (signal.SIGSTOP, "SIGSTOP")]
 )
-def test_a_killed_or_stopped_engine_is_noticed(number: signal.Signals, cause: str) -> None:
-    async def scenario() -> None:
-        client, recorder = make_process_client(make_config()), Recorder()
-        client.attach(asyncio.get_running_loop(), recorder.listener())
-        client.add_request(make_request("a", [7], max_tokens=100_000))
-        await recorder.until(lambda: recorder.tokens_of("a"))
-        os.kill(client.pid, number)
-        await recorder.until(lambda: recorder.deaths)
-        assert cause in str(recorder.deaths[0])
-        client.shutdown()
-        assert not is_alive(client.pid)
-
-    asyncio.run(scenario())
+async def test_a_killed_or_stopped_engine_is_noticed(number: signal.Signals, cause: str) -> None:
+    client, recorder = make_process_client(make_config()), Recorder()
+    client.attach(asyncio.get_running_loop(), recorder.listener())
+    client.add_request(make_request("a", [7], max_tokens=100_000))
+    await recorder.until(lambda: recorder.tokens_of("a"))
+    os.kill(client.pid, number)
+    await recorder.until(lambda: recorder.deaths)
+    assert cause in str(recorder.deaths[0])
+    client.shutdown()
+    assert not is_alive(client.pid)
 
 
 def test_an_engine_that_is_stopped_while_it_starts_is_noticed() -> None:

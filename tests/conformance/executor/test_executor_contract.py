@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from adapter_writer import write_adapter
 from executor_plans import PROMPT, config_of, outputs, plan_of
-from two_ranks import TwoRankExecutor
 
 from quire.adapters import LoRARequest
 from quire.config.records import EngineConfig
@@ -19,9 +20,69 @@ from quire.errors import BackendError, ConfigError
 from quire.executor import Executor, UniProcExecutor, part_of_rank
 from quire.executor.factory import make_executor
 from quire.executor.multiproc import MultiprocExecutor
+from quire.executor.runners import make_runner
 from quire.params import SamplingParams
-from quire.protocol import EngineCoreRequest
+from quire.protocol import EngineCoreRequest, SchedulePlan, StepResult
 from quire.worker.worker import Worker
+
+
+class TwoRankExecutor(Executor):
+    """Each of its ranks computes the whole model, and their answers must agree. Both workers are in
+    this process and compute one after the other."""
+
+    num_ranks = 2
+    max_plans_in_flight = 2
+
+    def __init__(self, config: EngineConfig) -> None:
+        self._workers = [Worker(config), Worker(config)]
+        self._runners = [make_runner(config, worker.model) for worker in self._workers]
+        self._submitted: deque[SchedulePlan] = deque()
+
+    def submit(self, plan: SchedulePlan) -> None:
+        self._submitted.append(plan)
+
+    def collect(self) -> StepResult:
+        plan = self._submitted.popleft()
+        outcomes: list[StepResult | BackendError] = []
+        for runner, worker in zip(self._runners, self._workers, strict=True):
+            try:
+                begun = runner.begin(plan)
+                outcomes.append(runner.finish(begun, worker.model.step(begun.batch)))
+            except BackendError as error:
+                outcomes.append(error)
+        first, second = outcomes
+        if isinstance(first, BackendError):
+            raise first
+        if first != second:
+            raise BackendError(f"rank 1 diverged: {second} is not {first}")
+        return first
+
+    def read_blocks(self, block_ids: Sequence[int], group: int, kept: int, out: memoryview) -> None:
+        for rank, worker in enumerate(self._workers):
+            part = part_of_rank(out, len(block_ids), rank, self.num_ranks)
+            own = bytearray(part.size)
+            worker.read_blocks(block_ids, group, kept, memoryview(own))
+            part[:] = np.frombuffer(own, np.uint8).reshape(part.shape)
+
+    def write_blocks(self, block_ids: Sequence[int], data: memoryview) -> None:
+        for rank, worker in enumerate(self._workers):
+            part = part_of_rank(data, len(block_ids), rank, self.num_ranks)
+            worker.write_blocks(block_ids, memoryview(part.tobytes()))
+
+    def call(self, method: str | Callable[..., Any], *args: Any, **kwargs: Any) -> list[Any]:
+        return [worker.call(method, *args, **kwargs) for worker in self._workers]
+
+    def progress(self) -> int | None:
+        counts = [worker.progress() for worker in self._workers]
+        return None if None in counts else sum(count for count in counts if count is not None)
+
+    def failure(self) -> str | None:
+        return None
+
+    def shutdown(self) -> None:
+        for worker in self._workers:
+            worker.close()
+
 
 _HAS_RAY = find_spec("ray") is not None
 _RAY = [

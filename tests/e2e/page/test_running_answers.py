@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
+import pytest
 from page_actions import ask
 from running_server import RunningServer
 
@@ -32,11 +33,29 @@ class Gate:
             yield {"content": f" {word}" if number else word}
 
 
-def begin(page: Any, text: str = "go on") -> None:
-    """Asks, and waits for the first words."""
+@pytest.fixture
+def gate(server: Any) -> Gate:
+    """Of all answers of the server."""
+    gate = Gate()
+    server.script.answer = lambda _: gate.words()
+    return gate
+
+
+def begin(page: Any, text: str = "go on") -> Any:
+    """Asks, and waits for the first words; returns the page."""
     page.fill("#prompt", text)
     page.press("#prompt", "Enter")
     page.wait_for_selector("text=word19")
+    return page
+
+
+def second_tab(page: Any, script: str = "") -> Any:
+    """A new page that shows the same answer."""
+    other = page.context.new_page()
+    other.add_init_script(script)
+    other.goto(page.url)
+    other.wait_for_selector("text=word19")
+    return other
 
 
 def wait_for_whole(page: Any) -> None:
@@ -46,11 +65,8 @@ def wait_for_whole(page: Any) -> None:
     assert page.locator(".message.assistant .body").last.inner_text() == WHOLE
 
 
-def test_an_answer_goes_on_through_a_reload(open_page: Any, server: Any) -> None:
-    gate = Gate()
-    server.script.answer = lambda _: gate.words()
-    page = open_page()
-    begin(page)
+def test_an_answer_goes_on_through_a_reload(open_page: Any, server: Any, gate: Gate) -> None:
+    page = begin(open_page())
     page.reload()
     page.wait_for_selector("text=word19")
     page.wait_for_selector("#stop:not([hidden])")
@@ -63,11 +79,8 @@ def test_an_answer_goes_on_through_a_reload(open_page: Any, server: Any) -> None
     assert server.forgotten == [server.script.requests[0]["request_id"]]
 
 
-def test_an_answer_ends_while_no_page_is_open(open_page: Any, server: Any) -> None:
-    gate = Gate()
-    server.script.answer = lambda _: gate.words()
-    page = open_page()
-    begin(page)
+def test_an_answer_ends_while_no_page_is_open(open_page: Any, server: Any, gate: Gate) -> None:
+    page = begin(open_page())
     address, context = page.url, page.context
     page.close()
     gate.may_end.set()
@@ -80,11 +93,8 @@ def test_an_answer_ends_while_no_page_is_open(open_page: Any, server: Any) -> No
     assert "quire-demo" in page.locator(".assistant .stats").inner_text()
 
 
-def test_a_lost_network_does_not_end_an_answer(open_page: Any, server: Any) -> None:
-    gate = Gate()
-    server.script.answer = lambda _: gate.words()
-    page = open_page()
-    begin(page)
+def test_a_lost_network_does_not_end_an_answer(open_page: Any, server: Any, gate: Gate) -> None:
+    page = begin(open_page())
     page.context.set_offline(True)
     page.wait_for_selector("text=The server does not answer. Trying again…")
     gate.may_end.set()
@@ -107,11 +117,10 @@ def test_a_message_is_sent_once_the_network_is_there(open_page: Any, server: Any
     assert len(server.script.requests) == 1
 
 
-def test_a_server_that_closes_connections_is_asked_again(open_page: Any, server: Any) -> None:
-    gate = Gate()
-    server.script.answer = lambda _: gate.words()
-    page = open_page()
-    begin(page)
+def test_a_server_that_closes_connections_is_asked_again(
+    open_page: Any, server: Any, gate: Gate
+) -> None:
+    page = begin(open_page())
     server.is_away.set()
     gate.may_end.set()
     page.wait_for_selector("text=Trying again…")
@@ -119,11 +128,10 @@ def test_a_server_that_closes_connections_is_asked_again(open_page: Any, server:
     wait_for_whole(page)
 
 
-def test_a_restarted_server_is_named_and_the_answer_continued(open_page: Any, server: Any) -> None:
-    gate = Gate()
-    server.script.answer = lambda _: gate.words()
-    page = open_page()
-    begin(page)
+def test_a_restarted_server_is_named_and_the_answer_continued(
+    open_page: Any, server: Any, gate: Gate
+) -> None:
+    page = begin(open_page())
     server.is_away.set()
     gate.may_end.set()
     page.wait_for_selector("text=Trying again…")
@@ -145,14 +153,9 @@ def test_a_restarted_server_is_named_and_the_answer_continued(open_page: Any, se
     page.wait_for_selector("text=word19 and the rest")
 
 
-def test_a_second_tab_follows_and_stops(open_page: Any, server: Any) -> None:
-    gate = Gate()
-    server.script.answer = lambda _: gate.words()
-    page = open_page()
-    begin(page)
-    other = page.context.new_page()
-    other.goto(page.url)
-    other.wait_for_selector("text=word19")
+def test_a_second_tab_follows_and_stops(open_page: Any, server: Any, gate: Gate) -> None:
+    page = begin(open_page())
+    other = second_tab(page)
     other.click("#stop")
     page.wait_for_selector("#send:not([hidden])")
     page.wait_for_selector(".stats >> text=stopped")
@@ -162,12 +165,9 @@ def test_a_second_tab_follows_and_stops(open_page: Any, server: Any) -> None:
 
 
 def test_a_conversation_that_is_deleted_in_another_tab_stays_deleted(
-    open_page: Any, server: Any
+    open_page: Any, server: Any, gate: Gate
 ) -> None:
-    gate = Gate()
-    server.script.answer = lambda _: gate.words()
-    page = open_page()
-    begin(page)
+    page = begin(open_page())
     other = page.context.new_page()
     other.goto(server.url)
     other.wait_for_selector(".conversations li.running")
@@ -182,30 +182,20 @@ def test_a_conversation_that_is_deleted_in_another_tab_stays_deleted(
     page.wait_for_selector(".stats >> text=stopped")
 
 
-def test_another_tab_takes_over(open_page: Any, server: Any) -> None:
-    gate = Gate()
-    server.script.answer = lambda _: gate.words()
-    page = open_page()
-    begin(page)
-    other = page.context.new_page()
-    other.goto(page.url)
-    other.wait_for_selector("text=word19")
+def test_another_tab_takes_over(open_page: Any, gate: Gate) -> None:
+    page = begin(open_page())
+    other = second_tab(page)
     page.close()
     gate.may_end.set()
     wait_for_whole(other)
 
 
-def test_tabs_without_locks_agree(open_page: Any, server: Any) -> None:
+def test_tabs_without_locks_agree(open_page: Any, server: Any, gate: Gate) -> None:
     """An address without https has no Web Locks: each tab follows an answer by itself."""
-    gate = Gate()
-    server.script.answer = lambda _: gate.words()
     script = "Object.defineProperty(navigator, 'locks', {value: undefined})"
     page = open_page(init_script=script)
     begin(page)
-    other = page.context.new_page()
-    other.add_init_script(script)
-    other.goto(page.url)
-    other.wait_for_selector("text=word19")
+    other = second_tab(page, script)
     gate.may_end.set()
     wait_for_whole(page)
     wait_for_whole(other)
@@ -219,9 +209,7 @@ def test_tabs_without_locks_agree(open_page: Any, server: Any) -> None:
     assert len(server.script.requests) == 2
 
 
-def test_three_conversations_are_answered_at_once(open_page: Any, server: Any) -> None:
-    gate = Gate()
-    server.script.answer = lambda _: gate.words()
+def test_three_conversations_are_answered_at_once(open_page: Any, gate: Gate) -> None:
     page = open_page()
     for name in ("one", "two", "three"):
         page.click("#new-chat")
@@ -274,11 +262,8 @@ def test_a_server_that_keeps_no_responses_still_answers(open_page: Any, server: 
     gate.may_end.set()
 
 
-def test_a_wrong_key_does_not_end_an_answer(open_page: Any, server: Any) -> None:
-    gate = Gate()
-    server.script.answer = lambda _: gate.words()
-    page = open_page()
-    begin(page)
+def test_a_wrong_key_does_not_end_an_answer(open_page: Any, server: Any, gate: Gate) -> None:
+    page = begin(open_page())
     page.wait_for_timeout(600)  # until what has come is stored
     server.script.api_key = "sesame"
     page.reload()

@@ -11,11 +11,13 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
+from polling import until
 from processes import is_alive
 from rendered_here import HELLO
 
@@ -32,13 +34,6 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="relies on /proc
 
 ECHO = "{{ messages[0].content }}"
 TEMPLATES = ChatTemplates({"default": ECHO, "tool_use": "tools"}, {"bos_token": "<s>"})
-
-
-def until(condition: Callable[[], Any], timeout_s: float = 10.0) -> None:
-    end = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.01)
 
 
 @pytest.fixture
@@ -202,7 +197,9 @@ REPLIES = {
 
 
 @pytest.mark.parametrize("reply", sorted(REPLIES))
-def test_replies_of_no_sense_end_the_child(monkeypatch: pytest.MonkeyPatch, reply: str) -> None:
+async def test_replies_of_no_sense_end_the_child(
+    monkeypatch: pytest.MonkeyPatch, reply: str
+) -> None:
     code = f"import os; os.read(0, 1 << 20); os.write(1, {REPLIES[reply]!r}); os._exit(3)"
     monkeypatch.setattr(process_module, "_command", lambda: [sys.executable, "-S", "-c", code])
     process = RenderProcess()
@@ -210,13 +207,10 @@ def test_replies_of_no_sense_end_the_child(monkeypatch: pytest.MonkeyPatch, repl
         process.render(TEMPLATES.job(ChatInput(HELLO)))
     assert not process.is_open
 
-    async def main() -> None:
-        renderer = AsyncChatRenderer(TEMPLATES)
-        with pytest.raises(QuireError, match="has no prompt: its process ended with exit code 3"):
-            await renderer.render(ChatInput(HELLO))
-        renderer.close()
-
-    asyncio.run(main())
+    renderer = AsyncChatRenderer(TEMPLATES)
+    with pytest.raises(QuireError, match="has no prompt: its process ended with exit code 3"):
+        await renderer.render(ChatInput(HELLO))
+    renderer.close()
 
 
 def test_no_process_can_be_started(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -300,18 +294,13 @@ def test_an_interruption_ends_the_rendering_at_once() -> None:
 # --- beside an event loop
 
 
-def serve(
-    scenario: Callable[[AsyncChatRenderer], Coroutine[Any, Any, None]],
-    bounds: RenderBounds | None = None,
-) -> None:
-    async def main() -> None:
-        renderer = AsyncChatRenderer(TEMPLATES, bounds)
-        try:
-            await scenario(renderer)
-        finally:
-            renderer.close()
-
-    asyncio.run(main())
+@contextmanager
+def renderer_with(bounds: RenderBounds | None = None) -> Iterator[AsyncChatRenderer]:
+    renderer = AsyncChatRenderer(TEMPLATES, bounds)
+    try:
+        yield renderer
+    finally:
+        renderer.close()
 
 
 async def stopped(renderer: AsyncChatRenderer) -> list[asyncio.Task[str]]:
@@ -329,8 +318,8 @@ async def stopped(renderer: AsyncChatRenderer) -> list[asyncio.Task[str]]:
     return tasks
 
 
-def test_many_chats_share_few_processes() -> None:
-    async def scenario(renderer: AsyncChatRenderer) -> None:
+async def test_many_chats_share_few_processes() -> None:
+    with renderer_with() as renderer:
         chats = [
             ChatInput([{"role": "user", "content": f"{number}"}], chat_template=text)
             for number in range(40)
@@ -342,13 +331,12 @@ def test_many_chats_share_few_processes() -> None:
         assert len(renderer._idle) == NUM_PROCESSES
         assert not renderer._busy
 
-    serve(scenario)
 
-
-def test_the_second_process_ends_when_it_has_no_work(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_second_process_ends_when_it_has_no_work(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(renderer_module, "_SPARE_S", 0.3)
 
-    async def scenario(renderer: AsyncChatRenderer) -> None:
+    with renderer_with() as renderer:
+
         async def chat(count: int) -> None:
             chats = [renderer.render(ChatInput(HELLO)) for _ in range(count)]
             assert await asyncio.gather(*chats) == ["hi"] * count
@@ -365,11 +353,9 @@ def test_the_second_process_ends_when_it_has_no_work(monkeypatch: pytest.MonkeyP
         await chat(2)  # another is started
         assert second in renderer._idle
 
-    serve(scenario)
 
-
-def test_what_is_stopped_costs_itself_and_the_others_their_turn() -> None:
-    async def scenario(renderer: AsyncChatRenderer) -> None:
+async def test_what_is_stopped_costs_itself_and_the_others_their_turn() -> None:
+    with renderer_with(RenderBounds(max_seconds=30)) as renderer:
         hanging = await stopped(renderer)
         pids = {process.pid for process in renderer._busy}
         waiting = asyncio.create_task(renderer.render(ChatInput(HELLO)))
@@ -380,11 +366,9 @@ def test_what_is_stopped_costs_itself_and_the_others_their_turn() -> None:
         assert not pids & {process.pid for process in renderer._idle}
         assert not any(map(is_alive, pids))
 
-    serve(scenario, RenderBounds(max_seconds=30))
 
-
-def test_how_many_wait_and_how_long_is_bounded() -> None:
-    async def scenario(renderer: AsyncChatRenderer) -> None:
+async def test_how_many_wait_and_how_long_is_bounded() -> None:
+    with renderer_with(RenderBounds(max_seconds=30, max_waiting=3, max_wait_s=0.1)) as renderer:
         hanging = await stopped(renderer)
         waiting = [asyncio.create_task(renderer.render(ChatInput(HELLO))) for _ in range(3)]
         await asyncio.sleep(0)
@@ -396,11 +380,9 @@ def test_how_many_wait_and_how_long_is_bounded() -> None:
         assert not any(task.done() for task in hanging)
         assert not renderer._waiting
 
-    serve(scenario, RenderBounds(max_seconds=30, max_waiting=3, max_wait_s=0.1))
 
-
-def test_a_caller_that_leaves_spoils_no_process() -> None:
-    async def scenario(renderer: AsyncChatRenderer) -> None:
+async def test_a_caller_that_leaves_spoils_no_process() -> None:
+    with renderer_with() as renderer:
         assert await renderer.render(ChatInput(HELLO)) == "hi"
         (process,) = renderer._idle
         leaving = asyncio.create_task(renderer.render(ChatInput(HELLO)))
@@ -422,11 +404,9 @@ def test_a_caller_that_leaves_spoils_no_process() -> None:
             busy.kill()
         assert await renderer.render(ChatInput(HELLO)) == "hi"
 
-    serve(scenario)
 
-
-def test_a_process_that_died_idle_is_replaced() -> None:
-    async def scenario(renderer: AsyncChatRenderer) -> None:
+async def test_a_process_that_died_idle_is_replaced() -> None:
+    with renderer_with() as renderer:
         assert await renderer.render(ChatInput(HELLO)) == "hi"
         (process,) = renderer._idle
         process.kill()
@@ -435,11 +415,9 @@ def test_a_process_that_died_idle_is_replaced() -> None:
         assert await renderer.render(ChatInput(HELLO)) == "hi"
         assert process not in renderer._idle
 
-    serve(scenario)
 
-
-def test_closing_ends_what_runs_and_what_waits() -> None:
-    async def scenario(renderer: AsyncChatRenderer) -> None:
+async def test_closing_ends_what_runs_and_what_waits() -> None:
+    with renderer_with(RenderBounds(max_seconds=30)) as renderer:
         tasks = await stopped(renderer)
         pids = [process.pid for process in renderer._busy]
         tasks.append(asyncio.create_task(renderer.render(ChatInput(HELLO))))
@@ -452,11 +430,9 @@ def test_closing_ends_what_runs_and_what_waits() -> None:
             await renderer.render(ChatInput(HELLO))
         assert not any(map(is_alive, pids))
 
-    serve(scenario, RenderBounds(max_seconds=30))
 
-
-def test_a_large_job_and_reply_pass_while_the_loop_turns() -> None:
-    async def scenario(renderer: AsyncChatRenderer) -> None:
+async def test_a_large_job_and_reply_pass_while_the_loop_turns() -> None:
+    with renderer_with() as renderer:
         num_turns = 0
 
         async def turn() -> None:
@@ -470,5 +446,3 @@ def test_a_large_job_and_reply_pass_while_the_loop_turns() -> None:
         assert await renderer.render(ChatInput([{"role": "user", "content": text}])) == text
         turning.cancel()
         assert num_turns > 100
-
-    serve(scenario)

@@ -185,22 +185,19 @@ def test_urls_that_fail_are_told(
     )
 
 
-def test_metrics_meanwhile() -> None:
-    async def scenario() -> tuple[bytes, bytes]:
-        server = await serve_metrics(lambda: b"vllm:x 1\n", "127.0.0.1", 0)
-        port = server.sockets[0].getsockname()[1]
-        replies = []
-        for method in (b"GET", b"POST"):
-            reader, writer = await asyncio.open_connection("127.0.0.1", port)
-            writer.write(method + b" /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
-            replies.append(await reader.read())
-            writer.close()
-        with pytest.raises(ConfigError, match=f"metrics cannot be served at 127.0.0.1:{port}"):
-            await serve_metrics(lambda: b"", "127.0.0.1", port)
-        server.close()
-        return replies[0], replies[1]
-
-    found, refused = asyncio.run(scenario())
+async def test_metrics_meanwhile() -> None:
+    server = await serve_metrics(lambda: b"vllm:x 1\n", "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    replies = []
+    for method in (b"GET", b"POST"):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(method + b" /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
+        replies.append(await reader.read())
+        writer.close()
+    with pytest.raises(ConfigError, match=f"metrics cannot be served at 127.0.0.1:{port}"):
+        await serve_metrics(lambda: b"", "127.0.0.1", port)
+    server.close()
+    found, refused = (replies[0], replies[1])
     assert found.startswith(b"HTTP/1.1 200 OK")
     assert found.endswith(b"\r\n\r\nvllm:x 1\n")
     assert refused.startswith(b"HTTP/1.1 405")

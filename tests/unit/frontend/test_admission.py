@@ -85,6 +85,15 @@ def _id(record: RequestRecord) -> str:
     return record.completions[0].request_id
 
 
+def full_door() -> Door:
+    """Of a server that has been asked for more than its queue takes."""
+    door = Door()
+    while door.come():
+        pass
+    door.work_s += 1
+    return door
+
+
 def test_a_burst_upon_a_calm_server_fills_the_queue() -> None:
     door = Door()
     assert [door.come() for _ in range(50)] == [True] * 40 + [False] * 10
@@ -92,10 +101,7 @@ def test_a_burst_upon_a_calm_server_fills_the_queue() -> None:
 
 def test_a_lasting_overload_keeps_the_wait_short() -> None:
     """Ten are served a second, fifty come: no more are let in than can run."""
-    door = Door()
-    while door.come():
-        pass
-    door.work_s += 1
+    door = full_door()
     for _ in range(35):
         door.step(0.1, 1)
     lengths = []
@@ -138,10 +144,7 @@ def test_long_replies_make_a_long_wait_fair() -> None:
 
 
 def test_a_calm_moment_makes_room_for_the_next_burst() -> None:
-    door = Door()
-    while door.come():
-        pass
-    door.work_s += 1
+    door = full_door()
     for _ in range(5):
         door.step(1.0, 1)
     assert not door.come()
@@ -152,10 +155,7 @@ def test_a_calm_moment_makes_room_for_the_next_burst() -> None:
 
 
 def test_replies_that_end_together_do_not_end_an_overload() -> None:
-    door = Door()
-    while door.come():
-        pass
-    door.work_s += 1
+    door = full_door()
     for _ in range(5):
         door.step(1.0, 1)
     assert not door.come()

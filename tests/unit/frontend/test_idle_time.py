@@ -10,6 +10,7 @@ import weakref
 from types import SimpleNamespace
 
 import pytest
+from polling import until
 
 from quire.frontend.offline import turn_lock
 from quire.frontend.offline.turn_lock import IdleTime, TurnLock
@@ -51,13 +52,6 @@ def num_threads() -> int:
     return sum(thread.name == "quire-idle" for thread in threading.enumerate())
 
 
-def wait_for_no_thread() -> None:
-    end = time.monotonic() + WAIT_S
-    while num_threads():
-        assert time.monotonic() < end
-        time.sleep(0.002)
-
-
 def test_all_of_the_work_is_done_and_then_the_thread_ends() -> None:
     lock = TurnLock()
     core = Core(lock, 5)
@@ -67,7 +61,7 @@ def test_all_of_the_work_is_done_and_then_the_thread_ends() -> None:
         core.ended.clear()
         idle.begin()
         assert core.ended.wait(WAIT_S)
-        wait_for_no_thread()
+        until(lambda: not num_threads())
         assert not core.num_left
         assert core.was_alone
 
@@ -93,7 +87,7 @@ def test_a_call_waits_for_one_piece_and_the_rest_for_its_end() -> None:
     with lock:
         core.is_busy = True
         num_left = core.num_left
-    wait_for_no_thread()
+    until(lambda: not num_threads())
     assert core.num_left == num_left
     assert core.was_alone
     with lock:
@@ -101,7 +95,7 @@ def test_a_call_waits_for_one_piece_and_the_rest_for_its_end() -> None:
         core.num_left = 3
         idle.begin()
     assert core.ended.wait(WAIT_S)
-    wait_for_no_thread()
+    until(lambda: not num_threads())
 
 
 def test_who_calls_again_at_once_is_not_disturbed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -128,7 +122,7 @@ def test_who_calls_again_at_once_is_not_disturbed(monkeypatch: pytest.MonkeyPatc
     now += turn_lock._DELAY_S
     may_wake.release()
     assert core.ended.wait(WAIT_S)
-    wait_for_no_thread()
+    until(lambda: not num_threads())
 
 
 def test_nothing_is_done_after_the_end() -> None:
@@ -136,7 +130,7 @@ def test_nothing_is_done_after_the_end() -> None:
     with lock:
         idle.end()
         num_left = core.num_left
-    wait_for_no_thread()
+    until(lambda: not num_threads())
     idle.begin()
     assert not num_threads()
     assert core.num_left == num_left
@@ -151,4 +145,4 @@ def test_the_core_is_freed_when_its_owner_lets_go(monkeypatch: pytest.MonkeyPatc
     del core
     gc.collect()
     assert freed() is None
-    wait_for_no_thread()
+    until(lambda: not num_threads())

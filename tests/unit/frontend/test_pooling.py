@@ -21,7 +21,7 @@ from quire.protocol.pooling_params import LateChunkingParams
 OPTIONS = {"load_format": "dummy", "backend": "reference", "dtype": "float32"}
 
 
-def test_an_online_engine_gives_the_same_vectors(tmp_path: Path) -> None:
+async def test_an_online_engine_gives_the_same_vectors(tmp_path: Path) -> None:
     write_encoder(tmp_path)
     texts = ["the sky", "red", "a blue sky is green"]
     with LLM(str(tmp_path), **OPTIONS) as llm:
@@ -36,19 +36,16 @@ def test_an_online_engine_gives_the_same_vectors(tmp_path: Path) -> None:
         found: list[float] = outputs[0].outputs.data.tolist()
         return found
 
-    async def run() -> None:
-        assert await asyncio.gather(*map(one, texts)) == wanted
-        assert await engine.get_supported_tasks() == ("embed", "token_embed")
-        params = PoolingParams(task="token_embed")
-        [tokens] = [output async for output in engine.encode(texts[0], params, "tokens")]
-        assert tokens.outputs.data.shape == (4, 32)
-        with pytest.raises(RequestError, match=r"generates no text; use LLM\.embed"):
-            await engine.add_request("r", "red", SamplingParams())
-        stream = await engine.add_request("gone", "red", PoolingParams())
-        stream.close()
-        assert engine.get_num_unfinished_requests() == 0
-
-    asyncio.run(run())
+    assert await asyncio.gather(*map(one, texts)) == wanted
+    assert await engine.get_supported_tasks() == ("embed", "token_embed")
+    params = PoolingParams(task="token_embed")
+    [tokens] = [output async for output in engine.encode(texts[0], params, "tokens")]
+    assert tokens.outputs.data.shape == (4, 32)
+    with pytest.raises(RequestError, match=r"generates no text; use LLM\.embed"):
+        await engine.add_request("r", "red", SamplingParams())
+    stream = await engine.add_request("gone", "red", PoolingParams())
+    stream.close()
+    assert engine.get_num_unfinished_requests() == 0
     engine.shutdown()
 
 

@@ -92,17 +92,16 @@ def test_without_a_parent_it_is_a_root(engine: AsyncLLM, exporter: InMemorySpanE
     assert [span.parent for span in spans] == [None] * 3
 
 
-def test_a_failure_and_an_abort_are_told(engine: AsyncLLM, exporter: InMemorySpanExporter) -> None:
+async def test_a_failure_and_an_abort_are_told(
+    engine: AsyncLLM, exporter: InMemorySpanExporter
+) -> None:
     from fake_core import REFUSE
 
-    async def scenario() -> None:
-        with pytest.raises(EngineGenerateError):
-            await collect(engine, [REFUSE], "bad")
-        leaver = engine.generate("A", SamplingParams(max_tokens=300), "leaver")
-        await leaver.__anext__()
-        await leaver.aclose()
-
-    asyncio.run(scenario())
+    with pytest.raises(EngineGenerateError):
+        await collect(engine, [REFUSE], "bad")
+    leaver = engine.generate("A", SamplingParams(max_tokens=300), "leaver")
+    await leaver.__anext__()
+    await leaver.aclose()
     failed, left = exporter.get_finished_spans()
     assert not failed.status.is_ok
     assert "refused" in failed.status.description

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 
 import pytest
@@ -43,15 +42,12 @@ def test_offline(events: list[str]) -> None:
     assert events == ["loaded", "prepared"]
 
 
-def test_online(events: list[str]) -> None:
-    async def ask() -> str:
-        engine = AsyncLLMEngine.from_engine_args(AsyncEngineArgs(), engine_mode="thread")
-        try:
-            async for output in engine.generate("x", PARAMS, "r"):
-                text = output.outputs[0].text
-        finally:
-            engine.shutdown()
-        return text
-
-    assert asyncio.run(ask()) == "a b"
+async def test_online(events: list[str]) -> None:
+    engine = AsyncLLMEngine.from_engine_args(AsyncEngineArgs(), engine_mode="thread")
+    try:
+        async for output in engine.generate("x", PARAMS, "r"):
+            text = output.outputs[0].text
+    finally:
+        engine.shutdown()
+    assert text == "a b"
     assert events == ["loaded", "prepared"]

@@ -82,7 +82,7 @@ def test_memory_falls_and_comes_back(model_dir: Path) -> None:
 
 @pytest.mark.sweep(1)
 @pytest.mark.parametrize("engine_mode", ["thread", "process"])
-def test_an_engine_of_either_host_sleeps(model_dir: Path, engine_mode: Any) -> None:
+async def test_an_engine_of_either_host_sleeps(model_dir: Path, engine_mode: Any) -> None:
     engine = AsyncLLM.from_engine_args(
         AsyncEngineArgs(**options(model_dir), disable_log_stats=True), engine_mode=engine_mode
     )
@@ -95,7 +95,7 @@ def test_an_engine_of_either_host_sleeps(model_dir: Path, engine_mode: Any) -> N
     async def every() -> list[list[int]]:
         return await asyncio.gather(*[one(prompt) for prompt in PROMPTS])
 
-    async def scenario() -> None:
+    try:
         wanted, full = await every(), resident_bytes(pid)
         await engine.reset_prefix_cache()
         kept = asyncio.create_task(every())
@@ -112,9 +112,6 @@ def test_an_engine_of_either_host_sleeps(model_dir: Path, engine_mode: Any) -> N
         assert abs(resident_bytes(pid) - full) < 50 * MiB
         assert await engine.collective_rpc("progress") != [None]
         await engine.check_health()
-
-    try:
-        asyncio.run(scenario())
     finally:
         engine.shutdown()
 
@@ -402,7 +399,9 @@ def test_a_call_is_refused_that_a_signal_handler_of_its_thread_lets_sleep(
 
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("mode", ["keep", "wait"])
-def test_requests_of_a_sleeping_engine_are_counted_as_waiting(tmp_path: Path, mode: Any) -> None:
+async def test_requests_of_a_sleeping_engine_are_counted_as_waiting(
+    tmp_path: Path, mode: Any
+) -> None:
     directory = write_tiny_checkpoint(tmp_path / "tiny")
     args = AsyncEngineArgs(model=str(directory), backend="reference", max_model_len=128)
     engine = AsyncLLM.from_engine_args(args, engine_mode="thread")
@@ -418,7 +417,7 @@ def test_requests_of_a_sleeping_engine_are_counted_as_waiting(tmp_path: Path, mo
         ):
             await asyncio.sleep(0.005)
 
-    async def scenario() -> None:
+    try:
         await engine.sleep(level=1, mode=mode)
         tasks = [asyncio.create_task(one(number)) for number in range(3)]
         await asyncio.wait_for(counted(3), 10)
@@ -427,8 +426,5 @@ def test_requests_of_a_sleeping_engine_are_counted_as_waiting(tmp_path: Path, mo
         await engine.wake_up()
         assert [(await task).outputs[0].finish_reason for task in tasks[1:]] == ["length"] * 2
         await asyncio.wait_for(counted(0), 10)
-
-    try:
-        asyncio.run(scenario())
     finally:
         engine.shutdown()

@@ -1,4 +1,4 @@
-"""Kinds of counters, and the labels of HTTP metrics."""
+"""Kinds of counters, and the labels of HTTP metrics and of `vllm:lora_requests_info`."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from quire.metrics.buckets import one_two_five
 from quire.metrics.exposition import Exposition
 from quire.metrics.http_metrics import HttpMetrics
 from quire.metrics.metric_set import MetricSet
+from quire.metrics.part_series import LoRASeries
 from quire.metrics.reader import Vector, read_metrics
 from quire.metrics.series import Counter, Histogram
 
@@ -59,3 +60,29 @@ def test_counters_by_position_are_read_as_a_vector() -> None:
         family.series[position,] = Counter()
         family.series[position,].inc(count)
     assert read_metrics(metrics) == [Vector(name, {"engine": "0"}, [5, 2, 0, 1])]
+
+
+def test_adapters_wait_run_and_leave() -> None:
+    make = MetricSet({"model_name": "m"})
+    series = LoRASeries(make, 4)
+    [family] = make.families
+
+    def adapters() -> tuple[str, ...]:
+        [labels] = family.series
+        return labels
+
+    assert family.name == "vllm:lora_requests_info"
+    assert family.label_names == ("max_lora", "running_lora_adapters", "waiting_lora_adapters")
+    assert adapters() == ("4", "", "")
+    series.waits("b", 2)
+    series.waits("a", 1)
+    assert adapters() == ("4", "", "a,b")
+    series.runs("b")
+    series.runs("a")
+    assert adapters() == ("4", "a,b", "b")
+    series.ends("b", has_tokens=False)
+    series.ends("a", has_tokens=True)
+    assert adapters() == ("4", "b", "")
+    series.ends("b", has_tokens=True)
+    assert adapters() == ("4", "", "")
+    assert next(iter(family.series.values())).value > 1e9

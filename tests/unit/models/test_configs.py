@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
 
 from quire.errors import CheckpointError, UnsupportedModelError
 from quire.models import build_program, model_facts, name_map
+from quire.models.config_reader import ConfigReader
 
 LLAMA: dict[str, Any] = {
     "architectures": ["LlamaForCausalLM"], "vocab_size": 50, "hidden_size": 32,
@@ -30,6 +32,8 @@ ALL = {"llama": LLAMA, "opt": OPT, "gpt2": GPT2, "qwen2": QWEN2, "qwen3": QWEN3,
 REQUIRED = [(name, key) for name, config in ALL.items() for key in config
             if key not in ("architectures", "num_key_value_heads", "rms_norm_eps")]  # fmt: skip
 JUNK = ["32", 0, -1, 1.5, True, [32], {"a": 1}, 10**30, float("nan")]
+HUGE = 10**400
+"""A whole number beyond all floats, which JSON can hold."""
 
 
 @pytest.mark.parametrize("name", ALL)
@@ -169,3 +173,21 @@ def test_names(name: str, stored: str, canonical: str | None) -> None:
 def test_the_head_of_a_tied_model_may_be_ignored_and_no_other() -> None:
     assert name_map({**QWEN3, "tie_word_embeddings": True}).canonical("lm_head.weight") is None
     assert name_map({**GPT2, "tie_word_embeddings": False}).canonical("lm_head.weight")
+
+
+@pytest.mark.parametrize(
+    "value", [HUGE, -HUGE, math.inf, -math.inf, math.nan, True, "1", [1]], ids=lambda _: ""
+)
+def test_a_number_is_one_of_a_range(value: Any) -> None:
+    reader = ConfigReader({"one": value, "two": [1.0, value]})
+    with pytest.raises(CheckpointError, match=r"config.json: one .* a number from 0 to 10"):
+        reader.number("one", 0, 10, example=1)
+    with pytest.raises(CheckpointError, match=r"config.json: two .* 2 numbers from 0 to 10"):
+        reader.numbers("two", 2, 0, 10, example=1)
+
+
+@pytest.mark.parametrize("value", [HUGE, math.nan, True, "x", None], ids=lambda _: "")
+def test_limits_are_numbers(value: Any) -> None:
+    with pytest.raises(CheckpointError, match=r"config.json: one .* a list of two numbers"):
+        ConfigReader({"one": [0, value]}).limits("one", (0.0, math.inf))
+    assert ConfigReader({"one": [0, "Infinity"]}).limits("one", (0.0, 1.0)) == (0.0, math.inf)

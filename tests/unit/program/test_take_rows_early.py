@@ -4,27 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import numpy as np
 import pytest
-from small_model import OPTIONS, RandomStore, one_request, small_program
+from small_model import logits_of, small_program
 
-from quire.backends.base import KVCacheSpec
-from quire.backends.reference import ReferenceBackend
 from quire.models import build_program
-from quire.program import Attention, Embed, LearnedPositions, Program, TakeRows, keep_all
+from quire.program import Attention, Embed, LearnedPositions, TakeRows
 from quire.program.passes import take_rows_early
-
-TOKENS = [3, 1, 4, 1, 5, 9, 2, 6, 5]
-
-
-def logits_of(program: Program, rows: list[int]) -> bytes:
-    spec = KVCacheSpec(4, 16, "float32", keep_all(program))
-    model = ReferenceBackend().compile(program, RandomStore(program), spec, OPTIONS)
-    logits = model.step(one_request(TOKENS, [2], logits_rows=rows)).logits
-    if logits is None:
-        raise RuntimeError("no logits")
-    assert logits.shape == (len(rows), program.vocab_size)
-    return np.ascontiguousarray(logits).tobytes()
 
 
 @pytest.mark.parametrize("num_layers", [1, 3])

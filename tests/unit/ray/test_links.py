@@ -36,61 +36,52 @@ class Echo:
 
 
 @pytest.mark.parametrize("has_tls", [False, True])
-def test_messages_of_all_sizes(
+async def test_messages_of_all_sizes(
     has_tls: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if has_tls:
         for name, value in write_certificates(tmp_path).items():
             monkeypatch.setenv(name, value)
 
-    async def scenario() -> None:
-        echo = Echo()
-        door = EngineDoor("127.0.0.1", echo.begin)
-        link = await opened(door.entrance, "front end 1")
-        assert await link.read() == b"front end 1"
-        for size in (0, 1, 70_000, 5_000_000):
-            message = bytes(size)
-            _, found = await asyncio.gather(link.write(message), link.read())
-            assert found == message
-        echo.links[0].close()
-        with pytest.raises((EngineDeadError, OSError)):
-            await link.read()
-        link.close()
-        door.close()
-        await asyncio.gather(echo.task, return_exceptions=True)
-
-    asyncio.run(asyncio.wait_for(scenario(), 60))
+    echo = Echo()
+    door = EngineDoor("127.0.0.1", echo.begin)
+    link = await opened(door.entrance, "front end 1")
+    assert await link.read() == b"front end 1"
+    for size in (0, 1, 70_000, 5_000_000):
+        message = bytes(size)
+        _, found = await asyncio.gather(link.write(message), link.read())
+        assert found == message
+    echo.links[0].close()
+    with pytest.raises((EngineDeadError, OSError)):
+        await link.read()
+    link.close()
+    door.close()
+    await asyncio.gather(echo.task, return_exceptions=True)
 
 
-def test_strangers_get_nothing() -> None:
-    async def scenario() -> None:
-        echo = Echo()
-        door = EngineDoor("127.0.0.1", echo.begin)
-        wrong = msgspec.structs.replace(door.entrance, key=b"0" * 32)
-        with pytest.raises(RankError, match="has another key"):
-            await opened(wrong, "front end 1")
-        reader, writer = await asyncio.open_connection(door.entrance.address, door.entrance.port)
-        writer.write(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n".ljust(len(PROTOCOL) + 32))
-        assert await reader.read() == b""
-        writer.close()
-        door.close()
-        assert not echo.links
-
-    asyncio.run(asyncio.wait_for(scenario(), 60))
+async def test_strangers_get_nothing() -> None:
+    echo = Echo()
+    door = EngineDoor("127.0.0.1", echo.begin)
+    wrong = msgspec.structs.replace(door.entrance, key=b"0" * 32)
+    with pytest.raises(RankError, match="has another key"):
+        await opened(wrong, "front end 1")
+    reader, writer = await asyncio.open_connection(door.entrance.address, door.entrance.port)
+    writer.write(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n".ljust(len(PROTOCOL) + 32))
+    assert await reader.read() == b""
+    writer.close()
+    door.close()
+    assert not echo.links
 
 
-def test_a_message_that_is_too_long_is_refused() -> None:
-    async def scenario() -> None:
-        own, other = socket.socketpair()
-        link = await link_over(own, accepts=True)
-        other.sendall(b"\xff\xff\xff\xff")
-        with pytest.raises(EngineDeadError, match="is longer than"):
-            await link.read()
-        link.close()
-        other.close()
-        await asyncio.sleep(0)
-
-    asyncio.run(scenario())
+async def test_a_message_that_is_too_long_is_refused() -> None:
+    own, other = socket.socketpair()
+    link = await link_over(own, accepts=True)
+    other.sendall(b"\xff\xff\xff\xff")
+    with pytest.raises(EngineDeadError, match="is longer than"):
+        await link.read()
+    link.close()
+    other.close()
+    await asyncio.sleep(0)
 
 
 def test_a_host_is_known_without_its_name(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 from fake_engine import fake_config
-from fake_replicas import LONG, FakeReplicas, Front, run, until
+from fake_replicas import LONG, FakeReplicas, Front
+from polling import soon
 
 from quire.config import EngineConfig
 from quire.config.kv_cache import KVStoreConfig
@@ -50,8 +51,8 @@ async def both(*prefill: str, prefill_config: EngineConfig | None = None) -> Asy
     group = DecodeGroup(fake_config(), replicas, prompts)
     one = Front(replicas, group)
     try:
-        await until(lambda: group._hosts)
-        await until(lambda: len(group._prefill._hosts) == len(prefill))
+        await soon(lambda: group._hosts)
+        await soon(lambda: len(group._prefill._hosts) == len(prefill))
         yield Both(one, others)
     finally:
         group.shutdown()
@@ -60,119 +61,101 @@ async def both(*prefill: str, prefill_config: EngineConfig | None = None) -> Asy
         others.close()
 
 
-def test_a_prompt_goes_to_one_replica_and_its_reply_comes_from_another() -> None:
-    async def scenario() -> None:
-        async with both("p") as found:
-            one = found.one
-            found.add("x")
-            await until(lambda: "x" in one.ended)
-            assert one.tokens["x"] == [8, 9, 10, 11]
-            [first] = found.asked(found.prefill, "x")
-            [second] = found.asked(one.replicas, "x")
-            assert (first.hands_off, first.sampling_params.max_tokens) == (True, 1)
-            assert (second.hands_off, second.sampling_params.max_tokens) == (False, 4)
-            assert second.awaited_kv == f"kv of {first.request_id}"
-
-    run(scenario)
+async def test_a_prompt_goes_to_one_replica_and_its_reply_comes_from_another() -> None:
+    async with both("p") as found:
+        one = found.one
+        found.add("x")
+        await soon(lambda: "x" in one.ended)
+        assert one.tokens["x"] == [8, 9, 10, 11]
+        [first] = found.asked(found.prefill, "x")
+        [second] = found.asked(one.replicas, "x")
+        assert (first.hands_off, first.sampling_params.max_tokens) == (True, 1)
+        assert (second.hands_off, second.sampling_params.max_tokens) == (False, 4)
+        assert second.awaited_kv == f"kv of {first.request_id}"
 
 
-def test_requests_that_gain_nothing_have_one_replica() -> None:
-    async def scenario() -> None:
-        async with both("p") as found:
-            one = found.one
-            one.add("short")
-            found.add("awaits", awaited_kv="")
-            found.add("hands off", hands_off=True)
-            found.add("beam", num_reply_tokens=3)
-            found.add("grammar", sampling={"structured_outputs": {"regex": "a"}})
-            found.add("prompt", sampling={"prompt_logprobs": 0})
-            await until(lambda: len(one.ended) == 6)
-            assert not any(found.asked(found.prefill, name) for name in one.ended)
-
-    run(scenario)
+async def test_requests_that_gain_nothing_have_one_replica() -> None:
+    async with both("p") as found:
+        one = found.one
+        one.add("short")
+        found.add("awaits", awaited_kv="")
+        found.add("hands off", hands_off=True)
+        found.add("beam", num_reply_tokens=3)
+        found.add("grammar", sampling={"structured_outputs": {"regex": "a"}})
+        found.add("prompt", sampling={"prompt_logprobs": 0})
+        await soon(lambda: len(one.ended) == 6)
+        assert not any(found.asked(found.prefill, name) for name in one.ended)
 
 
 @pytest.mark.parametrize("block_size", [16, 8])
-def test_both_groups_use_the_keys_that_were_computed(
+async def test_both_groups_use_the_keys_that_were_computed(
     monkeypatch: pytest.MonkeyPatch, block_size: int
 ) -> None:
     """If their blocks have the same keys. No replica gets them."""
     computed, known = fake_config(), []
 
-    async def scenario() -> None:
-        cache = replace(computed.cache, block_size=block_size)
-        async with both("p", prefill_config=replace(computed, cache=cache)) as found:
-            group = found.one.group
-            monkeypatch.setattr(
-                Placement, "place", lambda *args: known.append(args[-1]) or PLACE(*args)
-            )
-            found.add("x")
-            request = EngineCoreRequest(
-                request_id="y", prompt_token_ids=[7] * NUM_PROMPT, arrival_time=0.0,
-                sampling_params=SamplingParams(max_tokens=4, seed=1),
-            )  # fmt: skip
-            request.block_keys = group.block_keys(request)
-            assert len(request.block_keys) == 1
-            group.add_request(request)
-            await until(lambda: len(found.one.ended) == 2)
-            assert found.one.tokens["x"] == found.one.tokens["y"]
-            for replicas in (found.prefill, found.one.replicas):
-                assert [one.block_keys for one in found.asked(replicas, "y")] == [[]]
-
-    run(scenario)
+    cache = replace(computed.cache, block_size=block_size)
+    async with both("p", prefill_config=replace(computed, cache=cache)) as found:
+        group = found.one.group
+        monkeypatch.setattr(
+            Placement, "place", lambda *args: known.append(args[-1]) or PLACE(*args)
+        )
+        found.add("x")
+        request = EngineCoreRequest(
+            request_id="y", prompt_token_ids=[7] * NUM_PROMPT, arrival_time=0.0,
+            sampling_params=SamplingParams(max_tokens=4, seed=1),
+        )  # fmt: skip
+        request.block_keys = group.block_keys(request)
+        assert len(request.block_keys) == 1
+        group.add_request(request)
+        await soon(lambda: len(found.one.ended) == 2)
+        assert found.one.tokens["x"] == found.one.tokens["y"]
+        for replicas in (found.prefill, found.one.replicas):
+            assert [one.block_keys for one in found.asked(replicas, "y")] == [[]]
     assert sum(map(len, known)) == (2 if block_size == 16 else 1)
 
 
 @pytest.mark.parametrize("is_there", [True, False])
-def test_without_a_prefill_replica_the_other_computes_the_prompt(is_there: bool) -> None:
+async def test_without_a_prefill_replica_the_other_computes_the_prompt(is_there: bool) -> None:
     """One that dies meanwhile, or none from the beginning."""
 
-    async def scenario() -> None:
-        async with both(*["p"] * is_there) as found:
-            one = found.one
-            if is_there:
-                found.prefill.by_name["p"].core._pause_mode = "keep"  # nothing runs there
-            found.add("x")
-            if is_there:
-                await until(lambda: found.asked(found.prefill, "x"))
-                found.prefill.by_name["p"].is_killed = True
-                found.prefill.set()
-            await until(lambda: "x" in one.ended)
-            assert one.tokens["x"] == [8, 9, 10, 11]
-            assert [request.awaited_kv for request in found.asked(one.replicas, "x")] == [None]
-            assert found.prefill.num_asked == 1
-
-    run(scenario)
+    async with both(*["p"] * is_there) as found:
+        one = found.one
+        if is_there:
+            found.prefill.by_name["p"].core._pause_mode = "keep"  # nothing runs there
+        found.add("x")
+        if is_there:
+            await soon(lambda: found.asked(found.prefill, "x"))
+            found.prefill.by_name["p"].is_killed = True
+            found.prefill.set()
+        await soon(lambda: "x" in one.ended)
+        assert one.tokens["x"] == [8, 9, 10, 11]
+        assert [request.awaited_kv for request in found.asked(one.replicas, "x")] == [None]
+        assert found.prefill.num_asked == 1
 
 
-def test_an_abort_ends_a_request_wherever_it_is() -> None:
-    async def scenario() -> None:
-        async with both("p") as found:
-            one, prefill = found.one, found.prefill.by_name["p"].core
-            prefill._pause_mode = "keep"
-            found.add("x", LONG)
-            await until(lambda: prefill._requests)
-            one.group.abort_requests(["x"])
-            await until(lambda: not prefill._requests)
-            prefill._pause_mode = None
-            found.add("y", LONG)
-            await until(lambda: one.tokens.get("y"))
-            one.group.abort_requests(["y"])
-            await until(lambda: not one.replicas.by_name["d"].core._requests)
-            assert not found.asked(one.replicas, "x")
-
-    run(scenario)
+async def test_an_abort_ends_a_request_wherever_it_is() -> None:
+    async with both("p") as found:
+        one, prefill = found.one, found.prefill.by_name["p"].core
+        prefill._pause_mode = "keep"
+        found.add("x", LONG)
+        await soon(lambda: prefill._requests)
+        one.group.abort_requests(["x"])
+        await soon(lambda: not prefill._requests)
+        prefill._pause_mode = None
+        found.add("y", LONG)
+        await soon(lambda: one.tokens.get("y"))
+        one.group.abort_requests(["y"])
+        await soon(lambda: not one.replicas.by_name["d"].core._requests)
+        assert not found.asked(one.replicas, "x")
 
 
-def test_commands_reach_all_replicas() -> None:
-    async def scenario() -> None:
-        async with both("p") as found:
-            assert await found.one.group.call("echo", 1) == [[1], {}]
-            await found.one.group.call("pause", "keep")
-            for replicas in (found.one.replicas, found.prefill):
-                assert [one.core._pause_mode for one in replicas.by_name.values()] == ["keep"]
-
-    run(scenario)
+async def test_commands_reach_all_replicas() -> None:
+    async with both("p") as found:
+        assert await found.one.group.call("echo", 1) == [[1], {}]
+        await found.one.group.call("pause", "keep")
+        for replicas in (found.one.replicas, found.prefill):
+            assert [one.core._pause_mode for one in replicas.by_name.values()] == ["keep"]
 
 
 def test_replicas_that_cannot_use_the_others_kv_are_refused() -> None:

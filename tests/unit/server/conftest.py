@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Harness:
-    """An application and its context; `run` gives a test a client inside an event loop."""
+    """An application and its context; `run` makes an event loop for a test without one."""
 
     def __init__(self, context: Any, app: Any) -> None:
         self.context = context
@@ -26,12 +26,16 @@ class Harness:
         """The served model."""
         return self.context.model
 
+    def client(self, **options: Any) -> httpx.AsyncClient:
+        """A client inside an event loop."""
+        transport = httpx.ASGITransport(self.app, raise_app_exceptions=True)
+        return httpx.AsyncClient(
+            transport=transport, base_url="http://quire", timeout=60, **options
+        )
+
     def run(self, scenario: Callable[[httpx.AsyncClient], Awaitable[Any]], **options: Any) -> Any:
         async def main() -> Any:
-            transport = httpx.ASGITransport(self.app, raise_app_exceptions=True)
-            async with httpx.AsyncClient(
-                transport=transport, base_url="http://quire", timeout=60, **options
-            ) as client:
+            async with self.client(**options) as client:
                 return await scenario(client)
 
         return asyncio.run(main())

@@ -65,39 +65,38 @@ def prompt_module(name: str, path: Path) -> AdapterModule:
     return AdapterModule(name, str(path), is_prompt=True)
 
 
-def test_adapters_come_and_go(base: Path, tmp_path: Path) -> None:
+async def test_adapters_come_and_go(base: Path, tmp_path: Path) -> None:
     one, two = (write_adapter(tmp_path / f"a{seed}", base, seed) for seed in (1, 2))
 
-    async def use() -> None:
-        engine, served = engine_of(base), ServedAdapters()
-        try:
-            plain = await text_of(engine, None, "plain")
-            await served.load(engine, module("mine", one), ["base"], in_place=False)
-            first = await text_of(engine, served["mine"], "first")
-            assert first != plain
-            assert await engine.list_loras() == {1}
-            with pytest.raises(HttpError, match="has already been loaded"):
-                await served.load(engine, module("mine", two), ["base"], in_place=False)
-            running = asyncio.create_task(text_of(engine, served["mine"], "running"))
-            await asyncio.sleep(0)
-            await served.load(engine, module("mine", two), ["base"], in_place=True)
-            second = await text_of(engine, served["mine"], "second")
-            assert await running in (first, second)
-            assert second not in (first, plain)
-            assert await engine.list_loras() == {1}
+    engine, served = engine_of(base), ServedAdapters()
+    try:
+        plain = await text_of(engine, None, "plain")
+        await served.load(engine, module("mine", one), ["base"], in_place=False)
+        first = await text_of(engine, served["mine"], "first")
+        assert first != plain
+        assert await engine.list_loras() == {1}
+        with pytest.raises(HttpError, match="has already been loaded"):
+            await served.load(engine, module("mine", two), ["base"], in_place=False)
+        running = asyncio.create_task(text_of(engine, served["mine"], "running"))
+        await asyncio.sleep(0)
+        await served.load(engine, module("mine", two), ["base"], in_place=True)
+        second = await text_of(engine, served["mine"], "second")
+        assert await running in (first, second)
+        assert second not in (first, plain)
+        assert await engine.list_loras() == {1}
+        await served.unload(engine, "mine")
+        assert await engine.list_loras() == set()
+        assert "mine" not in served
+        with pytest.raises(HttpError, match="cannot be found"):
             await served.unload(engine, "mine")
-            assert await engine.list_loras() == set()
-            assert "mine" not in served
-            with pytest.raises(HttpError, match="cannot be found"):
-                await served.unload(engine, "mine")
-            assert await text_of(engine, None, "plain again") == plain
-        finally:
-            engine.shutdown()
-
-    asyncio.run(use())
+        assert await text_of(engine, None, "plain again") == plain
+    finally:
+        engine.shutdown()
 
 
-def test_wrong_adapters_are_refused_and_the_engine_goes_on(base: Path, tmp_path: Path) -> None:
+async def test_wrong_adapters_are_refused_and_the_engine_goes_on(
+    base: Path, tmp_path: Path
+) -> None:
     good = write_adapter(tmp_path / "inside" / "good", base, 1)
     large = write_adapter(tmp_path / "inside" / "large", base, 1, rank=32)
     outside = write_adapter(tmp_path / "outside", base, 1)
@@ -119,20 +118,17 @@ def test_wrong_adapters_are_refused_and_the_engine_goes_on(base: Path, tmp_path:
         (module("n" * 300, good), "must have 1 to 256 printable characters"),
     ]
 
-    async def use() -> None:
-        engine, served = engine_of(base), ServedAdapters([str(inside)])
-        try:
-            for one, message in cases:
-                with pytest.raises(HttpError) as raised:
-                    await served.load(engine, one, ["base"], in_place=False)
-                assert message in str(raised.value)
-                assert [*served] == []
-            await served.load(engine, module("x", good), ["base"], in_place=False)
-            assert await text_of(engine, served["x"], "x")
-        finally:
-            engine.shutdown()
-
-    asyncio.run(use())
+    engine, served = engine_of(base), ServedAdapters([str(inside)])
+    try:
+        for one, message in cases:
+            with pytest.raises(HttpError) as raised:
+                await served.load(engine, one, ["base"], in_place=False)
+            assert message in str(raised.value)
+            assert [*served] == []
+        await served.load(engine, module("x", good), ["base"], in_place=False)
+        assert await text_of(engine, served["x"], "x")
+    finally:
+        engine.shutdown()
 
 
 async def _missing_folder(base: Path, folder: Path) -> None:
@@ -150,7 +146,7 @@ async def _missing_folder(base: Path, folder: Path) -> None:
         engine.shutdown()
 
 
-def test_the_number_of_added_adapters_is_bounded(
+async def test_the_number_of_added_adapters_is_bounded(
     base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An adapter that a resolver found makes room for another; one that a caller loaded does
@@ -163,36 +159,33 @@ def test_the_number_of_added_adapters_is_bounded(
             assert base_model_name == str(base)
             return LoRARequest(lora_name, 1, str(path))
 
-    async def use() -> None:
-        engine, served = engine_of(base), ServedAdapters()
-        served.resolvers = [Everywhere()]
-        served.add(module("option", path))
-        try:
-            for name in ("one", "two", "three"):
-                await served.resolve(engine, name)
-            assert list(served) == ["option", "two", "three"]
-            await served.load(engine, module("mine", path), ["base"], in_place=False)
-            await served.load(engine, module("mine", path), ["base"], in_place=True)
-            await served.resolve(engine, "four")
-            assert list(served) == ["option", "mine", "four"]
-            await served.load(engine, module("yours", path), ["base"], in_place=False)
-            for add in (
-                lambda: served.load(engine, module("more", path), ["base"], in_place=False),
-                lambda: served.resolve(engine, "five"),
-            ):
-                with pytest.raises(HttpError, match="2 adapters were added, which is the limit"):
-                    await add()
-            await served.unload(engine, "mine")
-            await served.resolve(engine, "five")
-            assert list(served) == ["option", "yours", "five"]
-        finally:
-            engine.shutdown()
-
-    asyncio.run(use())
+    engine, served = engine_of(base), ServedAdapters()
+    served.resolvers = [Everywhere()]
+    served.add(module("option", path))
+    try:
+        for name in ("one", "two", "three"):
+            await served.resolve(engine, name)
+        assert list(served) == ["option", "two", "three"]
+        await served.load(engine, module("mine", path), ["base"], in_place=False)
+        await served.load(engine, module("mine", path), ["base"], in_place=True)
+        await served.resolve(engine, "four")
+        assert list(served) == ["option", "mine", "four"]
+        await served.load(engine, module("yours", path), ["base"], in_place=False)
+        for add in (
+            lambda: served.load(engine, module("more", path), ["base"], in_place=False),
+            lambda: served.resolve(engine, "five"),
+        ):
+            with pytest.raises(HttpError, match="2 adapters were added, which is the limit"):
+                await add()
+        await served.unload(engine, "mine")
+        await served.resolve(engine, "five")
+        assert list(served) == ["option", "yours", "five"]
+    finally:
+        engine.shutdown()
 
 
 @pytest.mark.parametrize("name", ["x" * 257, "a\x1b[2J", "a\nb", "\u202e"])
-def test_names_of_adapters_are_bounded_and_printable(name: str, base: Path) -> None:
+async def test_names_of_adapters_are_bounded_and_printable(name: str, base: Path) -> None:
     for parse, items in (
         (parse_modules, [f"{name}=path"]),
         (parse_modules, [json.dumps({"name": name, "path": "path"})]),
@@ -201,15 +194,12 @@ def test_names_of_adapters_are_bounded_and_printable(name: str, base: Path) -> N
         with pytest.raises(ConfigError, match="a name must have 1 to 256 printable characters"):
             parse(items)
 
-    async def use() -> None:
-        engine: Any = None
-        served = ServedAdapters()
-        with pytest.raises(HttpError, match="lora_name must have 1 to 256 printable characters"):
-            await served.load(engine, module(name, base), [], in_place=False)
-        with pytest.raises(HttpError, match="does not exist"):
-            await served.resolve(engine, name)
-
-    asyncio.run(use())
+    engine: Any = None
+    served = ServedAdapters()
+    with pytest.raises(HttpError, match="lora_name must have 1 to 256 printable characters"):
+        await served.load(engine, module(name, base), [], in_place=False)
+    with pytest.raises(HttpError, match="does not exist"):
+        await served.resolve(engine, name)
 
 
 def test_an_offered_adapter_that_is_missing_keeps_no_other_from_loading(
@@ -263,29 +253,26 @@ def test_modules_and_the_engine_must_agree() -> None:
     check_modules("lora", one, ["m"], is_on=True)
 
 
-def test_prompt_adapters_are_served_next_to_others(base: Path, tmp_path: Path) -> None:
+async def test_prompt_adapters_are_served_next_to_others(base: Path, tmp_path: Path) -> None:
     rows = np.random.default_rng(1).standard_normal((3, 64), np.float32)
     folder = write_prompt_adapter(tmp_path / "prompt", rows)
     good = write_adapter(tmp_path / "good", base, 1)
 
-    async def use() -> None:
-        engine, served = engine_of(base), ServedAdapters()
-        try:
-            await served.load_all(engine, [module("lora", good), prompt_module("mine", folder)])
-            assert await engine.list_prompt_adapters() == {2}
-            plain = await text_of(engine, None, "plain")
-            assert await text_of(engine, served["mine"], "mine") != plain
-            with pytest.raises(HttpError, match="'mine' is a prompt adapter"):
-                await served.load(engine, module("mine", good), ["base"], in_place=True)
-            with pytest.raises(HttpError, match="cannot be found"):
-                await served.unload(engine, "mine")
-            with pytest.raises(ConfigError, match="peft_type must be one of"):
-                await served.load_all(engine, [prompt_module("x", good)])
-            assert await engine.remove_prompt_adapter(2)
-        finally:
-            engine.shutdown()
-
-    asyncio.run(use())
+    engine, served = engine_of(base), ServedAdapters()
+    try:
+        await served.load_all(engine, [module("lora", good), prompt_module("mine", folder)])
+        assert await engine.list_prompt_adapters() == {2}
+        plain = await text_of(engine, None, "plain")
+        assert await text_of(engine, served["mine"], "mine") != plain
+        with pytest.raises(HttpError, match="'mine' is a prompt adapter"):
+            await served.load(engine, module("mine", good), ["base"], in_place=True)
+        with pytest.raises(HttpError, match="cannot be found"):
+            await served.unload(engine, "mine")
+        with pytest.raises(ConfigError, match="peft_type must be one of"):
+            await served.load_all(engine, [prompt_module("x", good)])
+        assert await engine.remove_prompt_adapter(2)
+    finally:
+        engine.shutdown()
 
 
 class Failing(LoRAResolver):
@@ -295,7 +282,7 @@ class Failing(LoRAResolver):
         raise OSError(f"no route to {lora_name} of {base_model_name}")
 
 
-def test_resolvers_find_adapters_by_name(base: Path, tmp_path: Path) -> None:
+async def test_resolvers_find_adapters_by_name(base: Path, tmp_path: Path) -> None:
     folder = tmp_path / "adapters"
     known = {"base_model_name_or_path": str(base)}
     write_adapter(folder / "good", base, 1, **known)
@@ -305,26 +292,23 @@ def test_resolvers_find_adapters_by_name(base: Path, tmp_path: Path) -> None:
     (folder / "link").symlink_to(tmp_path / "outside")
     nothing = ["foreign", "link", "../outside", str(tmp_path / "outside"), "nowhere", ".", "a\0b"]
 
-    async def use() -> None:
-        engine, served = engine_of(base), ServedAdapters()
-        served.resolvers = [Failing(), FilesystemResolver(str(folder))]
-        try:
-            await served.resolve(engine, "good")
-            await served.resolve(engine, "good")
-            assert [*served] == ["good"]
-            assert await engine.list_loras() == {1}
-            for name in [*nothing, "n" * 300]:
-                with pytest.raises(HttpError, match="does not exist") as raised:
-                    await served.resolve(engine, name)
-                assert raised.value.problem.status == 404
-            with pytest.raises(HttpError, match="was found but could not be loaded") as raised:
-                await served.resolve(engine, "team/large")
-            assert raised.value.problem.status == 400
-            assert [*served] == ["good"]
-        finally:
-            engine.shutdown()
-
-    asyncio.run(use())
+    engine, served = engine_of(base), ServedAdapters()
+    served.resolvers = [Failing(), FilesystemResolver(str(folder))]
+    try:
+        await served.resolve(engine, "good")
+        await served.resolve(engine, "good")
+        assert [*served] == ["good"]
+        assert await engine.list_loras() == {1}
+        for name in [*nothing, "n" * 300]:
+            with pytest.raises(HttpError, match="does not exist") as raised:
+                await served.resolve(engine, name)
+            assert raised.value.problem.status == 404
+        with pytest.raises(HttpError, match="was found but could not be loaded") as raised:
+            await served.resolve(engine, "team/large")
+        assert raised.value.problem.status == 400
+        assert [*served] == ["good"]
+    finally:
+        engine.shutdown()
 
 
 class Slow(LoRAResolver):
@@ -341,31 +325,28 @@ class Slow(LoRAResolver):
         return None
 
 
-def test_a_slow_resolver_delays_no_other_name(base: Path, tmp_path: Path) -> None:
+async def test_a_slow_resolver_delays_no_other_name(base: Path, tmp_path: Path) -> None:
     folder = tmp_path / "adapters"
     known = {"base_model_name_or_path": str(base)}
     paths = [write_adapter(folder / name, base, 1, **known) for name in ("found", "given")]
 
-    async def use() -> None:
-        engine, served, slow = engine_of(base), ServedAdapters(), Slow("slow")
-        served.resolvers = [slow, FilesystemResolver(str(folder))]
-        waiting = asyncio.create_task(served.resolve(engine, "slow"))
-        try:
-            await asyncio.sleep(0)
-            async with asyncio.timeout(60):
-                await served.resolve(engine, "found")
-                await served.load(engine, module("given", paths[1]), ["base"], in_place=False)
-                await served.unload(engine, "found")
-            assert [*served] == ["given"]
-            assert not waiting.done()
-            slow.may_answer.set()
-            with pytest.raises(HttpError, match="does not exist"):
-                await waiting
-        finally:
-            waiting.cancel()
-            engine.shutdown()
-
-    asyncio.run(use())
+    engine, served, slow = engine_of(base), ServedAdapters(), Slow("slow")
+    served.resolvers = [slow, FilesystemResolver(str(folder))]
+    waiting = asyncio.create_task(served.resolve(engine, "slow"))
+    try:
+        await asyncio.sleep(0)
+        async with asyncio.timeout(60):
+            await served.resolve(engine, "found")
+            await served.load(engine, module("given", paths[1]), ["base"], in_place=False)
+            await served.unload(engine, "found")
+        assert [*served] == ["given"]
+        assert not waiting.done()
+        slow.may_answer.set()
+        with pytest.raises(HttpError, match="does not exist"):
+            await waiting
+    finally:
+        waiting.cancel()
+        engine.shutdown()
 
 
 def test_sagemaker_has_its_own_names_of_the_routes(monkeypatch: pytest.MonkeyPatch) -> None:

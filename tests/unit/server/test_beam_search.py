@@ -282,8 +282,8 @@ def nothing_is_left(harness: Harness) -> None:
     assert harness.model.engine.get_num_unfinished_requests() == 0
 
 
-def test_a_client_that_leaves_takes_its_search_along(harness: Harness) -> None:
-    async def scenario(_: Any) -> None:
+async def test_a_client_that_leaves_takes_its_search_along(harness: Harness) -> None:
+    async with harness.client():
         client = AsgiClient(harness.app)
         body = {**TEXT, "max_tokens": 400, "n": 4}
         task = asyncio.get_running_loop().create_task(client.post("/v1/completions", body))
@@ -295,11 +295,9 @@ def test_a_client_that_leaves_takes_its_search_along(harness: Harness) -> None:
         await asyncio.sleep(0.05)
         nothing_is_left(harness)
 
-    harness.run(scenario)
 
-
-def test_an_abort_gives_what_there_is(harness: Harness) -> None:
-    async def scenario(client: Any) -> None:
+async def test_an_abort_gives_what_there_is(harness: Harness) -> None:
+    async with harness.client() as client:
         body = {**TEXT, "max_tokens": 400, "n": 4, "ignore_eos": True}
         task = asyncio.get_running_loop().create_task(client.post("/v1/completions", json=body))
         engine = harness.model.engine
@@ -311,8 +309,6 @@ def test_an_abort_gives_what_there_is(harness: Harness) -> None:
         choices = reply.json()["choices"]
         assert {choice["finish_reason"] for choice in choices} == {"abort"}
         nothing_is_left(harness)
-
-    harness.run(scenario)
 
 
 def test_an_engine_that_fails_is_an_error(harness: Harness) -> None:

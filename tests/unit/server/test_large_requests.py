@@ -12,7 +12,6 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-import httpx
 import pytest
 from asgi_client import AsgiClient
 from loop_lag import LoopLag
@@ -119,12 +118,12 @@ LARGE: list[tuple[str, dict[str, Any], set[str]]] = [
 
 
 @pytest.mark.parametrize(("path", "body", "functions"), LARGE)
-def test_large_work_goes_through_the_pool(
+async def test_large_work_goes_through_the_pool(
     harness: Harness, path: str, body: dict[str, Any], functions: set[str]
 ) -> None:
     recorder = Recorder(harness.context.pool)
 
-    async def scenario(client: httpx.AsyncClient) -> None:
+    async with harness.client() as client:
         data = json.dumps(body).encode()
         async with LoopLag() as lag:
             reply = await client.post(
@@ -132,8 +131,6 @@ def test_large_work_goes_through_the_pool(
             )
         print(f"\n{path}: {reply.status_code}, longest gap {1000 * lag.longest_s:.0f} ms")
         assert functions <= recorder.on_threads(), recorder.given
-
-    harness.run(scenario)
 
 
 def test_small_requests_touch_no_thread(harness: Harness) -> None:
@@ -227,7 +224,7 @@ def _choices(text: str, stream: bool) -> list[dict[str, Any]]:
     return [found[index] for index in sorted(found)]
 
 
-def test_large_requests_wait_for_each_other_and_nobody_for_them(
+async def test_large_requests_wait_for_each_other_and_nobody_for_them(
     make_harness: MakeHarness,
 ) -> None:
     harness = make_harness(max_large_requests_waiting=2)
@@ -244,7 +241,7 @@ def test_large_requests_wait_for_each_other_and_nobody_for_them(
 
     tokenizer.encode_pieces = noted  # type: ignore[method-assign]
 
-    async def scenario(client: httpx.AsyncClient) -> None:
+    async with harness.client() as client:
         large = [
             asyncio.ensure_future(client.post("/tokenize", json={"prompt": text}, timeout=60))
             for _ in range(8)
@@ -264,10 +261,8 @@ def test_large_requests_wait_for_each_other_and_nobody_for_them(
                 assert int(reply.headers["retry-after"]) >= 1
         assert most_at_once == 1
 
-    harness.run(scenario)
 
-
-def test_a_client_that_leaves_ends_the_work_for_it(harness: Harness) -> None:
+async def test_a_client_that_leaves_ends_the_work_for_it(harness: Harness) -> None:
     """The tokenizing of a prompt that nobody waits for any longer does not go on."""
     pool = harness.context.pool
     tokenizer = harness.model.tokenizer()
@@ -283,7 +278,7 @@ def test_a_client_that_leaves_ends_the_work_for_it(harness: Harness) -> None:
 
     tokenizer.encode_pieces = encode_slowly  # type: ignore[method-assign]
 
-    async def scenario(_: Any) -> None:
+    async with harness.client():
         client = AsgiClient(harness.app)
         asyncio.get_running_loop().call_later(0.3, client.is_gone.set)
         body = {"prompt": WORDS * 3000, "zz": " " * 300_000}
@@ -295,17 +290,12 @@ def test_a_client_that_leaves_ends_the_work_for_it(harness: Harness) -> None:
         assert not harness.context.tasks
         await pool.run(INLINE_SIZE + 1, time.sleep, 0)
 
-    harness.run(scenario)
 
-
-def test_the_probe_sees_a_loop_that_is_kept() -> None:
-    async def main() -> LoopLag:
-        async with LoopLag() as lag:
-            await asyncio.sleep(0.02)
-            time.sleep(0.05)
-            await asyncio.sleep(0.02)
-        return lag
-
-    lag = asyncio.run(main())
+async def test_the_probe_sees_a_loop_that_is_kept() -> None:
+    async with LoopLag() as lag:
+        await asyncio.sleep(0.02)
+        time.sleep(0.05)
+        await asyncio.sleep(0.02)
+    lag = lag
     assert lag.longest_s >= 0.04
     assert max(gap.seconds for gap in lag.gaps) == lag.longest_s

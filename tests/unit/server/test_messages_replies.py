@@ -176,7 +176,7 @@ def test_usage_tells_the_tokens_of_thinking(make_scripted: MakeScripted) -> None
     assert details == {"thinking_tokens": len("hm")}
 
 
-def test_a_stream_without_news_is_kept_alive_by_pings() -> None:
+async def test_a_stream_without_news_is_kept_alive_by_pings() -> None:
     """And one that fails ends with an error in the API's form."""
     bodies: list[bytes] = []
     is_next_due = asyncio.Event()
@@ -191,11 +191,8 @@ def test_a_stream_without_news_is_kept_alive_by_pings() -> None:
         if bodies[-1]:
             is_next_due.set()
 
-    async def main() -> None:
-        stream = EventStream(parts(), lambda: None, form=MESSAGES_FORM, keep_alive_s=0.01)
-        await stream({}, asyncio.Event().wait, send)  # type: ignore[arg-type]
-
-    asyncio.run(main())
+    stream = EventStream(parts(), lambda: None, form=MESSAGES_FORM, keep_alive_s=0.01)
+    await stream({}, asyncio.Event().wait, send)  # type: ignore[arg-type]
     _, ping, error, end = bodies
     assert ping == b'event: ping\ndata: {"type":"ping"}\n\n'
     assert error == (

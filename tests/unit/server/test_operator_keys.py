@@ -131,11 +131,12 @@ def test_the_live_view_shows_a_tenant_what_the_model_is(make_harness: MakeHarnes
     assert {"requests", "rates", "prefix_cache", "tokens", "device"} <= set(whole)
 
 
-def test_a_tenant_neither_sees_nor_decides_how_models_are_used(tiny_model: Path) -> None:
+async def test_a_tenant_neither_sees_nor_decides_how_models_are_used(tiny_model: Path) -> None:
     harness = all_routes(tiny_model, KEYS)
     context = harness.context
 
-    async def scenario(client: httpx.AsyncClient) -> None:
+    async with harness.client() as client:
+
         async def call(key: str, path: str, **body: Any) -> httpx.Response:
             method = "POST" if body else "GET"
             return await client.request(method, path, headers=with_key(key), json=body or None)
@@ -167,5 +168,3 @@ def test_a_tenant_neither_sees_nor_decides_how_models_are_used(tiny_model: Path)
         assert (await call(OPERATOR, "/api/generate", **unload)).status_code == 200
         assert context.fleet.members[0].state == "unloaded"
         await context.fleet.close()
-
-    harness.run(scenario)

@@ -32,18 +32,15 @@ async def leaves() -> Any:
     return {"type": "http.disconnect"}
 
 
-def test_the_value_of_work() -> None:
+async def test_the_value_of_work() -> None:
     async def work() -> int:
         await asyncio.sleep(0)
         return 7
 
-    async def main() -> int:
-        return await while_present(request_with(stays), work())
-
-    assert asyncio.run(main()) == 7
+    assert (await while_present(request_with(stays), work())) == 7
 
 
-def test_work_ends_with_its_client() -> None:
+async def test_work_ends_with_its_client() -> None:
     was_cancelled = False
 
     async def work() -> None:
@@ -54,11 +51,8 @@ def test_work_ends_with_its_client() -> None:
             was_cancelled = True
             raise
 
-    async def main() -> None:
-        with pytest.raises(ClientDisconnect):
-            await while_present(request_with(leaves), work())
-
-    asyncio.run(main())
+    with pytest.raises(ClientDisconnect):
+        await while_present(request_with(leaves), work())
     assert was_cancelled
 
 

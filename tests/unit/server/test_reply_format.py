@@ -11,7 +11,6 @@ import pytest
 
 from quire.errors import CapacityError, ConfigError, RequestError
 from quire.parsers.detection import finder
-from quire.parsers.format import ReplyFormat
 from quire.parsers.registry import TOOL_FORMATS
 from quire.server.args import ServerArgs
 from quire.server.fleet.live_models import _OneModel
@@ -21,7 +20,7 @@ from quire.server.served_model import ServedModel
 from .conftest import MakeHarness
 
 
-def test_callers_at_once_share_one_search(
+async def test_callers_at_once_share_one_search(
     make_harness: MakeHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = make_harness(tool_call_parser="hermes").model
@@ -31,16 +30,13 @@ def test_callers_at_once_share_one_search(
         num_rendered[0] += 1
         return str(await render(chat))
 
-    async def scenario() -> list[ReplyFormat]:
-        found = await asyncio.gather(*(model.reply_format() for _ in range(5)))
-        count = num_rendered[0]
-        found.append(await model.reply_format())
-        assert num_rendered[0] == count
-        return found
-
     monkeypatch.setattr(model.chat, "render", counted)
     monkeypatch.setattr("quire.parsers.detection.finder._kept", {})
-    first, *others = asyncio.run(scenario())
+    found = await asyncio.gather(*(model.reply_format() for _ in range(5)))
+    count = num_rendered[0]
+    found.append(await model.reply_format())
+    assert num_rendered[0] == count
+    first, *others = found
     assert all(one is first for one in others)
     assert isinstance(first.tools, TOOL_FORMATS["hermes"])
     assert str(model.formats.found.tools) == "hermes (as requested)"
@@ -64,7 +60,7 @@ def test_the_search_keeps_no_event_loop_busy(
     assert threading.main_thread() not in threads
 
 
-def test_a_search_that_finds_no_room_is_tried_again(
+async def test_a_search_that_finds_no_room_is_tried_again(
     make_harness: MakeHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = make_harness().model
@@ -75,15 +71,12 @@ def test_a_search_that_finds_no_room_is_tried_again(
             raise CapacityError("too many chats wait")
         return str(await render(chat))
 
-    async def scenario() -> None:
-        with pytest.raises(CapacityError):
-            await model.reply_format()
-        is_full[0] = False
-        await model.reply_format()
-
     monkeypatch.setattr(model.chat, "render", full)
     monkeypatch.setattr("quire.parsers.detection.finder._kept", {})
-    asyncio.run(scenario())
+    with pytest.raises(CapacityError):
+        await model.reply_format()
+    is_full[0] = False
+    await model.reply_format()
 
 
 def test_a_template_that_takes_too_long_is_asked_no_more(

@@ -228,41 +228,38 @@ def test_a_deadline_ends_it(harness: Harness) -> None:
     assert speech.num_open == 0
 
 
-def test_the_openai_client_reads_all_replies(harness: Harness, speech: FakeSpeech) -> None:
+async def test_the_openai_client_reads_all_replies(harness: Harness, speech: FakeSpeech) -> None:
     openai, httpx2 = pytest.importorskip("openai"), pytest.importorskip("httpx2")
 
-    async def main() -> None:
-        transport = httpx2.ASGITransport(harness.app)
-        async with openai.AsyncOpenAI(
-            base_url="http://quire/v1",
-            api_key="-",
-            max_retries=0,
-            http_client=httpx2.AsyncClient(transport=transport),
-        ) as client:
-            create = partial(
-                client.audio.transcriptions.create, model="tiny", file=("talk.wav", b"RIFF")
-            )
-            whole = await create(include=["logprobs"], language="en", temperature=0)
-            assert (whole.text, whole.usage.seconds, len(whole.logprobs)) == (TEXT, 7, 6)
-            options = {"response_format": "verbose_json", "timestamp_granularities": ["word"]}
-            verbose = await create(**options)
-            assert (verbose.language, verbose.duration) == ("french", 6.25)
-            assert (verbose.words[4].word, verbose.segments) == ("you?", None)
-            assert (await create(response_format="srt")).startswith("1\n00:00:00,000")
-            found = [event async for event in await create(stream=True, **options)]
-            kinds = [type(one).__name__ for one in found]
-            assert kinds == [
-                *["TranscriptionTextDeltaEvent", "TranscriptionTextSegmentEvent"] * 3,
-                "TranscriptionTextDoneEvent",
-            ]
-            assert "".join(one.delta for one in found[:-1:2]) == found[-1].text == TEXT
-
-    asyncio.run(main())
+    transport = httpx2.ASGITransport(harness.app)
+    async with openai.AsyncOpenAI(
+        base_url="http://quire/v1",
+        api_key="-",
+        max_retries=0,
+        http_client=httpx2.AsyncClient(transport=transport),
+    ) as client:
+        create = partial(
+            client.audio.transcriptions.create, model="tiny", file=("talk.wav", b"RIFF")
+        )
+        whole = await create(include=["logprobs"], language="en", temperature=0)
+        assert (whole.text, whole.usage.seconds, len(whole.logprobs)) == (TEXT, 7, 6)
+        options = {"response_format": "verbose_json", "timestamp_granularities": ["word"]}
+        verbose = await create(**options)
+        assert (verbose.language, verbose.duration) == ("french", 6.25)
+        assert (verbose.words[4].word, verbose.segments) == ("you?", None)
+        assert (await create(response_format="srt")).startswith("1\n00:00:00,000")
+        found = [event async for event in await create(stream=True, **options)]
+        kinds = [type(one).__name__ for one in found]
+        assert kinds == [
+            *["TranscriptionTextDeltaEvent", "TranscriptionTextSegmentEvent"] * 3,
+            "TranscriptionTextDoneEvent",
+        ]
+        assert "".join(one.delta for one in found[:-1:2]) == found[-1].text == TEXT
     assert len(speech.asked) == 4
 
 
 @pytest.mark.parametrize("fields", [{}, {"stream": "true"}])
-def test_a_client_that_leaves_closes_the_transcription(
+async def test_a_client_that_leaves_closes_the_transcription(
     harness: Harness, fields: dict[str, str]
 ) -> None:
     speech = harness.model.transcriber = FakeSpeech(step_s=5)
@@ -276,29 +273,26 @@ def test_a_client_that_leaves_closes_the_transcription(
         ],
     }  # fmt: skip
 
-    async def main() -> None:
-        left = asyncio.Event()
-        messages = [{"type": "http.request", "body": request.read()}]
+    left = asyncio.Event()
+    messages = [{"type": "http.request", "body": request.read()}]
 
-        async def receive() -> Any:
-            if messages:
-                return messages.pop()
-            await left.wait()
-            return {"type": "http.disconnect"}
+    async def receive() -> Any:
+        if messages:
+            return messages.pop()
+        await left.wait()
+        return {"type": "http.disconnect"}
 
-        async def send(message: Any) -> None:
-            del message
+    async def send(message: Any) -> None:
+        del message
 
-        call = asyncio.ensure_future(harness.app(scope, receive, send))
-        while not speech.num_open:
-            await asyncio.sleep(0.01)
-        left.set()
-        await asyncio.wait_for(call, 2)
-        await asyncio.sleep(0)
-        assert speech.num_open == 0
-        assert harness.context.num_preparing == 0
-
-    asyncio.run(main())
+    call = asyncio.ensure_future(harness.app(scope, receive, send))
+    while not speech.num_open:
+        await asyncio.sleep(0.01)
+    left.set()
+    await asyncio.wait_for(call, 2)
+    await asyncio.sleep(0)
+    assert speech.num_open == 0
+    assert harness.context.num_preparing == 0
 
 
 def test_a_full_disk_is_an_error_503(make_harness: MakeHarness) -> None:

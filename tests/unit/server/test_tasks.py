@@ -44,27 +44,21 @@ async def until_only(tasks: set[asyncio.Task[Any]]) -> None:
     pytest.fail(f"{len(left)} tasks are left: {left}")
 
 
-def test_droppers_leave_no_task(harness: Harness) -> None:
+async def test_droppers_leave_no_task(harness: Harness) -> None:
     choose = random.Random(3)
 
-    async def scenario(_: Any) -> None:
-        before = asyncio.all_tasks()
-        clients = [drop(harness.app, choose.random() * 0.2, i % 2 == 0) for i in range(500)]
-        await asyncio.gather(*clients)
-        await until_only(before)
-        assert harness.context.num_generating == 0
-        assert not harness.context.tasks
-
-    harness.run(scenario)
+    before = asyncio.all_tasks()
+    clients = [drop(harness.app, choose.random() * 0.2, i % 2 == 0) for i in range(500)]
+    await asyncio.gather(*clients)
+    await until_only(before)
+    assert harness.context.num_generating == 0
+    assert not harness.context.tasks
 
 
-def test_slow_readers_leave_no_task(make_harness: MakeHarness) -> None:
+async def test_slow_readers_leave_no_task(make_harness: MakeHarness) -> None:
     harness = make_harness(scheduler={"max_num_seqs": 256})
 
-    async def scenario(_: Any) -> None:
-        before = asyncio.all_tasks()
-        await asyncio.gather(*[read_nothing(harness.app, 0.3) for _ in range(200)])
-        await until_only(before)
-        assert harness.context.num_generating == 0
-
-    harness.run(scenario)
+    before = asyncio.all_tasks()
+    await asyncio.gather(*[read_nothing(harness.app, 0.3) for _ in range(200)])
+    await until_only(before)
+    assert harness.context.num_generating == 0

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-import httpx
 import pytest
 
 from quire.params import SamplingParams
@@ -181,11 +180,12 @@ def test_fields_without_effect_are_told(harness: Harness) -> None:
     ]  # fmt: skip
 
 
-def test_an_abort_ends_requests_of_the_same_key_alone(make_harness: MakeHarness) -> None:
+async def test_an_abort_ends_requests_of_the_same_key_alone(make_harness: MakeHarness) -> None:
     harness = make_harness(keys=("one", "two"))
     body = {"token_ids": [1, 2], "sampling_params": {"ignore_eos": True}, "request_id": "same"}
 
-    async def scenario(client: httpx.AsyncClient) -> None:
+    async with harness.client() as client:
+
         def post(path: str, body: Any, key: str) -> Any:
             headers = {"Authorization": f"Bearer {key}"}
             return asyncio.ensure_future(client.post(path, json=body, headers=headers))
@@ -206,5 +206,3 @@ def test_an_abort_ends_requests_of_the_same_key_alone(make_harness: MakeHarness)
         assert last["finish_reason"] == "abort"
         assert (await other).json()["choices"][0]["finish_reason"] == "length"
         assert not harness.context.generating_tokens
-
-    harness.run(scenario)

@@ -22,37 +22,31 @@ def thread_name() -> str:
     return threading.current_thread().name
 
 
-def test_where_work_is_done_depends_on_its_size() -> None:
-    async def main() -> None:
-        pool, here = WorkPool(), thread_name()
-        assert await pool.run(INLINE_SIZE, thread_name) == here
-        assert (await pool.run(INLINE_SIZE + 1, thread_name)).startswith("quire-work")
-        assert (await pool.run(LARGE_SIZE + 1, thread_name)).startswith("quire-large-work")
-        for size in (1, INLINE_SIZE + 1, LARGE_SIZE + 1):
-            with pytest.raises(ValueError, match="invalid literal"):
-                await pool.run(size, int, "x")
-        pool.close()
-
-    asyncio.run(main())
+async def test_where_work_is_done_depends_on_its_size() -> None:
+    pool, here = WorkPool(), thread_name()
+    assert await pool.run(INLINE_SIZE, thread_name) == here
+    assert (await pool.run(INLINE_SIZE + 1, thread_name)).startswith("quire-work")
+    assert (await pool.run(LARGE_SIZE + 1, thread_name)).startswith("quire-large-work")
+    for size in (1, INLINE_SIZE + 1, LARGE_SIZE + 1):
+        with pytest.raises(ValueError, match="invalid literal"):
+            await pool.run(size, int, "x")
+    pool.close()
 
 
-def test_a_pool_apart_does_no_work_on_the_event_loop() -> None:
-    async def main() -> None:
-        pool = WorkPool()
-        own = pool.apart()
-        assert await own.run(0, thread_name) == thread_name()
-        assert (await own.run(1, thread_name)).startswith("quire-work")
-        gate = threading.Event()
-        stuck = [asyncio.ensure_future(own.run(1, gate.wait)) for _ in range(20)]
-        await asyncio.sleep(0.05)
-        assert (await pool.run(INLINE_SIZE + 1, thread_name)).startswith("quire-work")
-        gate.set()
-        await asyncio.gather(*stuck)
-        pool.close()
-        with pytest.raises(RuntimeError, match="after shutdown"):
-            await own.run(1, thread_name)
-
-    asyncio.run(main())
+async def test_a_pool_apart_does_no_work_on_the_event_loop() -> None:
+    pool = WorkPool()
+    own = pool.apart()
+    assert await own.run(0, thread_name) == thread_name()
+    assert (await own.run(1, thread_name)).startswith("quire-work")
+    gate = threading.Event()
+    stuck = [asyncio.ensure_future(own.run(1, gate.wait)) for _ in range(20)]
+    await asyncio.sleep(0.05)
+    assert (await pool.run(INLINE_SIZE + 1, thread_name)).startswith("quire-work")
+    gate.set()
+    await asyncio.gather(*stuck)
+    pool.close()
+    with pytest.raises(RuntimeError, match="after shutdown"):
+        await own.run(1, thread_name)
 
 
 def test_a_tokenizer_that_may_be_slow_has_threads_of_its_own(
@@ -82,30 +76,27 @@ def test_a_tokenizer_that_may_be_slow_has_threads_of_its_own(
             assert (thread_name() in names) == is_quick, path
 
 
-def test_large_work_waits_and_too_much_of_it_is_refused() -> None:
-    async def main() -> None:
-        pool = WorkPool(max_large=2, max_large_waiting=3)
-        gate, begun = threading.Event(), list[int]()
+async def test_large_work_waits_and_too_much_of_it_is_refused() -> None:
+    pool = WorkPool(max_large=2, max_large_waiting=3)
+    gate, begun = threading.Event(), list[int]()
 
-        def work() -> bool:
-            begun.append(1)
-            return gate.wait()
+    def work() -> bool:
+        begun.append(1)
+        return gate.wait()
 
-        running = [asyncio.ensure_future(pool.run(LARGE_SIZE + 1, work)) for _ in range(5)]
-        await asyncio.sleep(0.05)
-        with pytest.raises(CapacityError, match="max_large_requests_waiting 3"):
-            await pool.run(LARGE_SIZE + 1, gate.wait)
-        assert (await pool.run(LARGE_SIZE, thread_name)).startswith("quire-work")  # not delayed
-        assert len(begun) == 2
-        gate.set()
-        assert await asyncio.gather(*running) == [True] * 5
-        assert await pool.run(LARGE_SIZE + 1, gate.wait)  # there is room again
-        pool.close()
-
-    asyncio.run(main())
+    running = [asyncio.ensure_future(pool.run(LARGE_SIZE + 1, work)) for _ in range(5)]
+    await asyncio.sleep(0.05)
+    with pytest.raises(CapacityError, match="max_large_requests_waiting 3"):
+        await pool.run(LARGE_SIZE + 1, gate.wait)
+    assert (await pool.run(LARGE_SIZE, thread_name)).startswith("quire-work")  # not delayed
+    assert len(begun) == 2
+    gate.set()
+    assert await asyncio.gather(*running) == [True] * 5
+    assert await pool.run(LARGE_SIZE + 1, gate.wait)  # there is room again
+    pool.close()
 
 
-def test_work_whose_caller_has_left_is_not_begun_or_ends_soon() -> None:
+async def test_work_whose_caller_has_left_is_not_begun_or_ends_soon() -> None:
     begun, ended = threading.Event(), threading.Event()
 
     def endless() -> None:
@@ -117,22 +108,19 @@ def test_work_whose_caller_has_left_is_not_begun_or_ends_soon() -> None:
         finally:
             ended.set()
 
-    async def main() -> None:
-        pool, never = WorkPool(), threading.Event()
-        first = asyncio.ensure_future(pool.run(LARGE_SIZE + 1, endless))
-        second = asyncio.ensure_future(pool.run(LARGE_SIZE + 1, never.set))
-        await asyncio.to_thread(begun.wait, 60)
-        second.cancel()
-        first.cancel()
-        assert await asyncio.to_thread(ended.wait, 60)
-        assert await pool.run(LARGE_SIZE + 1, thread_name)  # the one large thread is free again
-        assert not never.is_set()
-        pool.close()
-
-    asyncio.run(main())
+    pool, never = WorkPool(), threading.Event()
+    first = asyncio.ensure_future(pool.run(LARGE_SIZE + 1, endless))
+    second = asyncio.ensure_future(pool.run(LARGE_SIZE + 1, never.set))
+    await asyncio.to_thread(begun.wait, 60)
+    second.cancel()
+    first.cancel()
+    assert await asyncio.to_thread(ended.wait, 60)
+    assert await pool.run(LARGE_SIZE + 1, thread_name)  # the one large thread is free again
+    assert not never.is_set()
+    pool.close()
 
 
-def test_outside_work_whose_caller_has_left_ends_soon() -> None:
+async def test_outside_work_whose_caller_has_left_ends_soon() -> None:
     begun, ended = threading.Semaphore(0), threading.Semaphore(0)
 
     def endless() -> None:
@@ -144,42 +132,36 @@ def test_outside_work_whose_caller_has_left_ends_soon() -> None:
         finally:
             ended.release()
 
-    async def main() -> None:
-        pool = WorkPool()
-        running = [asyncio.ensure_future(pool.run_outside(9, endless)) for _ in range(4)]
-        for _ in running:
-            assert await asyncio.to_thread(begun.acquire, timeout=60)
-        for one in running:
-            one.cancel()
-        for _ in running:
-            assert await asyncio.to_thread(ended.acquire, timeout=60)
-        assert (await pool.run_outside(9, thread_name)).startswith("quire-outside-work")
-        pool.close()
-
-    asyncio.run(main())
+    pool = WorkPool()
+    running = [asyncio.ensure_future(pool.run_outside(9, endless)) for _ in range(4)]
+    for _ in running:
+        assert await asyncio.to_thread(begun.acquire, timeout=60)
+    for one in running:
+        one.cancel()
+    for _ in running:
+        assert await asyncio.to_thread(ended.acquire, timeout=60)
+    assert (await pool.run_outside(9, thread_name)).startswith("quire-outside-work")
+    pool.close()
 
 
-def test_memory_is_given_back_once_for_much_work(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_memory_is_given_back_once_for_much_work(monkeypatch: pytest.MonkeyPatch) -> None:
     given = []
     monkeypatch.setattr("quire.server.work_threads.release_free_memory", lambda: given.append(1))
     monkeypatch.setattr("quire.server.work_threads._RELEASE_AFTER_S", 0.2)
 
-    async def main() -> None:
-        pool = WorkPool()
-        for _ in range(20):
-            await pool.run(INLINE_SIZE + 1, thread_name)
-        await asyncio.sleep(0.3)
-        assert not given
-        for _ in range(20):
-            await pool.run(LARGE_SIZE + 1, thread_name)
-        for _ in range(3000):
-            await asyncio.sleep(0.02)
-            if given:
-                break
-        assert 1 <= len(given) <= 3
-        pool.close()
-
-    asyncio.run(main())
+    pool = WorkPool()
+    for _ in range(20):
+        await pool.run(INLINE_SIZE + 1, thread_name)
+    await asyncio.sleep(0.3)
+    assert not given
+    for _ in range(20):
+        await pool.run(LARGE_SIZE + 1, thread_name)
+    for _ in range(3000):
+        await asyncio.sleep(0.02)
+        if given:
+            break
+    assert 1 <= len(given) <= 3
+    pool.close()
     release_free_memory()
 
 
@@ -202,25 +184,22 @@ def test_memory_is_released_once_after_the_server_was_busy(monkeypatch: pytest.M
     assert released == [107.0, 121.0]
 
 
-def test_many_who_go_on_take_turns() -> None:
+async def test_many_who_go_on_take_turns() -> None:
     """Tasks with much small work: few of them go on in one turn of the event loop."""
 
-    async def main() -> None:
-        pool, count, most = WorkPool(), [0], 0
+    pool, count, most = WorkPool(), [0], 0
 
-        async def work() -> None:
-            for _ in range(3):
-                count[0] += 1
-                await pool.turn()
+    async def work() -> None:
+        for _ in range(3):
+            count[0] += 1
+            await pool.turn()
 
-        tasks = [asyncio.create_task(work()) for _ in range(100)]
-        await asyncio.sleep(0)  # each has begun
-        while not all(task.done() for task in tasks):
-            before = count[0]
-            await asyncio.sleep(0)
-            most = max(most, count[0] - before)
-        assert count[0] == 300
-        assert most <= 2 * _TURNS_AT_ONCE
-        pool.close()
-
-    asyncio.run(main())
+    tasks = [asyncio.create_task(work()) for _ in range(100)]
+    await asyncio.sleep(0)  # each has begun
+    while not all(task.done() for task in tasks):
+        before = count[0]
+        await asyncio.sleep(0)
+        most = max(most, count[0] - before)
+    assert count[0] == 300
+    assert most <= 2 * _TURNS_AT_ONCE
+    pool.close()

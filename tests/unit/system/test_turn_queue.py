@@ -49,36 +49,30 @@ def test_after_a_long_turn_there_are_fewer() -> None:
     assert sum(counts) == 3 * MOST
 
 
-def test_few_are_made_at_once() -> None:
-    async def run() -> list[int]:
-        queue, seen = TurnQueue(MOST), []
-        for _ in range(3):
-            made: list[int] = []
-            for number in range(MOST):
-                queue.add(lambda number=number, made=made: made.append(number))
-            seen.append(len(made))
-            for _ in range(3):
-                await asyncio.sleep(0)
-        return seen
-
-    assert asyncio.run(run()) == [MOST] * 3
-
-
-def test_one_that_waits_already_is_made_once() -> None:
-    async def run() -> bool:
-        queue = TurnQueue(MOST)
-        event = asyncio.Event()
-        for _ in range(MOST):
-            queue.add(asyncio.Event().set)
-        queue.add(event.set)
-        queue.add(event.set)
-        await asyncio.wait_for(event.wait(), 60)
-        event.clear()
+async def test_few_are_made_at_once() -> None:
+    queue, seen = TurnQueue(MOST), []
+    for _ in range(3):
+        made: list[int] = []
+        for number in range(MOST):
+            queue.add(lambda number=number, made=made: made.append(number))
+        seen.append(len(made))
         for _ in range(3):
             await asyncio.sleep(0)
-        return event.is_set()
+    assert seen == [MOST] * 3
 
-    assert asyncio.run(run()) is False
+
+async def test_one_that_waits_already_is_made_once() -> None:
+    queue = TurnQueue(MOST)
+    event = asyncio.Event()
+    for _ in range(MOST):
+        queue.add(asyncio.Event().set)
+    queue.add(event.set)
+    queue.add(event.set)
+    await asyncio.wait_for(event.wait(), 60)
+    event.clear()
+    for _ in range(3):
+        await asyncio.sleep(0)
+    assert event.is_set() is False
 
 
 def test_a_new_loop_begins_anew() -> None:

@@ -123,7 +123,7 @@ def _open_files() -> set[str]:
     return {one for one in found if "deleted" in one}
 
 
-def test_a_caller_that_leaves_ends_the_child_and_frees_the_file(
+async def test_a_caller_that_leaves_ends_the_child_and_frees_the_file(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     before, begun, ended = _open_files(), threading.Event(), threading.Event()
@@ -144,15 +144,12 @@ def test_a_caller_that_leaves_ends_the_child_and_frees_the_file(
 
     monkeypatch.setattr(module._Spectrum, "take", slow)
 
-    async def leave() -> None:
-        task = asyncio.create_task(opened_sound(wav_of(_noise(16000), 16000), 80))
-        await asyncio.to_thread(begun.wait, 30)
-        assert _open_files() > before
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-
-    asyncio.run(leave())
+    task = asyncio.create_task(opened_sound(wav_of(_noise(16000), 16000), 80))
+    await asyncio.to_thread(begun.wait, 30)
+    assert _open_files() > before
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
     threads.shutdown()  # waits for it
     assert ended.wait(30)
     assert _open_files() == before

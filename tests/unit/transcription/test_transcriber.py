@@ -304,19 +304,16 @@ def test_options_that_cannot_be_used_are_errors() -> None:
         _run(_Engine(), b"no sound")
 
 
-def test_a_caller_that_leaves_cancels_what_runs() -> None:
+async def test_a_caller_that_leaves_cancels_what_runs() -> None:
     engine = _Engine()
     engine.pick, engine.num_quick = (lambda _: _said(" x")), 1
     transcriber = Transcriber(engine, _Coder(), _TOKENS, bins=80, num_positions=100)
     options = TranscriptionOptions(timestamps=False, condition_on_previous_text=False)
 
-    async def leave() -> None:
-        items = transcriber.transcribe(_sound(600), options)
-        await anext(items)
-        await anext(items)
-        assert engine.num_running == 7
-        await items.aclose()
-        await asyncio.sleep(0)
-        assert not engine.num_running
-
-    asyncio.run(leave())
+    items = transcriber.transcribe(_sound(600), options)
+    await anext(items)
+    await anext(items)
+    assert engine.num_running == 7
+    await items.aclose()
+    await asyncio.sleep(0)
+    assert not engine.num_running

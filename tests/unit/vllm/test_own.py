@@ -310,7 +310,7 @@ class Request:
         return {"type": "http.disconnect"}
 
 
-def test_a_handler_ends_with_its_client() -> None:
+async def test_a_handler_ends_with_its_client() -> None:
     ended = []
 
     @with_cancellation
@@ -325,17 +325,14 @@ def test_a_handler_ends_with_its_client() -> None:
             raise ValueError("negative")
         return "done"
 
-    async def scenario() -> None:
-        assert await handle(0, raw_request=Request()) == "done"
-        with pytest.raises(ValueError, match="negative"):
-            await handle(-1, Request())
-        request = Request()
-        request.gone.set()
-        assert await handle(1000, request) is None
-        await asyncio.sleep(0)
-        assert ended == ["cancelled"]
-
-    asyncio.run(scenario())
+    assert await handle(0, raw_request=Request()) == "done"
+    with pytest.raises(ValueError, match="negative"):
+        await handle(-1, Request())
+    request = Request()
+    request.gone.set()
+    assert await handle(1000, request) is None
+    await asyncio.sleep(0)
+    assert ended == ["cancelled"]
 
 
 def test_an_application_is_served() -> None:

@@ -6,6 +6,7 @@ import random
 
 import numpy as np
 import pytest
+from bare_model import plan_of
 
 from quire.errors import IntegrityError
 from quire.params import SamplingParams
@@ -42,21 +43,6 @@ def grouped(
     return request
 
 
-def plan(
-    work: dict[str, int],
-    start: list[ScheduledRequest] | None = None,
-    grow: dict[str, list[int]] | None = None,
-    release: list[str] | None = None,
-) -> SchedulePlan:
-    return SchedulePlan(
-        request_ids=list(work),
-        num_scheduled_tokens=list(work.values()),
-        started={one.request_id: one for one in start or []},
-        new_block_ids={name: [added] for name, added in (grow or {}).items()},
-        released_request_ids=release or [],
-    )
-
-
 def rows_of(lists: TokenLists | None) -> list[dict[int, float | None]]:
     """Each row's tokens with their numbers."""
     assert lists is not None
@@ -75,18 +61,18 @@ def run(batch: InputBatch, step_plan: SchedulePlan, sampled: list[int]) -> Prepa
 
 def test_a_prompt_in_two_pieces_then_a_token() -> None:
     batch = InputBatch(4, 1, 8, 100)
-    first = run(batch, plan({"a": 3}, [started("a", [5, 6, 7, 8, 9], [2])]), [])
+    first = run(batch, plan_of({"a": 3}, started("a", [5, 6, 7, 8, 9], [2])), [])
     assert first.batch.token_ids.tolist() == [5, 6, 7]
     assert first.batch.positions.tolist() == [0, 1, 2]
     assert first.batch.logits_rows.tolist() == []
     assert first.batch.sampling is None
-    second = run(batch, plan({"a": 2}, grow={"a": [6]}), [42])
+    second = run(batch, plan_of({"a": 2}, grow={"a": [6]}), [42])
     assert second.batch.token_ids.tolist() == [8, 9]
     assert second.batch.positions.tolist() == [3, 4]
     assert second.batch.context_lens.tolist() == [5]
     assert second.batch.block_tables[0, 0, :2].tolist() == [2, 6]
     assert second.batch.logits_rows.tolist() == [1]
-    third = run(batch, plan({"a": 1}), [43])
+    third = run(batch, plan_of({"a": 1}), [43])
     assert third.batch.token_ids.tolist() == [42]
     assert third.batch.positions.tolist() == [5]
     assert third.batch.sampling is not None
@@ -95,7 +81,7 @@ def test_a_prompt_in_two_pieces_then_a_token() -> None:
 
 def test_a_prefix_hit_starts_in_the_middle() -> None:
     batch = InputBatch(4, 1, 8, 100)
-    step = run(batch, plan({"a": 2}, [started("a", [1, 2, 3, 4, 5, 6], [0, 1], 4)]), [9])
+    step = run(batch, plan_of({"a": 2}, started("a", [1, 2, 3, 4, 5, 6], [0, 1], 4)), [9])
     assert step.batch.token_ids.tolist() == [5, 6]
     assert step.batch.positions.tolist() == [4, 5]
 
@@ -105,29 +91,29 @@ def test_every_group_has_a_table() -> None:
     batch = InputBatch(4, 2, 8, 100)
     run(
         batch,
-        plan({"old": 9}, [grouped("old", list(range(9)), [[7, 7, 7], [7, 7, 7]], [0, 0])]),
+        plan_of({"old": 9}, grouped("old", list(range(9)), [[7, 7, 7], [7, 7, 7]], [0, 0])),
         [1],
     )
     request = grouped("a", list(range(14)), [[4, 5, 6], [9]], [0, 2], computed=8)
-    first = run(batch, plan({"a": 4}, [request], release=["old"]), [])
+    first = run(batch, plan_of({"a": 4}, request, release=["old"]), [])
     assert first.batch.block_tables[0, :, :3].tolist() == [[4, 5, 6], [-1, -1, 9]]
-    step_plan = plan({"a": 2})
+    step_plan = plan_of({"a": 2})
     step_plan.new_block_ids["a"] = [[2], [3]]
     second = run(batch, step_plan, [50])
     assert second.batch.block_tables[0, :, :4].tolist() == [[4, 5, 6, 2], [-1, -1, 9, 3]]
     other = grouped("b", [1], [[1], [8]], [0, 0])
-    both = run(batch, plan({"b": 1, "a": 1}, [other]), [51, 52])
+    both = run(batch, plan_of({"b": 1, "a": 1}, other), [51, 52])
     assert both.batch.block_tables[:, :, 0].tolist() == [[1, 8], [4, -1]]
     assert both.batch.block_tables.shape == (2, 2, 4)
 
 
 def test_pieces_of_one_token_come_from_the_prompt() -> None:
     batch = InputBatch(4, 1, 8, 100)
-    step = run(batch, plan({"a": 1}, [started("a", [1, 2, 3], [0])]), [])
+    step = run(batch, plan_of({"a": 1}, started("a", [1, 2, 3], [0])), [])
     assert step.batch.token_ids.tolist() == [1]
-    step = run(batch, plan({"a": 1}), [])
+    step = run(batch, plan_of({"a": 1}), [])
     assert step.batch.token_ids.tolist() == [2]
-    step = run(batch, plan({"a": 1}), [50])
+    step = run(batch, plan_of({"a": 1}), [50])
     assert step.batch.token_ids.tolist() == [3]
 
 
@@ -161,9 +147,9 @@ def test_random_lives_match_a_plain_recomputation() -> None:
             elif added:
                 grow[name] = added
         if not work:
-            batch.apply(plan({}, start, grow, release))
+            batch.apply(plan_of({}, *start, grow=grow, release=release))
             continue
-        step_plan = plan(work, start, grow, release)
+        step_plan = plan_of(work, *start, grow=grow, release=release)
         batch.apply(step_plan)
         step = batch.prepare(step_plan)
         found = step.batch
@@ -195,11 +181,11 @@ def test_columns_are_left_out_where_nobody_uses_them() -> None:
     plain = started("a", [1], [0])
     picky = started("b", [1], [1], top_k=5, top_p=0.5, min_p=0.1, logprobs=2, temperature=0.5,
                     seed=-7)  # fmt: skip
-    columns = run(batch, plan({"a": 1}, [plain]), [2]).batch.sampling
+    columns = run(batch, plan_of({"a": 1}, plain), [2]).batch.sampling
     assert columns is not None
     assert (columns.top_k, columns.top_p, columns.min_p) == (None, None, None)
     assert (columns.num_logprobs, columns.bias, columns.allowed) == (None, None, None)
-    columns = run(batch, plan({"a": 1, "b": 1}, [picky]), [2, 2]).batch.sampling
+    columns = run(batch, plan_of({"a": 1, "b": 1}, picky), [2, 2]).batch.sampling
     assert columns is not None
     assert columns.temperature.tolist() == [1.0, 0.5]
     assert columns.top_k is not None
@@ -207,7 +193,7 @@ def test_columns_are_left_out_where_nobody_uses_them() -> None:
     assert columns.num_logprobs is not None
     assert columns.num_logprobs.tolist() == [-1, 2]
     assert columns.seeds.tolist() == [1, 2**64 - 7]
-    columns = run(batch, plan({"a": 1}, release=["b"]), [2]).batch.sampling
+    columns = run(batch, plan_of({"a": 1}, release=["b"]), [2]).batch.sampling
     assert columns is not None
     assert columns.top_k is None
 
@@ -215,7 +201,7 @@ def test_columns_are_left_out_where_nobody_uses_them() -> None:
 def test_all_logprobs_means_the_vocabulary() -> None:
     batch = InputBatch(4, 1, 8, 100)
     request = started("a", [1], [0], logprobs=-1, top_k=1000)
-    columns = run(batch, plan({"a": 1}, [request]), [2]).batch.sampling
+    columns = run(batch, plan_of({"a": 1}, request), [2]).batch.sampling
     assert columns is not None
     assert columns.num_logprobs is not None
     assert columns.num_logprobs.tolist() == [100]
@@ -227,36 +213,36 @@ def test_stop_tokens_are_forbidden_until_min_tokens() -> None:
     batch = InputBatch(4, 1, 8, 100)
     free = started("f", [1], [0])
     bound = started("b", [1, 2], [1], min_tokens=2, banned=[7, 9])
-    columns = run(batch, plan({"f": 1, "b": 2}, [free, bound]), [3, 3]).batch.sampling
+    columns = run(batch, plan_of({"f": 1, "b": 2}, free, bound), [3, 3]).batch.sampling
     assert columns is not None
     assert rows_of(columns.bias) == [{}, {7: -np.inf, 9: -np.inf}]
-    assert run(batch, plan({"f": 1, "b": 1}), [3, 3]).batch.sampling.bias is not None  # type: ignore[union-attr]
-    assert run(batch, plan({"f": 1, "b": 1}), [3, 3]).batch.sampling.bias is None  # type: ignore[union-attr]
+    assert run(batch, plan_of({"f": 1, "b": 1}), [3, 3]).batch.sampling.bias is not None  # type: ignore[union-attr]
+    assert run(batch, plan_of({"f": 1, "b": 1}), [3, 3]).batch.sampling.bias is None  # type: ignore[union-attr]
 
 
 def test_a_resumed_request_is_bound_no_longer_than_a_new_one() -> None:
     batch = InputBatch(4, 1, 8, 100)
     resumed = started("b", [1, 2, 3, 4], [1], num_prompt=2, min_tokens=2, banned=[7])
-    columns = run(batch, plan({"b": 4}, [resumed]), [3]).batch.sampling
+    columns = run(batch, plan_of({"b": 4}, resumed), [3]).batch.sampling
     assert columns is not None
     assert columns.bias is None
 
 
 def test_rows_run_out_loudly_and_are_reused() -> None:
     batch = InputBatch(1, 1, 8, 100)
-    run(batch, plan({"a": 1}, [started("a", [1], [0])]), [2])
+    run(batch, plan_of({"a": 1}, started("a", [1], [0])), [2])
     with pytest.raises(IntegrityError, match="no free row"):
-        batch.apply(plan({"b": 1}, [started("b", [1], [1])]))
-    batch.apply(plan({}, release=["a", "never"]))
-    run(batch, plan({"b": 1}, [started("b", [1], [1])]), [2])
+        batch.apply(plan_of({"b": 1}, started("b", [1], [1])))
+    batch.apply(plan_of({}, release=["a", "never"]))
+    run(batch, plan_of({"b": 1}, started("b", [1], [1])), [2])
 
 
 def test_prompt_tokens_are_the_chosen_ones_of_their_rows() -> None:
     """Beside a request that generates under a ban, and over two pieces of the prompt."""
     batch = InputBatch(4, 1, 8, 100)
-    run(batch, plan({"b": 1}, [started("b", [1], [3], banned=[7, 9], min_tokens=5)]), [50])
+    run(batch, plan_of({"b": 1}, started("b", [1], [3], banned=[7, 9], min_tokens=5)), [50])
     wanting = started("a", [5, 6, 7, 8, 9], [2], prompt_logprobs=2, temperature=0.7)
-    first = run(batch, plan({"b": 1, "a": 3}, [wanting]), [51])
+    first = run(batch, plan_of({"b": 1, "a": 3}, wanting), [51])
     assert first.prompt_rows is not None
     assert first.batch.logits_rows.tolist() == [0, 1, 2, 3]
     assert first.prompt_rows.is_new.tolist() == [True, False, False, False]
@@ -269,7 +255,7 @@ def test_prompt_tokens_are_the_chosen_ones_of_their_rows() -> None:
     assert columns.num_logprobs.tolist() == [-1, 2, 2, 2]
     [span] = first.prompt_rows.spans
     assert (span.request_id, span.first, span.targets.tolist()) == ("a", 1, [6, 7, 8])
-    last = run(batch, plan({"b": 1, "a": 2}), [52, 53])
+    last = run(batch, plan_of({"b": 1, "a": 2}), [52, 53])
     assert last.prompt_rows is not None
     assert last.batch.logits_rows.tolist() == [0, 1, 2]
     assert last.prompt_rows.is_new.tolist() == [True, False, True]
@@ -278,16 +264,16 @@ def test_prompt_tokens_are_the_chosen_ones_of_their_rows() -> None:
     assert last.batch.sampling.chosen.tolist() == [-1, 9, -1]
     [span] = last.prompt_rows.spans
     assert (span.first, span.targets.tolist()) == (4, [9])
-    assert run(batch, plan({"b": 1, "a": 1}), [54, 55]).prompt_rows is None
+    assert run(batch, plan_of({"b": 1, "a": 1}), [54, 55]).prompt_rows is None
 
 
 def test_a_row_that_another_request_takes_is_read_anew() -> None:
     """Its id, and so the plan's, may be the same as that of the request before."""
     batch = InputBatch(2, 1, 8, 100)
-    run(batch, plan({"a": 2, "b": 1}, [started("a", [1, 2], [0]), started("b", [3], [1])]), [9, 9])
+    run(batch, plan_of({"a": 2, "b": 1}, started("a", [1, 2], [0]), started("b", [3], [1])), [9, 9])
     again = [started("b", [4], [5], seed=7), started("a", [6, 7], [8], temperature=0.0)]
-    run(batch, plan({"a": 2, "b": 1}, again, release=["b", "a"]), [10, 11])
-    step = run(batch, plan({"a": 1, "b": 1}), [12, 13])
+    run(batch, plan_of({"a": 2, "b": 1}, *again, release=["b", "a"]), [10, 11])
+    step = run(batch, plan_of({"a": 1, "b": 1}), [12, 13])
     assert step.batch.token_ids.tolist() == [10, 11]
     assert step.batch.block_tables[:, 0, 0].tolist() == [8, 5]
     assert step.batch.sampling is not None
@@ -298,8 +284,8 @@ def test_a_row_that_another_request_takes_is_read_anew() -> None:
 def test_equal_plans_have_rows_of_one_type_of_index() -> None:
     """NumPy converts any other type of index at each use."""
     batch = InputBatch(2, 1, 8, 100)
-    first = run(batch, plan({"a": 1}, [started("a", [1], [0])]), [9])
-    second = run(batch, plan({"a": 1}), [9])
-    third = run(batch, plan({"a": 1}), [9])
+    first = run(batch, plan_of({"a": 1}, started("a", [1], [0])), [9])
+    second = run(batch, plan_of({"a": 1}), [9])
+    third = run(batch, plan_of({"a": 1}), [9])
     assert first.rows.dtype == np.intp
     assert third.rows is second.rows

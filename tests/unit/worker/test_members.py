@@ -5,11 +5,12 @@ from __future__ import annotations
 import random
 
 import pytest
+from bare_model import plan_of
 
 from quire.logits_processors import BatchUpdate, MoveDirectionality
 from quire.logits_processors.adapter import process_dict_updates
 from quire.params import SamplingParams
-from quire.protocol import ScheduledRequest, SchedulePlan
+from quire.protocol import ScheduledRequest
 from quire.worker.processors.members import Members
 
 
@@ -25,19 +26,9 @@ def started(name: str, prompt: list[int], output: list[int]) -> ScheduledRequest
     )
 
 
-def plan(*start: ScheduledRequest, release: tuple[str, ...] = ()) -> SchedulePlan:
-    return SchedulePlan(
-        request_ids=[],
-        num_scheduled_tokens=[],
-        started={one.request_id: one for one in start},
-        new_block_ids={},
-        released_request_ids=list(release),
-    )
-
-
 def with_names(names: str) -> Members:
     members = Members()
-    members.apply(plan(*(started(name, [1], []) for name in names)))
+    members.apply(plan_of({}, *(started(name, [1], []) for name in names)))
     members.settle([*names])
     return members
 
@@ -45,7 +36,7 @@ def with_names(names: str) -> Members:
 def test_a_batch_that_stays_is_no_news() -> None:
     members = with_names("abc")
     assert members.settle(["c", "a", "b"]) is None
-    members.apply(plan(started("d", [1], [])))
+    members.apply(plan_of({}, started("d", [1], [])))
     assert members.settle(["a", "b", "c"]) is None
 
 
@@ -68,7 +59,7 @@ def test_places_have_no_gaps(
     after: str, removed: list[int], added: list[int], moved: list[tuple[int, int]]
 ) -> None:
     members = with_names("abcd")
-    members.apply(plan(started("e", [5], [6]), started("f", [7], [])))
+    members.apply(plan_of({}, started("e", [5], [6]), started("f", [7], [])))
     update = members.settle([*after])
     if update is None:
         assert (removed, added, moved) == ([], [], [])
@@ -83,7 +74,7 @@ def test_places_have_no_gaps(
 def test_a_request_that_starts_again_is_another_one() -> None:
     members = with_names("ab")
     members.advance(["a", "b"], [8, 9])
-    members.apply(plan(started("a", [1], [8]), release=("a",)))
+    members.apply(plan_of({}, started("a", [1], [8]), release=("a",)))
     update = members.settle(["a", "b"])
     assert update is not None
     [(place, params, prompt, output)] = update.added
@@ -110,7 +101,7 @@ def test_a_book_of_what_is_told_is_true(seed: int) -> None:
             if name not in held:
                 held[name] = [count] * draw.randrange(3)
                 new.append(started(name, [0], held[name]))
-        members.apply(plan(*new, release=gone))
+        members.apply(plan_of({}, *new, release=gone))
         chosen = [name for name in held if draw.random() < 0.9]
         draw.shuffle(chosen)
         update = members.settle(chosen)

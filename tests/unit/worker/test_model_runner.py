@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from bare_model import BareModel, run
+from bare_model import BareModel, plan_of, run
 
 from quire.backends.base import Logprobs, StepBatch, StepOutput
 from quire.errors import BackendError
 from quire.params import SamplingParams
-from quire.protocol import ScheduledRequest, SchedulePlan
+from quire.protocol import ScheduledRequest
 from quire.worker.input_batch import InputBatch
 from quire.worker.model_runner import ModelRunner
 
@@ -47,21 +47,11 @@ def started(name: str, tokens: list[int], **params: object) -> ScheduledRequest:
     )
 
 
-def plan(work: dict[str, int], *start: ScheduledRequest) -> SchedulePlan:
-    return SchedulePlan(
-        request_ids=list(work),
-        num_scheduled_tokens=list(work.values()),
-        started={one.request_id: one for one in start},
-        new_block_ids={},
-        released_request_ids=[],
-    )
-
-
 def test_unfinished_prompts_get_no_token() -> None:
     runner = ModelRunner(EchoModel(), InputBatch(4, 1, 8, 100))
-    first = plan({"a": 2, "b": 3, "c": 1}, *(started(n, [5, 6, 7]) for n in "abc"))
+    first = plan_of({"a": 2, "b": 3, "c": 1}, *(started(n, [5, 6, 7]) for n in "abc"))
     assert run(runner, first).sampled_token_ids == [[], [8], []]
-    assert run(runner, plan({"c": 2, "b": 1, "a": 1})).sampled_token_ids == [[8], [9], [8]]
+    assert run(runner, plan_of({"c": 2, "b": 1, "a": 1})).sampled_token_ids == [[8], [9], [8]]
 
 
 def test_logprobs_go_to_those_who_asked() -> None:
@@ -72,7 +62,7 @@ def test_logprobs_go_to_those_who_asked() -> None:
         started("late", [1, 2], logprobs=2),
         started("one", [7], logprobs=1),
     ]
-    result = run(runner, plan({"none": 1, "chosen": 1, "late": 1, "one": 1}, *requests))
+    result = run(runner, plan_of({"none": 1, "chosen": 1, "late": 1, "one": 1}, *requests))
     assert sorted(result.logprobs) == ["chosen", "one"]
     [chosen] = result.logprobs["chosen"]
     assert (chosen.token_ids, chosen.logprobs, chosen.ranks) == ([7], [-0.5], [1])
@@ -85,4 +75,4 @@ def test_a_backend_that_loses_rows_is_caught() -> None:
     runner = ModelRunner(model, InputBatch(4, 1, 8, 100))
     model.lost_rows = 1
     with pytest.raises(BackendError, match="0 tokens were sampled, expected 1"):
-        run(runner, plan({"a": 1}, started("a", [1])))
+        run(runner, plan_of({"a": 1}, started("a", [1])))

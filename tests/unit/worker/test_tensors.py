@@ -11,9 +11,8 @@ import pytest
 
 from quire.params import SamplingParams
 from quire.worker.processors import guarded
-from quire.worker.processors.guarded import GuardedProcessor
+from quire.worker.processors.guarded import GuardedProcessor, array_of, takes_tensors, tensor_of
 from quire.worker.processors.members import Member, Members
-from quire.worker.processors.tensors import array_of, takes_tensors, tensor_of
 
 torch = pytest.importorskip("torch")
 

@@ -150,7 +150,6 @@ class CpuBackend(Backend):
         ranks: RankGroup | None = None,
         held: CompiledModel | None = None,
     ) -> CompiledModel:
-        """Lowers the program, packs weights that are not packed yet, and returns the model."""
         lowered = self._lower(program, options.dtype)
         _check_limits(program, kv, options)
         there = held.places if isinstance(held, CpuModel) else {}
@@ -182,7 +181,6 @@ class CpuBackend(Backend):
     def pack(
         self, program: Program, weights: WeightStore, dtype: Dtype, writer: PackedWriter
     ) -> None:
-        """Writes every weight in the layout that this library reads."""
         packer = self._packer(weights, dtype)
         packer.into_file(self._lower(program, dtype).weights, writer)
         warn_not_finite(program, packer.not_finite)

@@ -271,7 +271,6 @@ class CpuModel(CompiledModel):
         return [None if op < 0 else self._ops[op].place for op in first.tolist()]
 
     def load_adapter(self, weights: AdapterWeights, dtype: Dtype) -> LoadedAdapter:
-        """Copies an adapter into native memory."""
         if self._adapters is None:
             return super().load_adapter(weights, dtype)
         return self._adapters.load(self._open(), weights, dtype)
@@ -279,14 +278,12 @@ class CpuModel(CompiledModel):
     def read_blocks(
         self, block_ids: NDArray[np.int32], out: NDArray[np.uint8] | None = None
     ) -> NDArray[np.uint8]:
-        """Copies blocks into an array [len(block_ids), block_bytes]."""
         shape = (len(block_ids), self._block_bytes)
         data = np.empty(shape, np.uint8) if out is None else check_blocks(out, shape)
         self._copy_blocks(self._library.lib.quire_read_blocks, block_ids, data)
         return data
 
     def write_blocks(self, block_ids: NDArray[np.int32], data: NDArray[np.uint8]) -> None:
-        """Writes back the data that `read_blocks` returned."""
         check_blocks(data, (len(block_ids), self._block_bytes))
         self._copy_blocks(
             self._library.lib.quire_write_blocks, block_ids, np.ascontiguousarray(data)
@@ -320,7 +317,6 @@ class CpuModel(CompiledModel):
         return count
 
     def close(self) -> None:
-        """Frees weights and cache."""
         if self._model is not None:
             self._ffi.release(self._model)
             self._model = None

@@ -88,7 +88,6 @@ class CudaAdapter(LoadedAdapter):
 
     @property
     def num_bytes(self) -> int:
-        """Bytes on the device."""
         return self._memory.num_bytes
 
 

@@ -71,7 +71,6 @@ class CudaBackend(Backend):
         return AvailableMemory(facts.free_bytes, f"the GPU {facts.name}")
 
     def kv_block_bytes(self, program: Program, kv: KVCacheSpec) -> int:
-        """Bytes of one KV block: all slots."""
         del program
         self._check(kv)
         return block_bytes(kv.layout, kv.block_size, kv.dtype)
@@ -88,7 +87,6 @@ class CudaBackend(Backend):
         return weight_bytes(program, dtype)
 
     def workspace_bytes(self, program: Program, kv: KVCacheSpec, options: CompileOptions) -> int:
-        """Bytes that a model of this program reserves."""
         self._check(kv)
         return Plan(program, kv, options, self._device.facts).workspace_bytes
 

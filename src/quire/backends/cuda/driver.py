@@ -72,7 +72,6 @@ class CudaDevice(Device):
 
     @property
     def facts(self) -> DeviceFacts:
-        """Read from the driver."""
         with self._doing("the GPU does not answer"):
             own = self._gpu.properties
             free, total = _called("cuMemGetInfo")
@@ -150,7 +149,6 @@ class CudaDevice(Device):
             return _Sent(self, *self._downloads.send(_address(source), source.num_bytes))
 
     def copy(self, source: Buffer, target: Buffer) -> None:
-        """On the device."""
         with self._doing("the GPU copies no data"):
             _copy(_address(target), _address(source), target.num_bytes, self._stream)
 
@@ -218,7 +216,6 @@ class CudaDevice(Device):
             return NcclRanks(group, stream, _address, kind)
 
     def close(self) -> None:
-        """Forgets the kernels."""
         self._kernels.clear()
 
 

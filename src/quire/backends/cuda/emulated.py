@@ -56,7 +56,6 @@ class EmulatedDevice(Device):
 
     @property
     def facts(self) -> DeviceFacts:
-        """Facts of a GPU with few processors."""
         return DeviceFacts("emulated", 0, self._total, self._left, _PROCESSORS, 0.0, True)
 
     def hold(self, memory: Memory) -> None:

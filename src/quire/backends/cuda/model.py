@@ -93,7 +93,6 @@ class CudaModel(CompiledModel):
         return self._launched(batch, sampler, columns, by_host)
 
     def collect(self, begun: SubmittedStep | StepOutput) -> StepOutput:
-        """Waits for the device."""
         return begun if isinstance(begun, StepOutput) else begun.output()
 
     def _launched(
@@ -210,7 +209,6 @@ class CudaModel(CompiledModel):
         self._device.run(sampler.shared(self._ranks))
 
     def load_adapter(self, weights: AdapterWeights, dtype: Dtype) -> LoadedAdapter:
-        """Takes memory of the device for it."""
         most = self._plan.options.max_adapter_width
         return CudaAdapter(self._device, self._program, weights, dtype, most)
 
@@ -260,19 +258,15 @@ class CudaModel(CompiledModel):
     def read_blocks(
         self, block_ids: NDArray[np.int32], out: NDArray[np.uint8] | None = None
     ) -> NDArray[np.uint8]:
-        """[len(block_ids), block_bytes]."""
         return self._open_blocks().read(block_ids, out)
 
     def write_blocks(self, block_ids: NDArray[np.int32], data: NDArray[np.uint8]) -> None:
-        """Puts back what `read_blocks` gave."""
         self._open_blocks().write(block_ids, data)
 
     def copy_blocks(self, sources: NDArray[np.int32], targets: NDArray[np.int32]) -> None:
-        """On the device."""
         self._open_blocks().copy(sources, targets)
 
     def clear_behind(self, block: NDArray[np.uint8], group: int, kept: int) -> None:
-        """Zeroes what the group does not keep."""
         self._open_blocks().clear_behind(block, group, kept)
 
     def discard_kv(self) -> None:
@@ -290,7 +284,6 @@ class CudaModel(CompiledModel):
         return MemoryReport(plan.weight_bytes, plan.workspace_bytes, kv_bytes)
 
     def close(self) -> None:
-        """Releases all memories."""
         if self._is_open:
             self._is_open = False
             if self._graphs is not None:

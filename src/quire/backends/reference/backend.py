@@ -79,7 +79,6 @@ class ReferenceBackend(Backend):
         )
 
     def kv_block_bytes(self, program: Program, kv: KVCacheSpec) -> int:
-        """Bytes of one KV block: all slots."""
         del program
         return block_bytes(kv.layout, kv.block_size, kv.dtype)
 
@@ -198,7 +197,6 @@ class ReferenceModel(PagedModel):
         return output
 
     def _compute(self, batch: StepBatch) -> NDArray[np.float32] | None:
-        """Interprets the program."""
         cache = self._open_cache()
         self._check(batch, cache)
         if self._program.num_sources:
@@ -290,6 +288,5 @@ class ReferenceModel(PagedModel):
         return MemoryReport(weight_bytes, self._workspace_bytes, reserved)
 
     def close(self) -> None:
-        """Drops weights and cache."""
         super().close()
         self._weights = Weights({}, {}, {})

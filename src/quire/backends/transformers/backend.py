@@ -252,7 +252,6 @@ class TransformersModel(PagedModel):
         return MemoryReport(0, 0, 0) if self._cache is None else self._memory
 
     def close(self) -> None:
-        """Drops module and cache."""
         super().close()
         self._module = None
 

@@ -212,7 +212,6 @@ class LoggingStatLogger(RequestObserver):
         self._num_prompt_tokens += record.num_prompt_tokens - completion.num_cached_tokens
 
     def on_step(self, tokens: StepTokens, stats: SchedulerStats | None, now: float) -> None:
-        """Logs when the interval has passed."""
         del now
         self._num_generation_tokens += tokens.num_new
         if stats is not None:

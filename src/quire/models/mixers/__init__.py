@@ -1,8 +1,7 @@
 """Replacements of attention in a layer: recurrent layers, and latent attention."""
 
 from quire.models.mixers.base import Mixer
-from quire.models.mixers.gated_delta import GatedDeltaMixer
-from quire.models.mixers.kimi_delta import KimiDeltaMixer
+from quire.models.mixers.gated_delta import GatedDeltaMixer, KimiDeltaMixer
 from quire.models.mixers.latent import LatentAttention
 from quire.models.mixers.mamba import MambaMixer
 from quire.models.mixers.mamba2 import Mamba2Factors, Mamba2Mixer

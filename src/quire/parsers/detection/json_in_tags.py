@@ -94,7 +94,6 @@ class JsonInTags(ToolFormat):
         return True
 
     def grammar(self, tools: Schemas, *, is_parallel: bool) -> Part:
-        """The grammar of calls as the template writes them."""
         marks = self._marks
         calls = [self._call(name, schema) for name, schema in tools.items()]
         space = marks.begin[: len(marks.begin) - len(marks.begin.lstrip())]

@@ -59,7 +59,6 @@ class MiniMaxM3Calls(ToolFormat):
         return reply.num_calls > before
 
     def grammar(self, tools: Schemas, *, is_parallel: bool) -> Part:
-        """Calls as MiniMax's template writes them."""
         calls = [
             tag(
                 f'{_MARK}<invoke name="{name}">\n',

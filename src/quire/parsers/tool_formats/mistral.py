@@ -63,5 +63,4 @@ class MistralListCalls(MistralCalls):
     opening, between, closing = "[TOOL_CALLS] [", ", ", "]"
 
     def grammar(self, tools: Schemas, *, is_parallel: bool) -> Part:
-        """The grammar of the older form."""
         return MarkedCalls.grammar(self, tools, is_parallel=is_parallel)

@@ -57,7 +57,6 @@ class DeepSeekV31Calls(ToolFormat):
         return name if (yield from reply.reader.literal("<｜tool▁sep｜>")) else ""
 
     def grammar(self, tools: Schemas, *, is_parallel: bool) -> Part:
-        """A section with calls."""
         begin, opening, closing = self.markers
         calls = (
             (begin + self.middle.format(name), arguments, self.after)
@@ -141,7 +140,6 @@ class SolarOpenCalls(ToolFormat):
     markers = ("<|tool_call:begin|>", "<|tool_calls|>", "<|calls|>", *answer_marks)
 
     def read_calls(self, reply: Reply) -> Parse[bool]:
-        """Reads one call with its id."""
         if reply.marker != self.markers[0]:
             return True
         call_id = yield from read_name(reply.reader, "<|tool_call:name|>")

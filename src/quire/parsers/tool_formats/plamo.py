@@ -73,7 +73,6 @@ class PlamoCalls(ToolFormat):
         return (yield from reply.reader.literal(_begin("name"))) is not None
 
     def grammar(self, tools: Schemas, *, is_parallel: bool) -> Part:
-        """Calls as PLaMo's template writes them."""
         calls = [
             tag(
                 f"{_begin('request')}{_begin('name')}{name}{_end('name')}"

@@ -86,7 +86,6 @@ class PairCalls(ToolFormat):
         cls.other_texts = tuple(filter(None, astuple(cls.tags)))
 
     def grammar(self, tools: Schemas, *, is_parallel: bool) -> Part:
-        """Calls as the family's template writes them."""
         return calls_part(tools, pair_layout(self.tags, self.line), is_parallel=is_parallel)
 
     def read_calls(self, reply: Reply) -> Parse[bool]:
@@ -243,7 +242,6 @@ class HunyuanV3Calls(PairCalls):
         self.markers = tuple(marker.removesuffix(">") for marker in type(self).markers)
 
     def grammar(self, tools: Schemas, *, is_parallel: bool) -> Part:
-        """Calls as the family's template writes them."""
         layout = pair_layout(_with_suffix(self.tags, self._suffix), self.line)
         return calls_part(tools, layout, is_parallel=is_parallel)
 

@@ -102,7 +102,6 @@ class ParameterCalls(ToolFormat):
         return self.tags.sections or self.markers
 
     def grammar(self, tools: Schemas, *, is_parallel: bool) -> Part:
-        """Calls as the family's template writes them."""
         tags = self.tags
         layout = replace(self.layout, ends=tags.value_ends, is_trimmed=tags.trim == "space")
         return calls_part(tools, layout, is_parallel=is_parallel)

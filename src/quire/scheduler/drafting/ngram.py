@@ -156,7 +156,6 @@ class NgramProposer(Proposer):
         return Proposal(continuation(text.token_ids, match.place, count), grade_of(match.length))
 
     def forget(self, request: Request) -> None:
-        """Drops the index."""
         self._texts.pop(request, None)
 
 

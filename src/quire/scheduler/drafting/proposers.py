@@ -49,7 +49,6 @@ class PackagesProposer(Proposer):
             return None
 
     def forget(self, request: Request) -> None:
-        """Tells the proposer."""
         if self._proposer is None:
             return
         try:

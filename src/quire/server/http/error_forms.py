@@ -53,7 +53,6 @@ class MessagesProblem(Problem):
     """An error reply in the form of the Messages API."""
 
     def body(self) -> bytes:
-        """The JSON body."""
         other = "invalid_request_error" if self.status < 500 else "api_error"
         message = self.message[:MAX_MESSAGE_CHARS]
         error = MessagesError(
@@ -84,7 +83,6 @@ class OllamaProblem(Problem):
     """An error reply in Ollama's form."""
 
     def body(self) -> bytes:
-        """The JSON body."""
         return msgspec.json.encode(OllamaErrorResponse(error=self.message[:MAX_MESSAGE_CHARS]))
 
 

@@ -114,12 +114,10 @@ class FormatReasoningParser(ReasoningParser):
 
     @property
     def reasoning_start_str(self) -> str | None:
-        """The format's begin."""
         return self.tags.begin
 
     @property
     def reasoning_end_str(self) -> str | None:
-        """The format's end."""
         return self.tags.end
 
     @property
@@ -287,12 +285,10 @@ class BaseThinkingReasoningParser(ReasoningParser):
 
     @property
     def reasoning_start_str(self) -> str | None:
-        """`start_token`."""
         return self.start_token
 
     @property
     def reasoning_end_str(self) -> str | None:
-        """`end_token`."""
         return self.end_token
 
     def is_reasoning_end(self, input_ids: Sequence[int]) -> bool:

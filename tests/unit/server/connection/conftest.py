@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable
 from typing import Any
 
-from quick_loop import run_quickly
 from uvicorn.server import ServerState
 
 from quire.server import ServerArgs
@@ -96,17 +95,3 @@ async def echo(scope: Any, receive: Any, send: Any) -> None:
     headers = [(b"content-length", str(len(data)).encode())]
     await send({"type": "http.response.start", "status": 200, "headers": headers})
     await send({"type": "http.response.body", "body": data})
-
-
-async def until(condition: Callable[[], Any], timeout_s: float = 5.0) -> None:
-    """Waits for what other tasks bring about."""
-    for _ in range(int(timeout_s / 0.005)):
-        if condition():
-            return
-        await asyncio.sleep(0.005)
-    raise AssertionError("it never came")
-
-
-def run(scenario: Coroutine[Any, Any, None]) -> None:
-    """Runs a scenario on an event loop of its own, on which no time passes by itself."""
-    run_quickly(scenario)

@@ -88,21 +88,18 @@ def test_a_crowd_is_answered_some_at_a_time() -> None:
     assert crowd.most_in_a_turn <= AT_ONCE + 1  # health besides
 
 
-def test_health_is_asked_for_in_the_turn_that_accepts() -> None:
-    async def scenario() -> None:
-        crowd, turns = Crowd(), 0
-        shared = shared_state(crowd.app, 5, 5)
-        with socket.create_server(("127.0.0.1", 0)) as listener:
-            with socket.create_connection(listener.getsockname()) as client:
-                client.sendall(request("/health"))
-                acceptor = Acceptor(shared, listener, {})
-                while not crowd.order:
-                    turns += 1
-                    await asyncio.sleep(0)
-                assert turns <= 3  # the loop looks at its sockets, accepts, and calls
-            await end(acceptor, shared)
-
-    asyncio.run(asyncio.wait_for(scenario(), 60))
+async def test_health_is_asked_for_in_the_turn_that_accepts() -> None:
+    crowd, turns = Crowd(), 0
+    shared = shared_state(crowd.app, 5, 5)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        with socket.create_connection(listener.getsockname()) as client:
+            client.sendall(request("/health"))
+            acceptor = Acceptor(shared, listener, {})
+            while not crowd.order:
+                turns += 1
+                await asyncio.sleep(0)
+            assert turns <= 3  # the loop looks at its sockets, accepts, and calls
+        await end(acceptor, shared)
 
 
 class Held(TurnQueue):
@@ -118,66 +115,57 @@ class Held(TurnQueue):
             call()
 
 
-def test_health_that_is_asked_for_later_does_not_wait_for_the_crowd() -> None:
+async def test_health_that_is_asked_for_later_does_not_wait_for_the_crowd() -> None:
     """Its bytes arrive after those of others that wait to become connections."""
 
-    async def scenario() -> None:
-        crowd = Crowd()
-        shared = dataclasses.replace(shared_state(crowd.app, 5, 5), connects=Held(1))
-        with socket.create_server(("127.0.0.1", 0)) as listener:
-            clients = [socket.create_connection(listener.getsockname()) for _ in range(3)]
-            acceptor = Acceptor(shared, listener, {})
-            for _ in range(5):
-                await asyncio.sleep(0)
-            assert len(acceptor._silent) == len(clients)
-            clients[0].sendall(request("/crowd"))
-            clients[1].sendall(request("/health"))
-            while not crowd.order:
-                await asyncio.sleep(0)
-            assert crowd.order == ["/health"]
-            for client in clients:
-                client.close()
-            await end(acceptor, shared)
-
-    asyncio.run(asyncio.wait_for(scenario(), 60))
+    crowd = Crowd()
+    shared = dataclasses.replace(shared_state(crowd.app, 5, 5), connects=Held(1))
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        clients = [socket.create_connection(listener.getsockname()) for _ in range(3)]
+        acceptor = Acceptor(shared, listener, {})
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert len(acceptor._silent) == len(clients)
+        clients[0].sendall(request("/crowd"))
+        clients[1].sendall(request("/health"))
+        while not crowd.order:
+            await asyncio.sleep(0)
+        assert crowd.order == ["/health"]
+        for client in clients:
+            client.close()
+        await end(acceptor, shared)
 
 
-def test_its_end_closes_clients_that_wait() -> None:
-    async def scenario() -> None:
-        shared = dataclasses.replace(shared_state(echo, 5, 5), connects=Held(1))
-        with (
-            socket.create_server(("127.0.0.1", 0)) as listener,
-            socket.create_connection(listener.getsockname(), timeout=60) as client,
-        ):
-            acceptor = Acceptor(shared, listener, {})
-            for _ in range(5):
-                await asyncio.sleep(0)
-            await end(acceptor, shared)
-            assert client.recv(1) == b""
-            assert not shared.connects._waiting
-
-    asyncio.run(asyncio.wait_for(scenario(), 60))
+async def test_its_end_closes_clients_that_wait() -> None:
+    shared = dataclasses.replace(shared_state(echo, 5, 5), connects=Held(1))
+    with (
+        socket.create_server(("127.0.0.1", 0)) as listener,
+        socket.create_connection(listener.getsockname(), timeout=60) as client,
+    ):
+        acceptor = Acceptor(shared, listener, {})
+        for _ in range(5):
+            await asyncio.sleep(0)
+        await end(acceptor, shared)
+        assert client.recv(1) == b""
+        assert not shared.connects._waiting
 
 
-def test_who_has_asked_for_health_loses_its_slot_to_nobody() -> None:
-    async def scenario() -> None:
-        connects = Held(1)
-        shared = dataclasses.replace(shared_state(echo, 1, 1), connects=connects)
-        with socket.create_server(("127.0.0.1", 0)) as listener:
-            acceptor = Acceptor(shared, listener, {})
-            clients = []
-            for _ in range(3):
-                clients.append(socket.create_connection(listener.getsockname(), timeout=60))
-                await asyncio.sleep(0.01)  # it is accepted, and waits
-                clients[-1].sendall(request("/health"))
-            asked = [asyncio.to_thread(reply, client) for client in clients[1:]]
-            assert await asyncio.gather(*asked) == [b"HTTP/1.1 200"] * 2
-            for client in clients:
-                client.close()
-            connects.let_go()
-            await end(acceptor, shared)
-
-    asyncio.run(asyncio.wait_for(scenario(), 60))
+async def test_who_has_asked_for_health_loses_its_slot_to_nobody() -> None:
+    connects = Held(1)
+    shared = dataclasses.replace(shared_state(echo, 1, 1), connects=connects)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        acceptor = Acceptor(shared, listener, {})
+        clients = []
+        for _ in range(3):
+            clients.append(socket.create_connection(listener.getsockname(), timeout=60))
+            await asyncio.sleep(0.01)  # it is accepted, and waits
+            clients[-1].sendall(request("/health"))
+        asked = [asyncio.to_thread(reply, client) for client in clients[1:]]
+        assert await asyncio.gather(*asked) == [b"HTTP/1.1 200"] * 2
+        for client in clients:
+            client.close()
+        connects.let_go()
+        await end(acceptor, shared)
 
 
 def reply(client: socket.socket) -> bytes:
@@ -188,18 +176,15 @@ def reply(client: socket.socket) -> bytes:
         return b""
 
 
-def test_no_health_in_plain_text_where_there_is_tls() -> None:
-    async def scenario() -> None:
-        shared = shared_state(echo, 5, 5)
-        with socket.create_server(("127.0.0.1", 0)) as listener:
-            with socket.create_connection(listener.getsockname()) as client:
-                client.sendall(request("/health"))
-                context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-                acceptor = Acceptor(shared, listener, {"ssl": context})
-                assert b"HTTP" not in await asyncio.to_thread(client.recv, 100)
-            await end(acceptor, shared)
-
-    asyncio.run(asyncio.wait_for(scenario(), 60))
+async def test_no_health_in_plain_text_where_there_is_tls() -> None:
+    shared = shared_state(echo, 5, 5)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        with socket.create_connection(listener.getsockname()) as client:
+            client.sendall(request("/health"))
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            acceptor = Acceptor(shared, listener, {"ssl": context})
+            assert b"HTTP" not in await asyncio.to_thread(client.recv, 100)
+        await end(acceptor, shared)
 
 
 async def end(acceptor: Acceptor, shared: SharedState) -> None:
@@ -211,34 +196,33 @@ async def end(acceptor: Acceptor, shared: SharedState) -> None:
 
 
 @pytest.mark.parametrize("leaves", [False, True])
-def test_few_clients_wait_without_a_slot(leaves: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_few_clients_wait_without_a_slot(
+    leaves: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Of clients that send nothing, or leave at once."""
     monkeypatch.setattr(acceptor_module, "most_without_connection", lambda _: 16)
 
-    async def scenario() -> None:
-        shared = shared_state(echo, 5, 5)
-        with socket.create_server(("127.0.0.1", 0), backlog=2 * CROWD) as listener:
-            clients = [socket.create_connection(listener.getsockname()) for _ in range(CROWD)]
-            if leaves:
-                for client in clients:
-                    client.close()
-            acceptor = Acceptor(shared, listener, {})
-            before = num_files()
-            most = 0
-            for _ in range(50):
-                await asyncio.sleep(0)
-                most = max(most, num_files() - before)
-            assert most <= (0 if leaves else 5 + 16 + AT_ONCE)
+    shared = shared_state(echo, 5, 5)
+    with socket.create_server(("127.0.0.1", 0), backlog=2 * CROWD) as listener:
+        clients = [socket.create_connection(listener.getsockname()) for _ in range(CROWD)]
+        if leaves:
             for client in clients:
                 client.close()
-            await end(acceptor, shared)
-
-    asyncio.run(asyncio.wait_for(scenario(), 60))
+        acceptor = Acceptor(shared, listener, {})
+        before = num_files()
+        most = 0
+        for _ in range(50):
+            await asyncio.sleep(0)
+            most = max(most, num_files() - before)
+        assert most <= (0 if leaves else 5 + 16 + AT_ONCE)
+        for client in clients:
+            client.close()
+        await end(acceptor, shared)
 
 
 @pytest.mark.sweep(1)
 @pytest.mark.parametrize("is_late", [False, True], ids=["at once", "after a while"])
-def test_everyone_who_asks_gets_a_reply(is_late: bool) -> None:
+async def test_everyone_who_asks_gets_a_reply(is_late: bool) -> None:
     """Of ten times as many clients as there are connections; none has its request cut."""
 
     async def ask(port: int, number: int) -> bytes:
@@ -255,47 +239,41 @@ def test_everyone_who_asks_gets_a_reply(is_late: bool) -> None:
         await asyncio.sleep(0.2)
         await echo(scope, receive, send)
 
-    async def scenario() -> None:
-        shared = shared_state(slow, 5, 5)
-        with socket.create_server(("127.0.0.1", 0), backlog=CROWD) as listener:
-            acceptor = Acceptor(shared, listener, {})
-            before = num_files()
-            asked = [ask(listener.getsockname()[1], number) for number in range(20)]
-            found = await asyncio.gather(*asked)
-            assert {*found} == {b"200", b"503"}
-            assert found.count(b"200") >= 5
-            while num_files() > before:
-                await asyncio.sleep(0.01)
-            await end(acceptor, shared)
-
-    asyncio.run(asyncio.wait_for(scenario(), 60))
+    shared = shared_state(slow, 5, 5)
+    with socket.create_server(("127.0.0.1", 0), backlog=CROWD) as listener:
+        acceptor = Acceptor(shared, listener, {})
+        before = num_files()
+        asked = [ask(listener.getsockname()[1], number) for number in range(20)]
+        found = await asyncio.gather(*asked)
+        assert {*found} == {b"200", b"503"}
+        assert found.count(b"200") >= 5
+        while num_files() > before:
+            await asyncio.sleep(0.01)
+        await end(acceptor, shared)
 
 
-def test_a_request_that_was_not_read_yet_keeps_its_slot() -> None:
+async def test_a_request_that_was_not_read_yet_keeps_its_slot() -> None:
     """While the loop is too busy to make connections, more clients come."""
 
-    async def scenario() -> None:
-        connects = Held(1)
-        shared = dataclasses.replace(shared_state(echo, 2, 1), connects=connects)
-        with socket.create_server(("127.0.0.1", 0)) as listener:
-            acceptor = Acceptor(shared, listener, {})
-            clients = [socket.create_connection(listener.getsockname(), 60) for _ in range(2)]
-            clients[0].sendall(request("/first"))
-            await asyncio.sleep(1.1)  # both could lose their slots now
-            clients += [socket.create_connection(listener.getsockname(), 60) for _ in range(2)]
-            for client in clients[1:]:
-                client.sendall(request("/later"))
-            await asyncio.sleep(0.01)
-            connects.let_go()
-            asked = [asyncio.to_thread(reply, client) for client in clients]
-            statuses = [found[-3:] for found in await asyncio.gather(*asked)]
-            assert statuses[0] == b"200"
-            assert sorted(statuses) == [b"200", b"200", b"503", b"503"]
-            for client in clients:
-                client.close()
-            await end(acceptor, shared)
-
-    asyncio.run(asyncio.wait_for(scenario(), 60))
+    connects = Held(1)
+    shared = dataclasses.replace(shared_state(echo, 2, 1), connects=connects)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        acceptor = Acceptor(shared, listener, {})
+        clients = [socket.create_connection(listener.getsockname(), 60) for _ in range(2)]
+        clients[0].sendall(request("/first"))
+        await asyncio.sleep(1.1)  # both could lose their slots now
+        clients += [socket.create_connection(listener.getsockname(), 60) for _ in range(2)]
+        for client in clients[1:]:
+            client.sendall(request("/later"))
+        await asyncio.sleep(0.01)
+        connects.let_go()
+        asked = [asyncio.to_thread(reply, client) for client in clients]
+        statuses = [found[-3:] for found in await asyncio.gather(*asked)]
+        assert statuses[0] == b"200"
+        assert sorted(statuses) == [b"200", b"200", b"503", b"503"]
+        for client in clients:
+            client.close()
+        await end(acceptor, shared)
 
 
 def num_files() -> int:

@@ -7,6 +7,7 @@ import time
 from typing import Any
 
 import pytest
+from quick_loop import run_quickly
 
 from quire.server import ServerArgs
 from quire.server.connection.exchange import Pipeline
@@ -21,7 +22,7 @@ from quire.server.connection.shared_state import (
 )
 from quire.server.http.problems import HttpError, Problem
 
-from .conftest import run
+run_test = run_quickly
 
 # --- budget
 
@@ -311,90 +312,78 @@ def test_with_tls_a_client_without_a_request_keeps_its_connection(
 # --- time
 
 
-def test_the_limit_of_the_current_phase_holds() -> None:
+async def test_the_limit_of_the_current_phase_holds() -> None:
     """Whether it ends before or after the limit of the phase before."""
 
-    async def scenario() -> None:
-        late: list[Phase] = []
-        args = ServerArgs(
-            header_timeout=10, body_timeout=0.02, keep_alive_timeout=0.1, linger_timeout=0.02
-        )
-        slot = ConnectionSlots(1, 0).acquire()
-        assert slot is not None
-        timer = PhaseTimer(args, slot, late.append)
-        timer.enter(Phase.HEAD)
-        timer.enter(Phase.BODY)
-        await asyncio.sleep(0.06)
-        assert late == [Phase.BODY]
-        timer.enter(Phase.LINGER)
-        timer.enter(Phase.IDLE)
-        await asyncio.sleep(0.06)
-        assert late == [Phase.BODY]
-        await asyncio.sleep(0.1)
-        assert late == [Phase.BODY, Phase.IDLE]
-        timer.enter(Phase.BODY)
-        timer.enter(Phase.REPLY)
-        await asyncio.sleep(0.05)
-        timer.enter(Phase.BODY)
-        timer.stop()
-        await asyncio.sleep(0.05)
-        assert late == [Phase.BODY, Phase.IDLE]
-
-    run(scenario())
+    late: list[Phase] = []
+    args = ServerArgs(
+        header_timeout=10, body_timeout=0.02, keep_alive_timeout=0.1, linger_timeout=0.02
+    )
+    slot = ConnectionSlots(1, 0).acquire()
+    assert slot is not None
+    timer = PhaseTimer(args, slot, late.append)
+    timer.enter(Phase.HEAD)
+    timer.enter(Phase.BODY)
+    await asyncio.sleep(0.06)
+    assert late == [Phase.BODY]
+    timer.enter(Phase.LINGER)
+    timer.enter(Phase.IDLE)
+    await asyncio.sleep(0.06)
+    assert late == [Phase.BODY]
+    await asyncio.sleep(0.1)
+    assert late == [Phase.BODY, Phase.IDLE]
+    timer.enter(Phase.BODY)
+    timer.enter(Phase.REPLY)
+    await asyncio.sleep(0.05)
+    timer.enter(Phase.BODY)
+    timer.stop()
+    await asyncio.sleep(0.05)
+    assert late == [Phase.BODY, Phase.IDLE]
 
 
-def test_a_slot_is_idle_unless_a_request_is_answered() -> None:
-    async def scenario() -> None:
-        slots = ConnectionSlots(1, 0)
-        slot = slots.acquire()
-        assert slot is not None
-        timer = PhaseTimer(ServerArgs(), slot, lambda _: None)
-        timer.enter(Phase.HEAD)
-        found = {}
-        for phase in Phase:
-            timer.enter(phase)
-            found[phase] = slot in slots._ordinary.idle
-        timer.stop()
-        assert {phase for phase, is_idle in found.items() if is_idle} == {
-            Phase.HEAD, Phase.IDLE, Phase.LINGER,
-        }  # fmt: skip
-
-    run(scenario())
+async def test_a_slot_is_idle_unless_a_request_is_answered() -> None:
+    slots = ConnectionSlots(1, 0)
+    slot = slots.acquire()
+    assert slot is not None
+    timer = PhaseTimer(ServerArgs(), slot, lambda _: None)
+    timer.enter(Phase.HEAD)
+    found = {}
+    for phase in Phase:
+        timer.enter(phase)
+        found[phase] = slot in slots._ordinary.idle
+    timer.stop()
+    assert {phase for phase, is_idle in found.items() if is_idle} == {
+        Phase.HEAD, Phase.IDLE, Phase.LINGER,
+    }  # fmt: skip
 
 
-def test_other_callbacks_run_between_connections() -> None:
-    async def scenario() -> None:
-        scheduler, order = WorkScheduler(), []
+async def test_other_callbacks_run_between_connections() -> None:
+    scheduler, order = WorkScheduler(), []
 
-        def take(name: str, times: int) -> None:
-            time.sleep(0.003)  # longer than a round
-            order.append(name)
-            if times > 1:
-                scheduler.add(lambda: take(name, times - 1))
+    def take(name: str, times: int) -> None:
+        time.sleep(0.003)  # longer than a round
+        order.append(name)
+        if times > 1:
+            scheduler.add(lambda: take(name, times - 1))
 
-        async def other() -> None:
-            while order.count("a") < 3:
-                order.append("other")
-                await asyncio.sleep(0)
+    async def other() -> None:
+        while order.count("a") < 3:
+            order.append("other")
+            await asyncio.sleep(0)
 
-        scheduler.add(lambda: take("a", 3))
-        scheduler.add(lambda: take("b", 3))
-        await other()
-        await asyncio.sleep(0.02)
-        ours = [name for name in order if name != "other"]
-        assert ours == ["a", "b"] * 3
-        assert order.count("other") >= 4
-
-    run(scenario())
+    scheduler.add(lambda: take("a", 3))
+    scheduler.add(lambda: take("b", 3))
+    await other()
+    await asyncio.sleep(0.02)
+    ours = [name for name in order if name != "other"]
+    assert ours == ["a", "b"] * 3
+    assert order.count("other") >= 4
 
 
-def test_a_callback_that_fails_does_not_stop_others() -> None:
-    async def scenario() -> None:
-        scheduler, order = WorkScheduler(), []
-        asyncio.get_running_loop().set_exception_handler(lambda *_: None)
-        scheduler.add(lambda: 1 // 0)  # type: ignore[arg-type, return-value]
-        scheduler.add(lambda: order.append("next"))
-        await asyncio.sleep(0.02)
-        assert order == ["next"]
-
-    run(scenario())
+async def test_a_callback_that_fails_does_not_stop_others() -> None:
+    scheduler, order = WorkScheduler(), []
+    asyncio.get_running_loop().set_exception_handler(lambda *_: None)
+    scheduler.add(lambda: 1 // 0)  # type: ignore[arg-type, return-value]
+    scheduler.add(lambda: order.append("next"))
+    await asyncio.sleep(0.02)
+    assert order == ["next"]

@@ -7,10 +7,9 @@ import socket
 from collections.abc import Awaitable, Callable
 
 import pytest
+from polling import soon
 
 from quire.server.connection.socket_transport import SocketTransport
-
-from .conftest import until
 
 MIB = bytes(range(256)) * 4096
 
@@ -77,7 +76,7 @@ async def reads_at_once(ends: Ends) -> None:
     ends.transport.open()
     assert (ends.protocol.calls, ends.protocol.received) == (["made"], b"first")
     ends.client.sendall(b" second")
-    await until(lambda: ends.protocol.received == b"first second")
+    await soon(lambda: ends.protocol.received == b"first second")
 
 
 async def writes_more_than_the_client_takes(ends: Ends) -> None:
@@ -89,7 +88,7 @@ async def writes_more_than_the_client_takes(ends: Ends) -> None:
     ends.transport.close()
     assert ends.transport.is_closing()
     assert await ends.all_received() == 2 * MIB
-    await until(lambda: ends.protocol.calls == ["made", "pause", "resume", "lost NoneType"])
+    await soon(lambda: ends.protocol.calls == ["made", "pause", "resume", "lost NoneType"])
 
 
 async def half_closes_after_all_is_sent(ends: Ends) -> None:
@@ -99,7 +98,7 @@ async def half_closes_after_all_is_sent(ends: Ends) -> None:
     ends.transport.write(b"too late")
     assert await ends.all_received() == MIB
     ends.client.sendall(b"still here")
-    await until(lambda: ends.protocol.received == b"still here")
+    await soon(lambda: ends.protocol.received == b"still here")
     assert "lost NoneType" not in ends.protocol.calls
 
 
@@ -116,7 +115,7 @@ async def closes_at_the_clients_end(ends: Ends) -> None:
     ends.protocol.stays_open = False
     ends.transport.open()
     ends.client.close()
-    await until(lambda: ends.protocol.calls == ["made", "eof", "lost NoneType"])
+    await soon(lambda: ends.protocol.calls == ["made", "eof", "lost NoneType"])
 
 
 async def loses_a_client_that_is_gone(ends: Ends) -> None:
@@ -126,7 +125,7 @@ async def loses_a_client_that_is_gone(ends: Ends) -> None:
     ends.transport.write(b"to nobody")
     ends.transport.write(b"again")
     ends.transport.abort()
-    await until(lambda: ends.protocol.calls == ["made", "lost BrokenPipeError"])
+    await soon(lambda: ends.protocol.calls == ["made", "lost BrokenPipeError"])
 
 
 async def drops_what_is_unsent(ends: Ends) -> None:
@@ -135,7 +134,7 @@ async def drops_what_is_unsent(ends: Ends) -> None:
     ends.transport.abort()
     ends.transport.abort()
     assert len(await ends.all_received()) < len(MIB)
-    await until(lambda: ends.protocol.calls == ["made", "pause", "lost NoneType"])
+    await soon(lambda: ends.protocol.calls == ["made", "pause", "lost NoneType"])
 
 
 async def leaves_bytes_while_paused(ends: Ends) -> None:
@@ -146,7 +145,7 @@ async def leaves_bytes_while_paused(ends: Ends) -> None:
     assert not ends.transport.is_reading()
     assert ends.protocol.received == b""
     ends.transport.resume_reading()
-    await until(lambda: ends.protocol.received == b"later")
+    await soon(lambda: ends.protocol.received == b"later")
 
 
 @pytest.mark.parametrize(
@@ -157,14 +156,11 @@ async def leaves_bytes_while_paused(ends: Ends) -> None:
         drops_what_is_unsent, leaves_bytes_while_paused,
     ],
 )  # fmt: skip
-def test_a_transport(scenario: Scenario) -> None:
-    async def run() -> None:
-        ends = Ends()
-        await scenario(ends)
-        ends.transport.abort()
-        await asyncio.sleep(0)
-        assert ends.transport.get_extra_info("socket").fileno() == -1
-        assert ends.protocol.calls[-1].startswith("lost")
-        ends.client.close()
-
-    asyncio.run(asyncio.wait_for(run(), 30))
+async def test_a_transport(scenario: Scenario) -> None:
+    ends = Ends()
+    await scenario(ends)
+    ends.transport.abort()
+    await asyncio.sleep(0)
+    assert ends.transport.get_extra_info("socket").fileno() == -1
+    assert ends.protocol.calls[-1].startswith("lost")
+    ends.client.close()

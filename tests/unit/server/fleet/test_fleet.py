@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 from fake_fleet import BUDGET, FakeLoader, make_fleet
+from polling import soon
 
 from quire.server.context import ServerContext
 from quire.server.fleet.fleet import Fleet
@@ -17,37 +19,27 @@ from quire.server.http.problems import HttpError
 from quire.server.readiness import state_of
 from quire.server.served_model import ServedModel
 
-Scenario = Callable[[Fleet, list[ServedModel], FakeLoader], Awaitable[None]]
+Started = tuple[Fleet, list[ServedModel], FakeLoader]
 
 
 @pytest.fixture
-def run(tiny_model: Path) -> Callable[..., None]:
-    def run(scenario: Scenario, *sizes: int, **options: Any) -> None:
-        async def main() -> None:
-            names = {"abcdef"[index]: size for index, size in enumerate(sizes)}
-            context, loader = make_fleet(tiny_model, names, **options)
-            fleet = context.fleet
-            assert fleet is not None
-            try:
-                await asyncio.wait_for(scenario(fleet, context.models, loader), 120)
-            finally:
-                await fleet.close()
+def started(tiny_model: Path) -> Callable[..., Any]:
+    @asynccontextmanager
+    async def started(*sizes: int, **options: Any) -> AsyncIterator[Started]:
+        names = {"abcdef"[index]: size for index, size in enumerate(sizes)}
+        context, loader = make_fleet(tiny_model, names, **options)
+        fleet = context.fleet
+        assert fleet is not None
+        try:
+            yield fleet, context.models, loader
+        finally:
+            await fleet.close()
 
-        asyncio.run(main())
-
-    return run
+    return started
 
 
 def states(fleet: Fleet) -> list[str]:
     return [member.state for member in fleet.members]
-
-
-async def soon(condition: Callable[[], bool]) -> None:
-    for _ in range(6000):
-        if condition():
-            return
-        await asyncio.sleep(0.01)
-    raise AssertionError("it did not happen")
 
 
 async def refused(work: Awaitable[None], status: int) -> str:
@@ -57,8 +49,8 @@ async def refused(work: Awaitable[None], status: int) -> str:
     return caught.value.problem.message
 
 
-def test_requests_for_a_model_wait_for_one_load(run: Any) -> None:
-    async def scenario(fleet: Fleet, models: list[ServedModel], loader: FakeLoader) -> None:
+async def test_requests_for_a_model_wait_for_one_load(started: Any) -> None:
+    async with started(10) as (fleet, models, loader):
         loader.gate = asyncio.Event()
         waiting = [asyncio.ensure_future(fleet.acquire(models[0])) for _ in range(5)]
         await soon(lambda: loader.loads == ["a"])
@@ -67,11 +59,9 @@ def test_requests_for_a_model_wait_for_one_load(run: Any) -> None:
         await asyncio.gather(*waiting)
         assert (loader.loads, models[0].num_users, states(fleet)) == (["a"], 5, ["loaded"])
 
-    run(scenario, 10)
 
-
-def test_the_least_recently_used_model_makes_room(run: Any) -> None:
-    async def scenario(fleet: Fleet, models: list[ServedModel], loader: FakeLoader) -> None:
+async def test_the_least_recently_used_model_makes_room(started: Any) -> None:
+    async with started(40, 40, 40) as (fleet, models, loader):
         for index in (0, 1, 0):
             await fleet.acquire(models[index])
             fleet.release(models[index])
@@ -79,11 +69,9 @@ def test_the_least_recently_used_model_makes_room(run: Any) -> None:
         assert loader.unloads == ["b"]
         assert states(fleet) == ["loaded", "unloaded", "loaded"]
 
-    run(scenario, 40, 40, 40)
 
-
-def test_a_model_with_requests_is_waited_for_and_gets_no_new_ones(run: Any) -> None:
-    async def scenario(fleet: Fleet, models: list[ServedModel], loader: FakeLoader) -> None:
+async def test_a_model_with_requests_is_waited_for_and_gets_no_new_ones(started: Any) -> None:
+    async with started(60, 60) as (fleet, models, loader):
         a, b = models
         await fleet.acquire(a)
         wants_b = asyncio.ensure_future(fleet.acquire(b))
@@ -100,11 +88,9 @@ def test_a_model_with_requests_is_waited_for_and_gets_no_new_ones(run: Any) -> N
         await wants_a
         assert loader.loads == ["a", "b", "a"]
 
-    run(scenario, 60, 60)
 
-
-def test_a_model_that_never_fits_is_refused_with_both_numbers(run: Any) -> None:
-    async def scenario(fleet: Fleet, models: list[ServedModel], loader: FakeLoader) -> None:
+async def test_a_model_that_never_fits_is_refused_with_both_numbers(started: Any) -> None:
+    async with started(40, BUDGET + 1) as (fleet, models, loader):
         await fleet.acquire(models[0])
         message = await refused(fleet.acquire(models[1]), 503)
         assert "needs 101 B, and 60 B of 100 B" in message
@@ -114,11 +100,9 @@ def test_a_model_that_never_fits_is_refused_with_both_numbers(run: Any) -> None:
         assert loader.loads == ["a"]
         assert states(fleet) == ["loaded", "unloaded"]
 
-    run(scenario, 40, BUDGET + 1)
 
-
-def test_a_load_that_waits_too_long_is_refused_with_the_busy_models(run: Any) -> None:
-    async def scenario(fleet: Fleet, models: list[ServedModel], _: FakeLoader) -> None:
+async def test_a_load_that_waits_too_long_is_refused_with_the_busy_models(started: Any) -> None:
+    async with started(60, 60, load_timeout_s=0.2) as (fleet, models, _):
         await fleet.acquire(models[0])
         message = await refused(fleet.acquire(models[1]), 503)
         assert "within model_load_timeout 0.2 s" in message or "`a` with requests 60 B" in message
@@ -126,11 +110,9 @@ def test_a_load_that_waits_too_long_is_refused_with_the_busy_models(run: Any) ->
         assert not fleet.members[0].is_leaving
         await fleet.acquire(models[0])  # it stayed
 
-    run(scenario, 60, 60, load_timeout_s=0.2)
 
-
-def test_the_queue_is_bounded(run: Any) -> None:
-    async def scenario(fleet: Fleet, models: list[ServedModel], loader: FakeLoader) -> None:
+async def test_the_queue_is_bounded(started: Any) -> None:
+    async with started(10, max_waiting=2) as (fleet, models, loader):
         loader.gate = asyncio.Event()
         waiting = [asyncio.ensure_future(fleet.acquire(models[0])) for _ in range(2)]
         await asyncio.sleep(0)
@@ -138,11 +120,9 @@ def test_the_queue_is_bounded(run: Any) -> None:
         loader.gate.set()
         await asyncio.gather(*waiting)
 
-    run(scenario, 10, max_waiting=2)
 
-
-def test_a_failed_load_is_reported_and_tried_again(run: Any) -> None:
-    async def scenario(fleet: Fleet, models: list[ServedModel], loader: FakeLoader) -> None:
+async def test_a_failed_load_is_reported_and_tried_again(started: Any) -> None:
+    async with started(10) as (fleet, models, loader):
         loader.failures["a"] = "config.json is damaged"
         assert "config.json is damaged" in await refused(fleet.acquire(models[0]), 503)
         assert states(fleet) == ["failed"]
@@ -150,11 +130,9 @@ def test_a_failed_load_is_reported_and_tried_again(run: Any) -> None:
         await fleet.acquire(models[0])
         assert (states(fleet), fleet.members[0].failure) == (["loaded"], "")
 
-    run(scenario, 10)
 
-
-def test_an_idle_model_is_unloaded_after_its_time(run: Any) -> None:
-    async def scenario(fleet: Fleet, models: list[ServedModel], loader: FakeLoader) -> None:
+async def test_an_idle_model_is_unloaded_after_its_time(started: Any) -> None:
+    async with started(10, 10) as (fleet, models, loader):
         watching = asyncio.ensure_future(fleet.watch())
         for model in models:
             await fleet.acquire(model)
@@ -165,11 +143,9 @@ def test_an_idle_model_is_unloaded_after_its_time(run: Any) -> None:
         assert states(fleet) == ["loaded", "unloaded"]
         watching.cancel()
 
-    run(scenario, 10, 10)
 
-
-def test_an_engine_that_dies_is_replaced_by_the_next_request(run: Any) -> None:
-    async def scenario(fleet: Fleet, models: list[ServedModel], loader: FakeLoader) -> None:
+async def test_an_engine_that_dies_is_replaced_by_the_next_request(started: Any) -> None:
+    async with started(10, 10) as (fleet, models, loader):
         watching = asyncio.ensure_future(fleet.watch())
         for model in models:
             await fleet.acquire(model)
@@ -181,22 +157,18 @@ def test_an_engine_that_dies_is_replaced_by_the_next_request(run: Any) -> None:
         assert loader.loads == ["a", "b", "a"]
         watching.cancel()
 
-    run(scenario, 10, 10)
 
-
-def test_only_a_model_without_requests_is_unloaded_by_hand(run: Any) -> None:
-    async def scenario(fleet: Fleet, models: list[ServedModel], loader: FakeLoader) -> None:
+async def test_only_a_model_without_requests_is_unloaded_by_hand(started: Any) -> None:
+    async with started(10) as (fleet, models, loader):
         await fleet.acquire(models[0])
         assert "has requests" in await refused(fleet.unload(models[0]), 409)
         fleet.release(models[0])
         await asyncio.gather(fleet.unload(models[0]), fleet.unload(models[0]))
         assert (loader.unloads, states(fleet)) == (["a"], ["unloaded"])
 
-    run(scenario, 10)
 
-
-def test_memory_counts_until_it_is_free_if_the_caller_of_an_unload_goes(run: Any) -> None:
-    async def scenario(fleet: Fleet, models: list[ServedModel], loader: FakeLoader) -> None:
+async def test_memory_counts_until_it_is_free_if_the_caller_of_an_unload_goes(started: Any) -> None:
+    async with started(60, 60) as (fleet, models, loader):
         await fleet.load(models[0])
         loader.unload_gate = asyncio.Event()
         unloading = asyncio.ensure_future(fleet.unload(models[0]))
@@ -210,11 +182,9 @@ def test_memory_counts_until_it_is_free_if_the_caller_of_an_unload_goes(run: Any
         await loading
         assert states(fleet) == ["unloaded", "loaded"]
 
-    run(scenario, 60, 60)
 
-
-def test_all_models_are_unloaded_at_once_when_the_server_ends(run: Any) -> None:
-    async def scenario(fleet: Fleet, models: list[ServedModel], loader: FakeLoader) -> None:
+async def test_all_models_are_unloaded_at_once_when_the_server_ends(started: Any) -> None:
+    async with started(30, 30, 30) as (fleet, models, loader):
         for model in models:
             await fleet.load(model)
         loader.unload_gate = asyncio.Event()
@@ -224,11 +194,9 @@ def test_all_models_are_unloaded_at_once_when_the_server_ends(run: Any) -> None:
         await closing
         assert states(fleet) == ["unloaded"] * 3
 
-    run(scenario, 30, 30, 30)
 
-
-def test_requests_that_wait_for_a_load_are_refused_when_the_server_ends(run: Any) -> None:
-    async def scenario(fleet: Fleet, models: list[ServedModel], loader: FakeLoader) -> None:
+async def test_requests_that_wait_for_a_load_are_refused_when_the_server_ends(started: Any) -> None:
+    async with started(60, 60) as (fleet, models, loader):
         loader.gate = asyncio.Event()
         waiting = [asyncio.ensure_future(fleet.acquire(models[index])) for index in (0, 0, 1)]
         await soon(lambda: loader.loads == ["a"])
@@ -238,13 +206,11 @@ def test_requests_that_wait_for_a_load_are_refused_when_the_server_ends(run: Any
         assert "shutting down" in await refused(fleet.acquire(models[1]), 503)
         assert [model.num_users for model in models] == [0, 0]
 
-    run(scenario, 60, 60)
 
-
-def test_random_traffic_keeps_the_invariants(run: Any) -> None:
+async def test_random_traffic_keeps_the_invariants(started: Any) -> None:
     rng, sizes = random.Random(11), (30, 45, 60, 25, 90)
 
-    async def scenario(fleet: Fleet, models: list[ServedModel], _: FakeLoader) -> None:
+    async with started(*sizes, max_waiting=100) as (fleet, models, _):
         served = [0] * len(models)
 
         def check() -> None:
@@ -268,16 +234,11 @@ def test_random_traffic_keeps_the_invariants(run: Any) -> None:
         assert sum(served) == 80
         assert all(model.num_users == 0 for model in models)
 
-    run(scenario, *sizes, max_waiting=100)
 
-
-def test_the_server_is_ready_without_a_loaded_model(tiny_model: Path) -> None:
-    async def main() -> None:
-        context: ServerContext = make_fleet(tiny_model, {"a": 10})[0]
-        assert state_of(context)[0] == "ready"
-        context.is_started = False
-        assert state_of(context)[0] == "loading"
-        assert context.fleet is not None
-        await context.fleet.close()
-
-    asyncio.run(main())
+async def test_the_server_is_ready_without_a_loaded_model(tiny_model: Path) -> None:
+    context: ServerContext = make_fleet(tiny_model, {"a": 10})[0]
+    assert state_of(context)[0] == "ready"
+    context.is_started = False
+    assert state_of(context)[0] == "loading"
+    assert context.fleet is not None
+    await context.fleet.close()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -27,22 +29,20 @@ def several(tiny_model: Path, make_harness: Any) -> tuple[Harness, FakeLoader]:
     return Harness(context, build_app(context, ())), loader
 
 
-def run(several: Any, scenario: Any) -> None:
+@asynccontextmanager
+async def client_of(several: tuple[Harness, FakeLoader]) -> AsyncIterator[httpx.AsyncClient]:
     harness, _ = several
-
-    async def closing(client: httpx.AsyncClient) -> None:
+    async with harness.client() as client:
         try:
-            await scenario(client)
+            yield client
         finally:
             await harness.context.fleet.close()
 
-    harness.run(closing)
 
-
-def test_a_request_loads_its_model_and_gives_it_back(several: Any) -> None:
+async def test_a_request_loads_its_model_and_gives_it_back(several: Any) -> None:
     harness, loader = several
 
-    async def scenario(client: httpx.AsyncClient) -> None:
+    async with client_of(several) as client:
         for name in ("a", "b", "a", "a:latest", None):
             body = {**CHAT, **({} if name is None else {"model": name})}
             reply = await client.post("/v1/chat/completions", json=body)
@@ -63,11 +63,9 @@ def test_a_request_loads_its_model_and_gives_it_back(several: Any) -> None:
             assert (await client.post("/v1/chat/completions", json=body)).status_code in (400, 404)
         assert [model.num_users for model in harness.context.models] == [0, 0, 0]
 
-    run(several, scenario)
 
-
-def test_the_list_shows_states_and_a_model_that_does_not_fit(several: Any) -> None:
-    async def scenario(client: httpx.AsyncClient) -> None:
+async def test_the_list_shows_states_and_a_model_that_does_not_fit(several: Any) -> None:
+    async with client_of(several) as client:
         reply = await client.post("/v1/models/load", json={"model": "a", "keep_alive": "10m"})
         assert reply.json()["status"]["value"] == "loaded"
         listed = (await client.get("/v1/models")).json()["data"]
@@ -90,11 +88,9 @@ def test_the_list_shows_states_and_a_model_that_does_not_fit(several: Any) -> No
         assert 'quire:model_loads_total{model_name="a"} 1.0' in text
         assert 'quire:model_loaded{model_name="a"} 0.0' in text
 
-    run(several, scenario)
 
-
-def test_the_page_knows_a_model_before_it_is_loaded(several: Any) -> None:
-    async def scenario(client: httpx.AsyncClient) -> None:
+async def test_the_page_knows_a_model_before_it_is_loaded(several: Any) -> None:
+    async with client_of(several) as client:
         shown = [(await client.get("/quire/live?model=a")).json()]
         await client.post("/v1/models/load", json={"model": "a"})
         shown.append((await client.get("/quire/live?model=a")).json())
@@ -103,13 +99,11 @@ def test_the_page_knows_a_model_before_it_is_loaded(several: Any) -> None:
         for fact in ("is_demo", "takes_images", "transcribes", "scoring", "sampling"):
             assert shown[0][fact] == shown[1][fact]
 
-    run(several, scenario)
 
-
-def test_ollama_loads_and_unloads_with_keep_alive(several: Any) -> None:
+async def test_ollama_loads_and_unloads_with_keep_alive(several: Any) -> None:
     _, loader = several
 
-    async def scenario(client: httpx.AsyncClient) -> None:
+    async with client_of(several) as client:
         reply = await client.post("/api/generate", json={"model": "a", "keep_alive": -1})
         assert (reply.json()["done_reason"], loader.loads) == ("load", ["a"])
         assert "x-quire-ignored-fields" not in reply.headers
@@ -132,13 +126,11 @@ def test_ollama_loads_and_unloads_with_keep_alive(several: Any) -> None:
             [ps] = (await client.get("/api/ps")).json()["models"]
             assert ps["expires_at"] > "2100"
 
-    run(several, scenario)
 
-
-def test_a_keep_alive_of_zero_holds_until_the_model_is_unloaded(several: Any) -> None:
+async def test_a_keep_alive_of_zero_holds_until_the_model_is_unloaded(several: Any) -> None:
     harness, loader = several
 
-    async def scenario(client: httpx.AsyncClient) -> None:
+    async with client_of(several) as client:
         watching = asyncio.ensure_future(harness.context.fleet.watch())
         for name in "ba":  # one that is not loaded, and one that is
             await client.post("/v1/models/load", json={"model": "a"})
@@ -156,17 +148,15 @@ def test_a_keep_alive_of_zero_holds_until_the_model_is_unloaded(several: Any) ->
             await asyncio.sleep(0.01)
         watching.cancel()
 
-    run(several, scenario)
-
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_a_request_does_not_wait_for_a_model_when_its_client_has_gone(
+async def test_a_request_does_not_wait_for_a_model_when_its_client_has_gone(
     several: Any, monkeypatch: pytest.MonkeyPatch, stream: bool
 ) -> None:
     harness, loader = several
     monkeypatch.setattr(use, "_PATIENCE_S", 0.02)
 
-    async def scenario(_: httpx.AsyncClient) -> None:
+    async with client_of(several):
         loader.gate = asyncio.Event()
         body = json.dumps({**CHAT, "model": "a", "stream": stream}).encode()
         messages = [{"type": "http.request", "body": body, "more_body": False}]
@@ -199,8 +189,6 @@ def test_a_request_does_not_wait_for_a_model_when_its_client_has_gone(
             await asyncio.sleep(0.01)
         assert member.model.num_users == 0
 
-    run(several, scenario)
-
 
 @pytest.mark.parametrize(
     ("path", "body", "sign", "is_error"),
@@ -214,14 +202,14 @@ def test_a_request_does_not_wait_for_a_model_when_its_client_has_gone(
         ("/api/chat", {"messages": USER, "options": {"nope": 1}}, "", True),
     ],
 )  # fmt: skip
-def test_a_stream_shows_life_while_its_model_loads(
+async def test_a_stream_shows_life_while_its_model_loads(
     several: Any, monkeypatch: pytest.MonkeyPatch, path: str, body: Any, sign: str, is_error: bool
 ) -> None:
     _, loader = several
     monkeypatch.setattr(use, "_PATIENCE_S", 0.02)
     monkeypatch.setattr(use, "_COMMENT_S", 0.02)
 
-    async def scenario(client: httpx.AsyncClient) -> None:
+    async with client_of(several) as client:
         loader.gate = asyncio.Event()
         asyncio.get_running_loop().call_later(0.2, loader.gate.set)
         reply = await client.post(path, json={**body, "model": "b"})
@@ -242,20 +230,16 @@ def test_a_stream_shows_life_while_its_model_loads(
             assert json.loads(end[-1].removeprefix("data: "))["error"]["message"]
             assert ("event: error" in end) == (path == "/v1/messages")
 
-    run(several, scenario)
 
-
-def test_a_load_that_fails_at_once_keeps_its_status(several: Any) -> None:
+async def test_a_load_that_fails_at_once_keeps_its_status(several: Any) -> None:
     _, loader = several
 
-    async def scenario(client: httpx.AsyncClient) -> None:
+    async with client_of(several) as client:
         loader.failures["b"] = "it is damaged"
         body = {**CHAT, "model": "b", "stream": True}
         reply = await client.post("/v1/chat/completions", json=body)
         assert reply.status_code == 503
         assert "it is damaged" in reply.json()["error"]["message"]
-
-    run(several, scenario)
 
 
 def test_the_routes_exist_only_with_several_models(harness: Harness) -> None:

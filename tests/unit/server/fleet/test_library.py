@@ -320,24 +320,21 @@ def test_a_pulled_model_is_offered(harness: Harness, monkeypatch: pytest.MonkeyP
     assert names(harness)[-1] == "org/plain"
 
 
-def test_a_reader_that_goes_ends_the_download() -> None:
+async def test_a_reader_that_goes_ends_the_download() -> None:
     async def offer() -> None:
         raise AssertionError("nothing was fetched")
 
-    async def main() -> None:
-        closed: list[Pull] = []
-        pull = Pull("org/name", offer, closed.append)
-        lines = pull.lines()
-        first = asyncio.ensure_future(anext(lines))
-        while pull._process is None:
-            await asyncio.sleep(0.01)
-        pull.close()
-        with pytest.raises(StopAsyncIteration):
-            await first
-        assert pull._process.returncode == -9
-        assert closed == [pull]
-
-    asyncio.run(main())
+    closed: list[Pull] = []
+    pull = Pull("org/name", offer, closed.append)
+    lines = pull.lines()
+    first = asyncio.ensure_future(anext(lines))
+    while pull._process is None:
+        await asyncio.sleep(0.01)
+    pull.close()
+    with pytest.raises(StopAsyncIteration):
+        await first
+    assert pull._process.returncode == -9
+    assert closed == [pull]
 
 
 def test_a_damaged_file_of_aliases_is_named_by_routes_that_change_models(plans: Harness) -> None:

@@ -3,7 +3,6 @@ left of them. `e2e/test_model_switches.py` has the same with a server."""
 
 from __future__ import annotations
 
-import asyncio
 import faulthandler
 import gc
 import os
@@ -41,7 +40,7 @@ def held() -> dict[str, int]:
 
 @pytest.mark.long
 @pytest.mark.timeout(7200)
-def test_a_thousand_switches_leave_nothing(tmp_path: Path) -> None:
+async def test_a_thousand_switches_leave_nothing(tmp_path: Path) -> None:
     faulthandler.cancel_dump_traceback_later()  # it may take longer than any other test
     bound_free_memory()
     paths = [write_tiny_model(tmp_path / name) for name in "ab"]
@@ -52,29 +51,26 @@ def test_a_thousand_switches_leave_nothing(tmp_path: Path) -> None:
         for path in paths
     ]
 
-    async def main() -> tuple[dict[str, int], dict[str, int], list[int]]:
-        context, _ = fleet_of(engine, args, entries, None)
-        fleet = context.fleet
-        assert isinstance(fleet, Fleet)
-        fleet._loader = ModelLoader(args, None, "thread")
-        fleet.budget_bytes = max(member.num_bytes for member in fleet.members)
-        before, tokens = {}, []
-        for number in range(_WARM + _SWITCHES):
-            if number == _WARM:
-                before = held()
-            model = context.models[number % 2]
-            await fleet.acquire(model)
-            assert model.engine is not None
-            assert context.models[1 - number % 2].engine is None
-            params = SamplingParams(max_tokens=3, temperature=0)
-            async for output in model.engine.generate("abc", params, f"r{number}"):
-                tokens = output.outputs[0].token_ids
-            fleet.release(model)
-        after = held()
-        await fleet.close()
-        return before, after, list(tokens)
-
-    before, after, tokens = asyncio.run(main())
+    context, _ = fleet_of(engine, args, entries, None)
+    fleet = context.fleet
+    assert isinstance(fleet, Fleet)
+    fleet._loader = ModelLoader(args, None, "thread")
+    fleet.budget_bytes = max(member.num_bytes for member in fleet.members)
+    before, tokens = {}, []
+    for number in range(_WARM + _SWITCHES):
+        if number == _WARM:
+            before = held()
+        model = context.models[number % 2]
+        await fleet.acquire(model)
+        assert model.engine is not None
+        assert context.models[1 - number % 2].engine is None
+        params = SamplingParams(max_tokens=3, temperature=0)
+        async for output in model.engine.generate("abc", params, f"r{number}"):
+            tokens = output.outputs[0].token_ids
+        fleet.release(model)
+    after = held()
+    await fleet.close()
+    before, after, tokens = (before, after, list(tokens))
     print(before, after)
     assert len(tokens) == 3
     assert after["descriptors"] <= before["descriptors"] + 2

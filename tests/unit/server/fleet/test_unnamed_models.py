@@ -93,10 +93,10 @@ async def unload_all(harness: Harness) -> None:
 
 
 @pytest.mark.parametrize("names", [list(POOLING), list(POOLING)[::-1]], ids=["first", "last"])
-def test_the_first_model_that_can_answers(tiny_model: Path, names: list[str]) -> None:
+async def test_the_first_model_that_can_answers(tiny_model: Path, names: list[str]) -> None:
     harness, loader = fleet(tiny_model, names)
 
-    async def scenario(client: httpx.AsyncClient) -> None:
+    async with harness.client() as client:
         for path, body, wanted in ROUTES:
             can = {wanted.format(first=names[0])}
             can |= {"embedder", "embedder2"} if wanted == "embedder" else set()
@@ -114,8 +114,6 @@ def test_the_first_model_that_can_answers(tiny_model: Path, names: list[str]) ->
         assert (info["model_id"], [*info["model_type"]]) == ("reranker", ["reranker"])
         await harness.context.fleet.close()
 
-    harness.run(scenario)
-
 
 def test_sounds_are_for_models_that_write_them_down(tiny_model: Path) -> None:
     harness, _ = fleet(tiny_model, ["embedder", "embedder2", "chat"])
@@ -132,10 +130,10 @@ def test_sounds_are_for_models_that_write_them_down(tiny_model: Path) -> None:
     assert first_that_gives(models[1:], "text").names == ("chat",)
 
 
-def test_every_route_takes_its_model_from_the_query(tiny_model: Path) -> None:
+async def test_every_route_takes_its_model_from_the_query(tiny_model: Path) -> None:
     harness, loader = fleet(tiny_model, ["chat", "embedder", "embedder2"])
 
-    async def scenario(client: httpx.AsyncClient) -> None:
+    async with harness.client() as client:
         for path, body, _ in ROUTES:
             for name in ("embedder2", "embedder"):
                 asked = f"{path}?model={name}"
@@ -147,8 +145,6 @@ def test_every_route_takes_its_model_from_the_query(tiny_model: Path) -> None:
         reply = await client.post("/embed?model=none", json={"inputs": "x"})
         assert reply.status_code == 404
         await harness.context.fleet.close()
-
-    harness.run(scenario)
     paths = {path for path, _, _ in ROUTES}
     pooling = {one.path for one in ENDPOINTS if one.tag == "pooling"}
     assert pooling <= paths
@@ -158,7 +154,7 @@ def test_every_route_takes_its_model_from_the_query(tiny_model: Path) -> None:
     ("names", "wanted"),
     [(["embedder", "embedder2"], "embedder2"), (["embedder2", "colbert"], "colbert")],
 )
-def test_vectors_of_tokens_are_those_of_a_model_for_them_or_of_an_embedder(
+async def test_vectors_of_tokens_are_those_of_a_model_for_them_or_of_an_embedder(
     tiny_model: Path, names: list[str], wanted: str
 ) -> None:
     harness, loader = fleet(tiny_model, names)
@@ -170,20 +166,16 @@ def test_vectors_of_tokens_are_those_of_a_model_for_them_or_of_an_embedder(
     model = replace(member.config.model, pooling=pooling)
     member.config = member.model.planned = replace(member.config, model=model)
 
-    async def scenario(client: httpx.AsyncClient) -> None:
+    async with harness.client() as client:
         assert await loads(loader, client, "/embed_all", {"inputs": "x"}) == [wanted]
         await harness.context.fleet.close()
 
-    harness.run(scenario)
 
-
-def test_where_no_model_can_the_first_one_says_so(tiny_model: Path) -> None:
+async def test_where_no_model_can_the_first_one_says_so(tiny_model: Path) -> None:
     harness, loader = fleet(tiny_model, ["chat"])
 
-    async def scenario(client: httpx.AsyncClient) -> None:
+    async with harness.client() as client:
         reply = await client.post("/embed", json={"inputs": "x"})
         assert (reply.status_code, loader.loads) == (400, ["chat"])
         assert "generates text" in reply.text
         await harness.context.fleet.close()
-
-    harness.run(scenario)

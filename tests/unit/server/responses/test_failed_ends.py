@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-import httpx
 import pytest
 
 from quire.server.apis.responses.writing import ResponsesWriter
@@ -20,14 +19,14 @@ def _broken(*_: Any) -> Any:
 
 @pytest.mark.parametrize("is_stream", [False, True])
 @pytest.mark.parametrize("broken", ["begin", "events", "last", "whole", "stored_output"])
-def test_it_has_failed_and_makes_room(
+async def test_it_has_failed_and_makes_room(
     make_scripted: Any, monkeypatch: pytest.MonkeyPatch, broken: str, is_stream: bool
 ) -> None:
     harness = make_scripted("Hello", max_stored_responses=1)
     monkeypatch.setattr(ResponsesWriter, broken, _broken)
     monkeypatch.setattr(ResponsesWriter, "whole", _broken)
 
-    async def scenario(client: httpx.AsyncClient) -> None:
+    async with harness.client() as client:
         body = body_of(background=True, stream=is_stream, metadata={"a": "b"})
         reply = await client.post(RESPONSES, json=body)
         if is_stream:
@@ -47,17 +46,13 @@ def test_it_has_failed_and_makes_room(
         assert (await client.get(f"{RESPONSES}/{made['id']}")).status_code == 404
         assert len(harness.app.state.response_store) == 1
 
-    harness.run(scenario)
 
-
-def test_a_cancelled_one_too(make_scripted: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_cancelled_one_too(make_scripted: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     harness = make_scripted("x" * 400, step_s=0.002)
     monkeypatch.setattr(ResponsesWriter, "cancelled", _broken)
 
-    async def scenario(client: httpx.AsyncClient) -> None:
+    async with harness.client() as client:
         queued = (await client.post(RESPONSES, json=body_of(background=True))).json()
         path = f"{RESPONSES}/{queued['id']}/cancel"
         failed = (await asyncio.wait_for(client.post(path), 60)).json()
         assert failed["status"] == "failed"
-
-    harness.run(scenario)

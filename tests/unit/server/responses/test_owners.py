@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-import httpx
 import pytest
 
 from .asking import RESPONSES, body_of
@@ -14,10 +13,10 @@ from .test_stored import until_ended
 MINE, OTHER = {"Authorization": "Bearer mine"}, {"x-api-key": "other"}
 
 
-def test_a_response_is_found_by_its_own_key_alone(make_scripted: Any) -> None:
+async def test_a_response_is_found_by_its_own_key_alone(make_scripted: Any) -> None:
     harness = make_scripted("Hello", keys=("mine", "other"))
 
-    async def scenario(client: httpx.AsyncClient) -> None:
+    async with harness.client() as client:
         made = (await client.post(RESPONSES, json=body_of(), headers=MINE)).json()
         path = f"{RESPONSES}/{made['id']}"
         reference = {"type": "item_reference", "id": made["output"][0]["id"]}
@@ -34,26 +33,22 @@ def test_a_response_is_found_by_its_own_key_alone(make_scripted: Any) -> None:
             reply = await client.delete(path, headers=headers)
             assert reply.status_code == (200 if found else 404)
 
-    harness.run(scenario)
 
-
-def test_another_key_cannot_cancel(make_scripted: Any) -> None:
+async def test_another_key_cannot_cancel(make_scripted: Any) -> None:
     harness = make_scripted("x" * 400, step_s=0.002, keys=("mine", "other"))
 
-    async def scenario(client: httpx.AsyncClient) -> None:
+    async with harness.client() as client:
         body = body_of(background=True)
         made = (await client.post(RESPONSES, json=body, headers=MINE)).json()
         path = f"{RESPONSES}/{made['id']}/cancel"
         assert (await client.post(path, headers=OTHER)).status_code == 404
         assert (await client.post(path, headers=MINE)).json()["status"] == "cancelled"
 
-    harness.run(scenario)
 
-
-def test_keys_may_choose_the_same_id(make_scripted: Any) -> None:
+async def test_keys_may_choose_the_same_id(make_scripted: Any) -> None:
     harness = make_scripted("Hello", keys=("mine", "other"))
 
-    async def scenario(client: httpx.AsyncClient) -> None:
+    async with harness.client() as client:
         for headers in (OTHER, MINE):
             body = body_of(request_id="same", background=True)
             reply = await client.post(RESPONSES, json=body, headers=headers)
@@ -63,18 +58,16 @@ def test_keys_may_choose_the_same_id(make_scripted: Any) -> None:
         assert (await client.delete(f"{RESPONSES}/same")).status_code == 200
         assert len(harness.app.state.response_store) == 1
 
-    harness.run(scenario)
-
 
 @pytest.mark.parametrize(
     "limits", [{"max_stored_responses": 6}, {"response_store_bytes": 30_000}], ids=str
 )
-def test_one_key_does_not_displace_the_responses_of_others(
+async def test_one_key_does_not_displace_the_responses_of_others(
     make_scripted: Any, limits: dict[str, int]
 ) -> None:
     harness = make_scripted("Hello", keys=("mine", "other"), **limits)
 
-    async def scenario(client: httpx.AsyncClient) -> None:
+    async with harness.client() as client:
         mine = [
             (await client.post(RESPONSES, json=body_of(), headers=MINE)).json()["id"]
             for _ in range(2)
@@ -92,5 +85,3 @@ def test_one_key_does_not_displace_the_responses_of_others(
             await client.post(RESPONSES, json=body_of(), headers=MINE)
         owners = Counter(key.owner for key in store._kept)
         assert max(owners.values()) - min(owners.values()) <= 2
-
-    harness.run(scenario)

@@ -195,16 +195,14 @@ def test_the_store_has_bounds(make_scripted: Any) -> None:
     assert not store._items
 
 
-def test_stored_responses_expire(make_scripted: Any) -> None:
+async def test_stored_responses_expire(make_scripted: Any) -> None:
     harness = make_scripted("Hello", response_store_time=0.05)
 
-    async def scenario(client: httpx.AsyncClient) -> None:
+    async with harness.client() as client:
         response = (await client.post(RESPONSES, json=body_of())).json()
         await asyncio.sleep(0.1)
         assert (await client.get(f"{RESPONSES}/{response['id']}")).status_code == 404
         assert len(harness.app.state.response_store) == 0
-
-    harness.run(scenario)
 
 
 def test_a_server_may_store_nothing(make_scripted: Any) -> None:
@@ -268,10 +266,10 @@ def test_what_runs_in_the_background_has_the_bounds_too(make_scripted: Any) -> N
     assert not store._items
 
 
-def test_a_stream_that_is_left_stores_nothing(make_scripted: Any) -> None:
+async def test_a_stream_that_is_left_stores_nothing(make_scripted: Any) -> None:
     harness = make_scripted("x" * 300, step_s=0.002)
 
-    async def scenario(client: httpx.AsyncClient) -> None:
+    async with harness.client() as client:
         body = body_of(stream=True, tools=[])
         gone = asyncio.create_task(client.post(RESPONSES, json=body))
         while not harness.context.num_generating:
@@ -280,6 +278,4 @@ def test_a_stream_that_is_left_stores_nothing(make_scripted: Any) -> None:
         while harness.context.num_generating:
             await asyncio.sleep(0.01)
         await asyncio.sleep(0.05)
-
-    harness.run(scenario)
     assert len(harness.app.state.response_store) == 0

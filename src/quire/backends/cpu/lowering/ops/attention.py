@@ -1,4 +1,4 @@
-"""Attention over the paged cache, preceded by a heads op that writes k and v to the cache."""
+"""Attention over the paged cache or latents, preceded by a heads op that writes k and v."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import ClassVar
 from quire.backends.cpu.lowering.graph import Graph, lower
 from quire.backends.cpu.lowering.native_op import KVLayer, NativeOp, Numbers, Picked
 from quire.backends.cpu.lowering.ops.heads import heads_of
-from quire.backends.cpu.lowering.ops.latent import NativeLatent
 from quire.errors import BackendError
 from quire.program import ActivationBits, Attention, OpPlace, TakeRows, Value, place_of
 
@@ -76,3 +75,25 @@ def _(op: Attention, graph: Graph) -> tuple[NativeOp, ...]:
         taken_only, op.first_key, op.num_keys,
     )  # fmt: skip
     return *heads_of(op, graph), attention
+
+
+@dataclass(frozen=True, slots=True)
+class NativeLatent(NativeOp):
+    """Writes k to the cache, then attends. All heads of q read one head of k, whose first
+    `value_dim` numbers are the values too: q is [T, num_heads * k.dim], out is
+    [T, num_heads * value_dim]. A slot holds [block_size][dim] numbers, rounded up as a head of K
+    is. `taken_only`: as of `NativeAttention`."""
+
+    in_float32: ClassVar[bool] = False
+    q: Value
+    k: Value
+    out: Value
+    kv: KVLayer
+    num_heads: int
+    value_dim: int
+    scale: float
+    taken_only: bool
+
+    @property
+    def place(self) -> OpPlace:
+        return OpPlace.named(self.out.name, reads_cache=True)
