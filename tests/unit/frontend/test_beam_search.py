@@ -19,7 +19,7 @@ from quire.frontend.inputs.input_processor import InputProcessor
 from quire.inputs import TokensPrompt
 from quire.outputs import CompletionOutput, FlatLogprobs, RequestOutput
 from quire.tokenizer import Tokenizer, detokenizer_of
-from quire.tokenizer.byte_detokenizer import WindowDetokenizer
+from quire.tokenizer.window_detokenizer import WindowDetokenizer
 
 MakeConfig = Callable[..., EngineConfig]
 PROMPT = [3, 1, 4, 1, 5]

@@ -9,7 +9,7 @@ from fake_core import FakeCore
 
 from quire.config import EngineConfig
 from quire.errors import ConfigError
-from quire.metrics.engine_series import KVStoreSeries
+from quire.metrics.kv_store_series import KVStoreSeries
 from quire.server.http.auth import tenant_salt
 
 from .conftest import Harness, MakeHarness

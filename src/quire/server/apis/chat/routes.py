@@ -10,7 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp
 
-from quire.errors import RequestError, quoted
+from quire.errors import RequestError
 from quire.server.apis.chat.schema import (
     ChatChunk,
     ChatFields,
@@ -18,6 +18,7 @@ from quire.server.apis.chat.schema import (
     ChatResponse,
     ToolFields,
 )
+from quire.server.apis.chat.tool_choice import named_choice
 from quire.server.apis.chat.writing import chat_writer
 from quire.server.bodies.json_http import context_of
 from quire.server.conversation.conversation import Conversation, ToolChoice, ToolUse, tool_use
@@ -125,55 +126,6 @@ def _tool_use(
     if tools:
         asked = ToolChoice(choice or "auto") if choice in _WORDS else named_choice(choice)
     return tool_use(tools, asked, is_parallel=is_parallel, place=place)
-
-
-_USAGE = 'Correct usage: `{"type": "function", "function": {"name": "my_function"}}`'
-
-
-def named_choice(choice: Any) -> ToolChoice:
-    """The choice of one tool or of some. Raises RequestError."""
-    if not isinstance(choice, Mapping):
-        raise RequestError(
-            f"Invalid value for `tool_choice`: {quoted(choice)}! Only named tools, "
-            '"none", "auto" or "required" are supported.',
-            parameter="tool_choice",
-        )
-    if choice.get("type") == "allowed_tools":
-        return _allowed(choice)
-    return ToolChoice.of_one(_named(choice))
-
-
-def _allowed(choice: Mapping[str, Any]) -> ToolChoice:
-    """OpenAI's `allowed_tools`: a choice among some of the tools."""
-    allowed = choice.get("allowed_tools", choice)
-    mode, given = allowed.get("mode", "auto"), allowed.get("tools")
-    if not isinstance(given, list) or not given:
-        raise RequestError(
-            "tool_choice.allowed_tools.tools must be a list of tools that is not empty",
-            parameter="tool_choice",
-        )
-    return ToolChoice(mode, [_named(one if isinstance(one, Mapping) else {}) for one in given])
-
-
-def _named(choice: Mapping[str, Any]) -> str:
-    function = choice.get("function")
-    if not isinstance(function, Mapping):
-        raise RequestError(
-            f"Invalid value for `function`: `{quoted(function)}` in `tool_choice`! {_USAGE}",
-            parameter="tool_choice.function",
-        )
-    if "name" not in function:
-        raise RequestError(
-            f"Expected field `name` in `function` in `tool_choice`! {_USAGE}",
-            parameter="tool_choice.function.name",
-        )
-    name = function["name"]
-    if not isinstance(name, str) or not name:
-        raise RequestError(
-            f"Invalid `name` in `function`: `{quoted(name)}` in `tool_choice`! {_USAGE}",
-            parameter="tool_choice.function.name",
-        )
-    return name
 
 
 ROUTES = Routes("generation")
