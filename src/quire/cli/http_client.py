@@ -217,7 +217,7 @@ def _piece(event: Any) -> Piece:
             piece.finish_reason = choice.get("finish_reason") or piece.finish_reason
     except (AttributeError, TypeError):
         raise ServerError(
-            f"the server sent an event that is no part of a completion: {event!r:.80}"
+            f"the server sent an event that does not belong to a completion: {event!r:.80}"
         ) from None
     return piece
 

@@ -218,7 +218,7 @@ class DeviceConfig:
     enforce_eager: bool = False
     """On a GPU, launch each kernel of each step, and record none."""
     description: str = field(default="", compare=False)
-    """What computes, in words, such as the name of the GPU."""
+    """The device in words, such as the name of the GPU."""
 
 
 @dataclass(frozen=True, slots=True)
