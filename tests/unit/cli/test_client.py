@@ -162,7 +162,7 @@ def test_a_broken_stream_is_noticed(server: ScriptedServer) -> None:
 @pytest.mark.parametrize("delta", [3, "text", [1], {"content": 5}, {"tool_calls": 5}])
 def test_an_event_of_another_kind_is_an_error(server: ScriptedServer, delta: Any) -> None:
     server.script.answer = lambda _: [delta]
-    with pytest.raises(ServerError, match=r"no part of a completion: .*choices"):
+    with pytest.raises(ServerError, match=r"does not belong to a completion: .*choices"):
         list(Server(server.url).stream("/chat/completions", {"messages": []}))
 
 
