@@ -125,7 +125,7 @@ _BIAS = {"blk.0.attn_q.bias": np.ones(64, np.float32)}
         ("phi3:long", {"rope.scaling.type": "yarn"}, "rope.scaling.type is 'yarn'; it must be"),
         ("phi2", {"rope.dimension_count": 17}, "dimension_count is 17; it must be from 1 to"),
         ("gptneox", {"use_parallel_residual": None}, "use_parallel_residual is None; it must be"),
-        ("gptneox", {"attention.head_count_kv": 2}, r"shape \[192, 64\].*requires"),
+        ("gptneox", {"attention.head_count": 3}, "hidden size 64 does not divide into 3 heads"),
         ("falcon:7B", {"attention.head_count_kv": None}, "head_count_kv is None; it must be a"),
         ("bloom", {"feed_forward_length": 128}, "must be four times the embedding_length"),
         ("mpt", {"attention.max_alibi_bias": 0.0}, "learned positions"),
