@@ -140,7 +140,8 @@ class EngineArgs:
     """Keep the KV cache of finished prompts for later ones that begin alike; on by default."""
     kv_cache_dtype: str = argument("auto", "CacheConfig")
     """Number format of the KV cache: `auto` is the model's dtype, `int8` takes half of bfloat16's
-    memory and of the time to read it, `int4` nearly half of `int8`'s and costs some quality."""
+    memory and of the time to read it, `int4` nearly half of `int8`'s and costs some quality; `fp8`
+    is as large as `int8` and for GPUs alone."""
     gpu_memory_utilization: float = argument(0.92, "CacheConfig", "--device-memory-utilization")
     """Share of the memory that is available at start which weights and KV cache may use."""
     kv_cache_memory_bytes: int | None = argument(
