@@ -124,7 +124,7 @@ def test_a_product_is_the_definition(
     """Of one row, of a few and of many: the same bits."""
     weights, groups = Weights(), {"w": random_groups(format, n, k)}
     program = program_of(one_linear(groups), k, weights)
-    for lengths in ([1], [3], LENGTHS):
+    for lengths in ([1], [3], [8], LENGTHS):
         tokens = np.concatenate([seq.tokens for seq in make_seqs(lengths)])
         native = steps(program, GroupedStore(weights, groups), backend, lengths)
         expected = definition(weights.arrays["table"][tokens], groups["w"], is_fused(backend))

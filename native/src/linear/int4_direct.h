@@ -60,39 +60,35 @@ void add_slab(const uint32_t* x, const uint32_t* totals, const uint8_t* slab, co
     }
 #pragma GCC unroll 2
     for (int64_t group = 0; group < kSlabGroups; ++group) {
-      constexpr int kRun = Product::kLinesInSum;
-#pragma GCC unroll 2
-      for (int64_t first = group * kGroupLines; first < (group + 1) * kGroupLines; first += kRun) {
-        Sum dot[kRows][kVectors] = {};
+      Sum dot[kRows][kVectors] = {};
 #pragma GCC unroll 4
-        for (int64_t i = first; i < first + kRun; ++i) {
-          Sum low[kVectors], high[kVectors];
-#pragma GCC unroll 2
-          for (int v = 0; v < kVectors; ++v) {
-            const int64_t column = c + v * kPartLanes;
-            const auto line = load<Words>(slab + kCodeBytes + i * kInt4LineBytes + column * 4);
-            low[v] = (Sum)(line & 0x0f0f0f0fu);
-            high[v] = (Sum)((line >> 4) & 0x0f0f0f0fu);
-          }
-#pragma GCC unroll 6
-          for (int r = 0; r < kRows; ++r) {
-            const uint32_t* units = x + 2 * i * kRows + r;
-            const auto first_four = Product::broadcast(units);
-            const auto last_four = Product::broadcast(units + kRows);
-#pragma GCC unroll 2
-            for (int v = 0; v < kVectors; ++v) {
-              dot[r][v] = Product::multiply_add(dot[r][v], first_four, low[v]);
-              dot[r][v] = Product::multiply_add(dot[r][v], last_four, high[v]);
-            }
-          }
-        }
+      for (int64_t i = group * kGroupLines; i < (group + 1) * kGroupLines; ++i) {
+        Sum low[kVectors], high[kVectors];
 #pragma GCC unroll 2
         for (int v = 0; v < kVectors; ++v) {
-          const Sum step = Product::step_of(steps_of(steps[v], group));
+          const int64_t column = c + v * kPartLanes;
+          const auto line = load<Words>(slab + kCodeBytes + i * kInt4LineBytes + column * 4);
+          low[v] = (Sum)(line & 0x0f0f0f0fu);
+          high[v] = (Sum)((line >> 4) & 0x0f0f0f0fu);
+        }
 #pragma GCC unroll 6
-          for (int r = 0; r < kRows; ++r) {
-            total[r][v] = Product::add_scaled(total[r][v], dot[r][v], step);
+        for (int r = 0; r < kRows; ++r) {
+          const uint32_t* units = x + 2 * i * kRows + r;
+          const auto first_four = Product::broadcast(units);
+          const auto last_four = Product::broadcast(units + kRows);
+#pragma GCC unroll 2
+          for (int v = 0; v < kVectors; ++v) {
+            dot[r][v] = Product::multiply_add(dot[r][v], first_four, low[v]);
+            dot[r][v] = Product::multiply_add(dot[r][v], last_four, high[v]);
           }
+        }
+      }
+#pragma GCC unroll 2
+      for (int v = 0; v < kVectors; ++v) {
+        const Sum step = Product::step_of(steps_of(steps[v], group));
+#pragma GCC unroll 6
+        for (int r = 0; r < kRows; ++r) {
+          total[r][v] = Product::add_scaled(total[r][v], dot[r][v], step);
         }
       }
     }

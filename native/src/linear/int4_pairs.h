@@ -1,8 +1,8 @@
 // 4-bit weights where pairs of products are summed in 16 bits: AVX2 without an instruction for dot
 // products of bytes.
 //
-// A weight is u * step - offset. u is at most 15, so that four products of it with an unsigned
-// byte, in pairs, fit in 16 bits; the instruction that widens the sums multiplies them by the step.
+// A weight is u * step - offset. u is at most 15, so that the products of a group with bytes of x,
+// in pairs, fit in 16 bits; the instruction that widens their sums multiplies them by the step.
 // That takes about half the multiplications of bytes widened to 16 bits, and the sums are the same
 // integers. Offsets are multiplied with the sums of x over groups.
 #pragma once
@@ -16,20 +16,16 @@
 
 namespace quire::gemm {
 
-// x is shifted by 128, and 128 times the sum of a column's weights is taken off at the end.
 template <int kPlanes>
 struct Int4PairProduct : QuantisedX<kPlanes> {
-  static constexpr bool kUnsignedX = true;
+  static constexpr bool kUnsignedX = false;
   static constexpr int kUnits = 1;
-  // Rows whose sums, of 16 and of 32 bits, fit in registers with two vectors of columns.
-  static constexpr int kLines = 3;
-  static constexpr int kLinesInSum = 2;  // of 4-bit weights, eight of K each
   static constexpr int kRowsOfTwoVectors = 2;
   static constexpr bool kPrefetchesForOne = true;
-  static constexpr int kQuadsInSum = 4;
+  static_assert(kInt4Group / 2 * 15 * 128 <= INT16_MAX);
 
   static QUIRE_INLINE IntVector multiply_add(IntVector sum, IntVector x, IntVector w) {
-    return add_pairs(sum, _mm256_maddubs_epi16((__m256i)x, (__m256i)w));
+    return Pairs<true>::multiply_add(sum, x, w);
   }
   // Sums of 16 bits times the step, which is in both halves of a word.
   static QUIRE_INLINE IntVector add_scaled(IntVector sum, IntVector dot, IntVector step) {
@@ -40,8 +36,8 @@ struct Int4PairProduct : QuantisedX<kPlanes> {
   }
   static void units_of(const Rows& x, int64_t row, int64_t k, int64_t count, float inverse,
                        uint32_t (*out)[kSegment]) {
-    quantise_segment<kPlanes, true>(x, row, k, count, inverse, reinterpret_cast<int8_t*>(out),
-                                    sizeof *out);
+    quantise_segment<kPlanes>(x, row, k, count, inverse, reinterpret_cast<int8_t*>(out),
+                              sizeof *out);
   }
 };
 
@@ -78,75 +74,83 @@ struct PairArgs {
   const uint32_t* totals;  // of x, [slab][rows]
   const uint8_t* slabs;    // of one strip, as bytes
   int64_t count;           // of slabs
-  const uint8_t* ahead;    // prefetched, ahead_bytes for each quad
+  const uint8_t* ahead;    // prefetched, ahead_bytes for each group
   int64_t ahead_bytes;
   float* sums;  // [row][32]
   bool resume;  // K was begun before: add to the sums
 };
 
+// The products of a group with two vectors of columns; sums of 16 bits.
+template <class Product, int kRows>
+QUIRE_INLINE void multiply_group(const uint32_t* x, const uint8_t* quads,
+                                 IntVector (&dots)[kRows][2]) {
+#pragma GCC unroll 8
+  for (int64_t q = 0; q < kGroupQuads; ++q) {
+    const uint8_t* quad = quads + q * kInt4LineBytes;
+    const IntVector w[] = {load<IntVector>(quad), load<IntVector>(quad + sizeof(IntVector))};
+#pragma GCC unroll 6
+    for (int r = 0; r < kRows; ++r) {
+      const auto unit = Product::broadcast(x + q * kRows + r);
+#pragma GCC unroll 2
+      for (int v = 0; v < 2; ++v) {
+        dots[r][v] = q == 0 ? Pairs<true>::multiply(unit, w[v])
+                            : Pairs<true>::multiply_add(dots[r][v], unit, w[v]);
+      }
+    }
+  }
+}
+
+// What the offsets of all slabs add to the sums of two vectors of columns, or begin these with.
+template <class Product, int kRows, class Place>
+QUIRE_INLINE void add_offsets(const PairArgs& args, const uint8_t* slabs, const Place& place) {
+  IntVector sums[kRows][2];
+  for (int r = 0; r < kRows; ++r) {
+    for (int v = 0; v < 2; ++v) {
+      sums[r][v] = args.resume ? load<IntVector>(place(r, v)) : IntVector{};
+    }
+  }
+  const uint8_t* offsets = slabs + kSlabGroups * kNumberBytes;
+  for (int64_t i = 0; i < args.count; ++i, offsets += kPairSlabBytes) {
+    const IntVector w[] = {load<IntVector>(offsets), load<IntVector>(offsets + sizeof(IntVector))};
+#pragma GCC unroll 6
+    for (int r = 0; r < kRows; ++r) {
+      const auto total = Product::broadcast(args.totals + i * kRows + r);
+#pragma GCC unroll 2
+      for (int v = 0; v < 2; ++v) sums[r][v] = Pairs<false>::multiply_add(sums[r][v], total, w[v]);
+    }
+  }
+  for (int r = 0; r < kRows; ++r) {
+    for (int v = 0; v < 2; ++v) store(place(r, v), sums[r][v]);
+  }
+}
+
+// Sums of 16 bits are in registers, those of 32 bits in memory.
 template <class Product, int kRows>
 void pair_rows(const PairArgs& args) {
-  constexpr int kVectors = 2;
-  constexpr int64_t kColumns = kVectors * kVectorLanes;
   const uint8_t* ahead = args.ahead;
-  for (int64_t c = 0; c < kStripColumns; c += kColumns) {
-    const auto place = [&](int r, int v) {
-      return args.sums + r * kStripColumns + c + v * kVectorLanes;
-    };
-    IntVector sums[kRows][kVectors];
-    for (int r = 0; r < kRows; ++r) {
-      for (int v = 0; v < kVectors; ++v) {
-        sums[r][v] = args.resume ? load<IntVector>(place(r, v)) : IntVector{};
-      }
-    }
+  const int64_t ahead_bytes = args.ahead_bytes;
+  for (int64_t c = 0; c < kStripColumns; c += 2 * kVectorLanes) {
+    float* sums = args.sums + c;
+    const auto place = [&](int r, int v) { return sums + r * kStripColumns + v * kVectorLanes; };
+    const uint8_t* quads = args.slabs + c * 4;
+    add_offsets<Product, kRows>(args, quads, place);
     const uint32_t* x = args.x;
-    const uint8_t* quad = args.slabs + c * 4;
-    for (int64_t g = 0; g < args.count * kSlabGroups; ++g, quad += kInt4LineBytes) {
-      const uint8_t* steps = quad + kGroupQuads * kInt4LineBytes;
+    for (int64_t g = 0; g < args.count * kSlabGroups; ++g, x += kGroupQuads * kRows) {
+      for (int64_t at = 0; at < ahead_bytes; at += 2 * 64) __builtin_prefetch(ahead + at);
+      ahead += ahead_bytes;
+      IntVector dots[kRows][2];
+      multiply_group<Product, kRows>(x, quads, dots);
+      const uint8_t* steps = quads + kGroupQuads * kInt4LineBytes;
+      asm("" : "+r"(sums));  // else gcc keeps copies of the sums on the stack
 #pragma GCC unroll 2
-      for (int run = 0; run < kGroupQuads / Product::kQuadsInSum; ++run) {
-        IntVector dots[kRows][kVectors] = {};
-#pragma GCC unroll 4
-        for (int q = 0; q < Product::kQuadsInSum; ++q, quad += kInt4LineBytes, x += kRows) {
-          __builtin_prefetch(ahead);
-          ahead += args.ahead_bytes;
-          IntVector w[kVectors];
-          for (int v = 0; v < kVectors; ++v) {
-            w[v] = load<IntVector>(quad + v * static_cast<int64_t>(sizeof(IntVector)));
-            asm("" : "+x"(w[v]));  // else gcc loads it again for every row
-          }
-#pragma GCC unroll 3
-          for (int r = 0; r < kRows; ++r) {
-            const auto unit = Product::broadcast(x + r);
-#pragma GCC unroll 2
-            for (int v = 0; v < kVectors; ++v) {
-              dots[r][v] = Product::multiply_add(dots[r][v], unit, w[v]);
-            }
-          }
-        }
-#pragma GCC unroll 2
-        for (int v = 0; v < kVectors; ++v) {
-          const auto step = load<IntVector>(steps + v * static_cast<int64_t>(sizeof(IntVector)));
-#pragma GCC unroll 3
-          for (int r = 0; r < kRows; ++r) {
-            sums[r][v] = Product::add_scaled(sums[r][v], dots[r][v], step);
-          }
-        }
-      }
-      if (g % kSlabGroups == 0) continue;
-      quad += kInt4LineBytes;
-      const uint32_t* totals = args.totals + g / kSlabGroups * kRows;
-#pragma GCC unroll 2
-      for (int v = 0; v < kVectors; ++v) {
-        const auto offsets = load<IntVector>(quad + v * static_cast<int64_t>(sizeof(IntVector)));
-#pragma GCC unroll 3
+      for (int v = 0; v < 2; ++v) {
+        const auto step = load<IntVector>(steps + v * sizeof(IntVector));
+#pragma GCC unroll 6
         for (int r = 0; r < kRows; ++r) {
-          sums[r][v] = dot_words(sums[r][v], Product::broadcast(totals + r), offsets);
+          store(place(r, v), Product::add_scaled(load<IntVector>(place(r, v)), dots[r][v], step));
         }
       }
-    }
-    for (int r = 0; r < kRows; ++r) {
-      for (int v = 0; v < kVectors; ++v) store(place(r, v), sums[r][v]);
+      quads += kNumberBytes + (g % kSlabGroups) * (kPairSlabBytes - kSlabGroups * kNumberBytes);
     }
   }
 }
@@ -155,17 +159,22 @@ template <int kPlanes_>
 struct Int4PairFamily : VectorFamily<Int4PairProduct<kPlanes_>, Int4Weights> {
   using Product = Int4PairProduct<kPlanes_>;
   using Base = VectorFamily<Product, Int4Weights>;
-  using Lines = std::make_index_sequence<Product::kLines>;
 
-  static constexpr int64_t kMaxTileRows = Product::kLines / kPlanes_;
+  static constexpr int64_t kMaxTileRows = kMaxVectorRows / kPlanes_;
 
   static void multiply(const Block& block) {
-    if (block.tiles > 1) return multiply_tiles(block, Lines{});
-    multiply_direct<Product>(block, Base::totals_of(block, 0), Lines{});
+    if (block.tiles > 1 || block.rows > kMostDirect) {
+      return multiply_tiles(block, std::make_index_sequence<kMaxVectorRows>{});
+    }
+    multiply_direct<Product>(block, Base::totals_of(block, 0),
+                             std::make_index_sequence<kMostDirect>{});
     Base::finish(block, 0);
   }
 
  private:
+  // More rows meet bytes.
+  static constexpr int64_t kMostDirect = 3;
+
   // Expands as much of K as fits for all strips, multiplies, and goes on with the next.
   template <size_t... kRows>
   static void multiply_tiles(const Block& block, std::index_sequence<kRows...>) {
@@ -196,8 +205,8 @@ struct Int4PairFamily : VectorFamily<Int4PairProduct<kPlanes_>, Int4Weights> {
         for (int64_t s = 0; s < block.strips; ++s) {
           kTable[rows - 1]({x + done * kSlabDepth / 4 * rows, totals,
                             expanded + s * most * kPairSlabBytes, count, ahead + tile * ahead_bytes,
-                            ceil_div(ahead_bytes, count * kSlabDepth / 2), block.sums_of(s, tile),
-                            done > 0});
+                            round_up(ceil_div(ahead_bytes, 2 * count * kSlabGroups), 2 * 64),
+                            block.sums_of(s, tile), done > 0});
         }
         if (last) Base::finish(block, tile);
       }

@@ -18,12 +18,25 @@ typedef int32_t IntVector __attribute__((vector_size(kVectorLanes * 4)));
 // So few rows, of 16 bits, meet 4-bit weights in this way; more meet them as int8.
 constexpr int64_t kFewInt4Rows = 2;
 
-QUIRE_INLINE IntVector add_pairs(IntVector sum, __m256i pairs) {
-  sum = (IntVector)_mm256_add_epi16((__m256i)sum, pairs);
-  // Without it gcc first adds products to each other, which needs too many registers.
-  asm("" : "+x"(sum));
-  return sum;
-}
+// Sums of two products of bytes, unsigned ones in `w`, in 16 bits; or of two of words in 32 bits.
+// gcc would add products to each other first, or move sums to other registers, so that both
+// instructions are written out.
+template <bool kBytes>
+struct Pairs {
+  static QUIRE_INLINE IntVector multiply(IntVector x, IntVector w) {
+    if constexpr (kBytes) return (IntVector)_mm256_maddubs_epi16((__m256i)w, (__m256i)x);
+    return (IntVector)_mm256_madd_epi16((__m256i)w, (__m256i)x);
+  }
+  static QUIRE_INLINE IntVector multiply_add(IntVector sum, IntVector x, IntVector w) {
+    IntVector found;
+    if constexpr (kBytes) {
+      asm("vpmaddubsw %2, %3, %1\n\tvpaddw %1, %0, %0" : "+x"(sum), "=&x"(found) : "x"(x), "x"(w));
+    } else {
+      asm("vpmaddwd %2, %3, %1\n\tvpaddd %1, %0, %0" : "+x"(sum), "=&x"(found) : "x"(x), "x"(w));
+    }
+    return sum;
+  }
+};
 #else
 constexpr int64_t kFewInt4Rows = 0;
 #endif
@@ -58,8 +71,7 @@ template <int kPlanes>
 struct Int8Product : QuantisedX<kPlanes> {
   static constexpr bool kUnsignedX = !kSignedDots;
   static constexpr int kUnits = 1;
-  static constexpr int kLinesInSum = kGroupLines;  // of 4-bit weights: any number, so a group
-  static constexpr int kRowsOfTwoVectors = 0;      // of x that meet 4-bit weights
+  static constexpr int kRowsOfTwoVectors = 0;  // of x that meet 4-bit weights
   // One row is read as fast as memory gives it, and prefetches only slow that down.
   static constexpr bool kPrefetchesForOne = false;
   static QUIRE_INLINE IntVector weight(const uint8_t* line, int /*unit*/) {

@@ -14,6 +14,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "linear/grouped/expanded_groups.h"
 #include "linear/grouped/grouped_products.h"
 #include "linear/vector_family.h"
 
@@ -31,7 +32,7 @@ struct GroupedFamily {
   static constexpr int64_t kPlanes = Product::kPlanes;
   static constexpr int64_t kBytes = Product::kBytes;
   static constexpr int64_t kMaxTileRows = kMostRows * kFewRowsFactor;
-  static constexpr int64_t kManyTilesRows = kMostRows;
+  static constexpr int64_t kManyTilesRows = kExpandsGroups ? kMaxTileRows : kMostRows;
 
   static int64_t units_bytes(int64_t rows, int64_t k) {
     return rows * kPlanes * (k / Product::kDepth) * Product::kUnits * 4;
@@ -72,6 +73,9 @@ struct GroupedFamily {
       using Codes = typename decltype(tag)::Codes;
       constexpr bool kOfRows = kBytes == 1 && !kBlocks;
       if constexpr (Product::takes(Codes::kLargest) && (Codes::kOfRows || !kOfRows)) {
+#if defined(QUIRE_PAIRS_OF_BYTES)
+        if (block.tiles >= kTilesOfExpanded<Codes>) return multiply_expanded<Codes>(block, layout);
+#endif
         multiply_codes<Codes>(block, layout);
       }
     });
@@ -208,6 +212,70 @@ struct GroupedFamily {
     dispatch<Codes>(rows, args, std::make_index_sequence<kMaxTileRows>{});
     if (first + count == layout.groups) finish(block, s, tile, x);
   }
+
+#if defined(QUIRE_PAIRS_OF_BYTES)
+  // A chunk with all tiles, then the next one.
+  template <class Codes>
+  static void multiply_expanded(const Block& block, const GroupedStrip& layout) {
+    WideNumbers numbers;
+    ExpandedChunk expanded;
+    const uint8_t* end = block.weight + (block.strips - 1) * block.strip_bytes + layout.bytes;
+    for (int64_t s = 0; s < block.strips; ++s) {
+      const uint8_t* strip = block.weight + s * block.strip_bytes;
+      for (int64_t g = 0; g < layout.groups; g += layout.chunk_groups) {
+        const int64_t count = std::min(layout.chunk_groups, layout.groups - g);
+        const uint8_t* chunk = strip + layout.chunk_of(g);
+        const uint8_t* next = chunk + layout.chunk_bytes;
+        if (next >= end) next = block.next;
+        const int64_t share = ceil_div(layout.chunk_bytes, block.tiles);
+        widen(layout, strip, g, count, numbers);
+        expand_chunk<Product, Codes>(layout, chunk, count, expanded);
+        for (int64_t tile = 0; tile < block.tiles; ++tile) {
+          fetch_bytes(next + tile * share, share);
+          multiply_tile_expanded<Codes>(block, layout, numbers, expanded, s, tile, g, count);
+        }
+      }
+    }
+  }
+
+  template <class Codes>
+  static void multiply_tile_expanded(const Block& block, const GroupedStrip& layout,
+                                     const WideNumbers& numbers, const ExpandedChunk& expanded,
+                                     int64_t s, int64_t tile, int64_t first, int64_t count) {
+    const Grouping& grouping = layout.grouping;
+    const int64_t rows = block.rows_of(tile);
+    const Tile x(const_cast<uint8_t*>(block.x) + tile * block.tile_bytes, block.rows, block.k);
+    float* sums = block.sums_of(s, tile);
+    if (first == 0) std::fill_n(sums, rows * kStripColumns, 0.0f);
+    const int64_t k = first * grouping.group;
+    GroupsOfX of_x;
+    const int64_t distance = grouping.group / kTotalDepth * block.rows;
+    for (int64_t g = 0; g < count; ++g) {
+      const uint32_t* before = x.totals + (first + g) * distance;
+      const float* scales = x.x_scales + (first + g) * grouping.group / kXBlock * block.rows;
+      for (int64_t r = 0; r < rows; ++r) {
+        const auto total = static_cast<int32_t>(before[distance + r] - before[r]);
+        of_x.totals[g * rows + r] = total;
+        of_x.scaled_totals[g * rows + r] = static_cast<float>(total);
+        if constexpr (kBlocks) {
+          of_x.scaled_totals[g * rows + r] *= scales[r];
+          of_x.scales[g * rows + r] = scales[r];
+        }
+      }
+    }
+    const ExpandedArgs args{x.units + k / Product::kDepth * Product::kUnits * rows,
+                            &of_x,
+                            &expanded,
+                            numbers.scales,
+                            numbers.minima,
+                            count,
+                            grouping.group / 4,
+                            grouping.zeros || kTables[grouping.table].zero != Codes::kLess,
+                            sums};
+    multiply_expanded_rows<Product, Codes, kBlocks>(rows, grouping.minima, args);
+    if (first + count == layout.groups) finish(block, s, tile, x);
+  }
+#endif
 
   template <class Codes, size_t... kRows>
   static void dispatch(int64_t rows, const GroupedArgs& args, std::index_sequence<kRows...>) {

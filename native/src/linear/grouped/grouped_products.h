@@ -69,7 +69,7 @@ struct SmallGroupedProduct : QuantisedX<kPlanes_> {
 #if defined(QUIRE_PAIRS_OF_BYTES)
   static QUIRE_INLINE IntVector weight(CodeBytes line, int /*unit*/) { return (IntVector)line; }
   static QUIRE_INLINE IntVector multiply_add(IntVector sum, IntVector x, IntVector w) {
-    return add_pairs(sum, _mm256_maddubs_epi16((__m256i)w, (__m256i)x));
+    return Pairs<true>::multiply_add(sum, x, w);
   }
   static QUIRE_INLINE IntVector widened(IntVector sum) {
     return (IntVector)_mm256_madd_epi16((__m256i)sum, _mm256_set1_epi16(1));
