@@ -80,26 +80,6 @@ struct PairArgs {
   bool resume;  // K was begun before: add to the sums
 };
 
-// The products of a group with two vectors of columns; sums of 16 bits.
-template <class Product, int kRows>
-QUIRE_INLINE void multiply_group(const uint32_t* x, const uint8_t* quads,
-                                 IntVector (&dots)[kRows][2]) {
-#pragma GCC unroll 8
-  for (int64_t q = 0; q < kGroupQuads; ++q) {
-    const uint8_t* quad = quads + q * kInt4LineBytes;
-    const IntVector w[] = {load<IntVector>(quad), load<IntVector>(quad + sizeof(IntVector))};
-#pragma GCC unroll 6
-    for (int r = 0; r < kRows; ++r) {
-      const auto unit = Product::broadcast(x + q * kRows + r);
-#pragma GCC unroll 2
-      for (int v = 0; v < 2; ++v) {
-        dots[r][v] = q == 0 ? Pairs<true>::multiply(unit, w[v])
-                            : Pairs<true>::multiply_add(dots[r][v], unit, w[v]);
-      }
-    }
-  }
-}
-
 // What the offsets of all slabs add to the sums of two vectors of columns, or begin these with.
 template <class Product, int kRows, class Place>
 QUIRE_INLINE void add_offsets(const PairArgs& args, const uint8_t* slabs, const Place& place) {
@@ -139,7 +119,7 @@ void pair_rows(const PairArgs& args) {
       for (int64_t at = 0; at < ahead_bytes; at += 2 * 64) __builtin_prefetch(ahead + at);
       ahead += ahead_bytes;
       IntVector dots[kRows][2];
-      multiply_group<Product, kRows>(x, quads, dots);
+      add_lines<true, kGroupQuads>(x, quads, true, dots);
       const uint8_t* steps = quads + kGroupQuads * kInt4LineBytes;
       asm("" : "+r"(sums));  // else gcc keeps copies of the sums on the stack
 #pragma GCC unroll 2
@@ -172,7 +152,7 @@ struct Int4PairFamily : VectorFamily<Int4PairProduct<kPlanes_>, Int4Weights> {
   }
 
  private:
-  // More rows meet bytes.
+  // Rows of one tile that meet 4-bit weights as they lie.
   static constexpr int64_t kMostDirect = 3;
 
   // Expands as much of K as fits for all strips, multiplies, and goes on with the next.

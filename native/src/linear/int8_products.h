@@ -64,6 +64,29 @@ struct QuantisedX {
   }
 };
 
+#if defined(QUIRE_PAIRS_OF_BYTES)
+// Adds to the sums of two vectors of columns what kLines lines of a strip give with units of kRows
+// rows, [line][row]; or begins these sums.
+template <bool kBytes, int kLines, int kRows>
+QUIRE_INLINE void add_lines(const uint32_t* x, const uint8_t* lines, bool is_first,
+                            IntVector (&sums)[kRows][2]) {
+#pragma GCC unroll 8
+  for (int i = 0; i < kLines; ++i) {
+    const uint8_t* line = lines + i * kStripColumns * 4;
+    const IntVector w[] = {load<IntVector>(line), load<IntVector>(line + sizeof(IntVector))};
+#pragma GCC unroll 6
+    for (int r = 0; r < kRows; ++r) {
+      const auto unit = QuantisedX<1>::broadcast(x + i * kRows + r);
+#pragma GCC unroll 2
+      for (int v = 0; v < 2; ++v) {
+        sums[r][v] = i == 0 && is_first ? Pairs<kBytes>::multiply(unit, w[v])
+                                        : Pairs<kBytes>::multiply_add(sums[r][v], unit, w[v]);
+      }
+    }
+  }
+}
+#endif
+
 #if defined(QUIRE_DOTS_OF_BYTES)
 // Where the instruction multiplies unsigned by signed bytes, x is shifted by 128, and 128 times the
 // sum of a column's weights is taken off at the end.

@@ -1,6 +1,6 @@
-// Grouped weights that many rows meet: a chunk of codes becomes what is multiplied, in the
-// first-level cache, and then meets all tiles. AVX2 without an instruction for dot products of
-// bytes.
+// Grouped weights with several tiles of rows: a chunk of codes is expanded into the first-level
+// cache and then multiplied with all tiles. This is for AVX2 without an instruction for dot
+// products of bytes.
 //
 // Codes lie there as [4 of K][kUnits][32 columns][4 bytes]. Words of 16 bits have their zeros taken
 // off; small numbers are bytes without a sign, and zero times the sum of x is taken off the sums of
@@ -18,7 +18,8 @@ namespace quire::gemm {
 
 constexpr bool kExpandsGroups = true;
 
-// So many tiles are worth it. Codes of 8 bits are multiplied nearly as they lie.
+// With fewer tiles it is faster to unpack codes for each of them. Those of 8 bits need little
+// unpacking.
 template <class Codes>
 constexpr int64_t kTilesOfExpanded = Codes::kQuads == 1 ? 4 : 2;
 
@@ -34,7 +35,7 @@ struct ExpandedChunk {
   alignas(64) IntVector zeros[kChunkGroups][kStripColumns / kVectorLanes];
 };
 
-// The first `groups` groups of a chunk.
+// Expands the first `groups` groups of a chunk.
 template <class Product, class Codes>
 void expand_chunk(const GroupedStrip& layout, const uint8_t* chunk, int64_t groups,
                   ExpandedChunk& out) {
@@ -91,24 +92,10 @@ struct ExpandedArgs {
 template <class Product, int kRows, int kQuads>
 QUIRE_INLINE void add_expanded(const uint32_t* x, const uint8_t* codes, bool is_first,
                                IntVector (&dots)[kRows][2]) {
-  IntVector small[kRows][2];
-  auto& sums = kSumsPairs<Product> ? small : dots;
-#pragma GCC unroll 8
-  for (int i = 0; i < kQuads * Product::kUnits; ++i) {
-    const uint8_t* line = codes + i * kLineBytes;
-    const IntVector w[] = {load<IntVector>(line), load<IntVector>(line + sizeof(IntVector))};
-#pragma GCC unroll 6
-    for (int r = 0; r < kRows; ++r) {
-      const auto unit = Product::broadcast(x + i * kRows + r);
-#pragma GCC unroll 2
-      for (int v = 0; v < 2; ++v) {
-        sums[r][v] = i == 0 && (kSumsPairs<Product> || is_first)
-                         ? Pairs<kSumsPairs<Product>>::multiply(unit, w[v])
-                         : Pairs<kSumsPairs<Product>>::multiply_add(sums[r][v], unit, w[v]);
-      }
-    }
-  }
+  constexpr int kLines = kQuads * Product::kUnits;
   if constexpr (kSumsPairs<Product>) {
+    IntVector small[kRows][2];
+    add_lines<true, kLines>(x, codes, true, small);
 #pragma GCC unroll 6
     for (int r = 0; r < kRows; ++r) {
 #pragma GCC unroll 2
@@ -117,6 +104,8 @@ QUIRE_INLINE void add_expanded(const uint32_t* x, const uint8_t* codes, bool is_
         dots[r][v] = is_first ? found : dots[r][v] + found;
       }
     }
+  } else {
+    add_lines<false, kLines>(x, codes, is_first, dots);
   }
 }
 
